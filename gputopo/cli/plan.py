@@ -243,10 +243,8 @@ def _with_what_if(
     from gputopo.prediction.what_if import changes_of
 
     changes = changes_of(texts)
-    if changes:
-        answer = what_if(machine, request, changes, choose, found)
-    else:
-        answer = best_change(machine, request, choose, found)
+    several = what_if(machine, request, changes, choose) if changes else None
+    answer = several or best_change(machine, request, choose)
     return msgspec.structs.replace(found, what_if=answer)
 
 

@@ -1,230 +1,150 @@
-"""The candidates of a plan: their numbers, why they were chosen, and what each option costs. Pure."""
+"""The candidates of a plan: their numbers, and why they were chosen. Pure."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import combinations
-from math import exp, hypot, log
-from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.fastest import NO_SHARE, Fastest, has_large_variables, record_kind
+from gputopo.planner.chooser import NO_SHARE, Chooser, PlacedGpus
+from gputopo.planner.evidence import has_peer_access
 from gputopo.planner.reasons import (
     avoided_reason,
     farthest_words,
     in_words,
-    margin_of,
     model_reasons,
     ms,
     reduction_reasons,
     troubles_in_words,
 )
-from gputopo.planner.request import Request, batch_reasons, gpus_in_words
-from gputopo.planner.selection import ALL
-from gputopo.prediction.calibration import range_share
+from gputopo.planner.request import batch_reasons, gpus_in_words
+from gputopo.planner.selection import ALL, LISTED
 from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.search import FoundCandidate
-from gputopo.prediction.step import ModelCosts, Placement
+from gputopo.prediction.one_gpu_speeds import SAME_RUN
+from gputopo.prediction.ranges import is_number, range_of
+from gputopo.prediction.step import StepSeconds
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import (
     SURE_MARGIN,
     Candidate,
     GpuCount,
     Prediction,
-    Price,
-    VariableUpdate,
-    mode_name,
+    runners_up,
 )
 
-RULE = (
-    "no step is predicted: GPUs with NVLinks between all pairs have a copy each, reduced by NCCL; one GPU, "
-    "or two on one PCIe switch, have the variables, of others the CPU has them"
-)
-
-
-# Factors by which the range of GPUs together is wider: with links of which no generation and width was read;
-# with copies through the host below one switch, of which a published box is so much slower than predicted.
-UNREAD_LINKS, STAGED_BELOW_SWITCH = 1.15, 1.44
 _WITH_REASONS = 1000  # candidates, where all are listed
-
-
-class _OfSet(NamedTuple):
-    """What all candidates of a set of GPUs have in common."""
-
-    batch: int  # examples of a step
-    batch_sizes: tuple[int, ...]  # of each GPU where they differ
-    fastest: float  # images/sec of the fastest GPU alone
-    alone: tuple[float, float]  # range over the prediction of each GPU by itself
-    together: tuple[float, float]  # of all together
-    slowest: int | None  # the GPU that the others wait for
-
-
-def record_reason(model: ModelCosts, chosen: FoundCandidate, fastest: FoundCandidate) -> str:
-    """Return why a placement was chosen before the one that is predicted to be fastest."""
-    variables = "large" if has_large_variables(model) else "small"
-    apart = chosen.prediction.step_s / fastest.prediction.step_s - 1
-    names = [mode_name(*one.placing) for one in (fastest, chosen)]
-    return (
-        f"tie, settled by record: {names[0]} is predicted {apart:.1%} faster, and for networks with "
-        f"{variables} variables {names[1]} was faster where both were measured; --autotune measures them here"
-    )
 
 
 class Candidates:
     """The candidates of what a request leaves to choose from."""
 
-    def __init__(self, selection: Fastest) -> None:
-        self._of = selection
-        self._of_set = cache(self._new_of_set)
+    def __init__(self, chooser: Chooser) -> None:
+        self._of = chooser
+        self.decision = chooser.decide(chooser.best.gpus)
         self.warnings = cache(self._warnings)
 
     def best(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the fastest candidates, `keep` at most; ALL: also those that are never chosen unasked.
-
-        Of many the first have reasons.
-        """
-        found, searched = self._of.every() if keep == ALL else self._of.listed(keep)
-        found = self._of.by_record(found)
-        candidates = [*map(self._candidate, found)]
-        for rank, one in enumerate(found[:_WITH_REASONS]):
-            # The first one has all its reasons, the others are in short.
-            reasons = tuple(self._short_reasons(one) if rank else self._reasons(one, searched))
-            candidates[rank] = msgspec.structs.replace(candidates[rank], reasons=reasons)
-        return tuple(candidates)
+        """Return the best candidates, `keep` at most; ALL: also those that are never chosen unasked."""
+        count = LISTED if keep is None else max(keep, 1)
+        found = self._of.every(count) if keep == ALL else self._of.listed(count)
+        first, *others = found
+        reasons = tuple(dict.fromkeys(self._reasons(first)))
+        choice = msgspec.structs.replace(self._candidate(first), reasons=reasons)
+        rest = []
+        for rank, one in enumerate(others):
+            short = (self._short_reason(one),) if rank < _WITH_REASONS else ()
+            rest.append(msgspec.structs.replace(self._candidate(one), reasons=short))
+        if self.decision.speeds:  # measured speeds come before predicted ones
+            rest.sort(key=lambda one: (one.gpus != choice.gpus, one.evidence != "measured"))
+        return (msgspec.structs.replace(choice, evidence=self.decision.evidence), *rest)
 
     def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
-        """Return from what was predicted, how sure the choice is, and what the options cost.
+        """Return from what was predicted; None if the choice is not predicted.
 
         `fewer`: the fastest plan of fewer GPUs.
         """
         choice, of, basis = candidates[0], self._of, self._of.basis
-        if not of.predicts:
+        if choice.images_per_sec is None:
             return None
-        margin, tie = margin_of(candidates, "a short run of each (--autotune)")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
             single_gpu_images_per_sec={gpu: round(basis.speeds[gpu].images_per_sec, 2) for gpu in of.pool},
             single_gpu_source=" + ".join(dict.fromkeys(basis.speeds[gpu].source for gpu in choice.gpus)),
-            margin=margin,
-            tie=tie,
+            margin=margin_of(candidates),
             learned=basis.learned,
-            prices=() if of.is_assumed else tuple(self._prices(choice)),
             fewer=fewer,
-            default_images_per_sec=self._default(choice),
         )
 
-    def _default(self, choice: Candidate) -> float | None:
-        """Return the speed of the lowest GPUs with what tf.distribute.MirroredStrategy does by default."""
-        of = self._of
-        lowest = of.pool[: of.size]
-        if of.size == 1 or choice.variable_update == "independent" or of.required not in (None, *lowest):
-            return None
-        found = of.search(lowest, 1, placings=(Placement("replicated", None, "nccl"),))
-        return round(of.images_per_sec(found[0]), 2)
-
-    def _candidate(self, found: FoundCandidate) -> Candidate:
-        return self._predicted(found) if self._of.predicts else self._unpredicted(found)
-
-    def _unpredicted(self, found: FoundCandidate) -> Candidate:
-        """Return a set with its variables where they were requested, else by RULE."""
-        of, gpus = self._of, found.gpus
-        update, ps = of.variable_update, of.request.ps
-        linked = of.all_nvlinked(gpus)
-        served = update == "parameter_server" or (update == "auto" and (ps != "auto" or not linked))
-        on_gpu = len(gpus) == 1 or (len(gpus) == 2 and of.in_one_island(gpus))
-        device = ps if ps != "auto" else f"gpu:{gpus[0]}" if on_gpu else "cpu"
-        own: VariableUpdate = "independent" if update == "independent" else "replicated"
-        own_copies = not served and own == "replicated"
+    def _predicted(self, found: PlacedGpus) -> Candidate:
+        of, (gpus, alike), placing, step = self._of, *found
         each = of.batches(gpus)
-        return Candidate(
-            gpus=gpus,
-            variable_update="parameter_server" if served else own,
-            ps_device=device if served else None,
-            all_reduce=(of.all_reduce or ("nccl" if linked else "copy")) if own_copies else None,
-            alike=found.alike,
-            batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
-        )
-
-    def _predicted(self, found: FoundCandidate) -> Candidate:
-        gpus, placing, step = found.gpus, found.placing, found.prediction
-        share = 1.0 if self._of.basis.learned is None else range_share(self._of.basis.learned, placing)
-        known = self._of_set(gpus, share)
-        speed = known.batch / step.step_s
-        low, high = known.alone if len(gpus) == 1 else known.together
-        if placing.traffic == "none":  # 85 and 88 % of the GPUs' sum were measured (7gforce)
-            high = known.alone[1]
-        links = {"weights": step.weights_by, "gradients": step.gradients_by}
-        return Candidate(
+        candidate = Candidate(
             gpus=gpus,
             variable_update=placing.variable_update,
             ps_device=placing.ps_device,
             all_reduce=placing.all_reduce,
-            alike=found.alike,
+            evidence="rule" if step is None else "predicted",
+            alike=alike,
+            batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
+        )
+        if step is None:
+            return candidate
+        speeds = [of.basis.speeds[gpu] for gpu in gpus]
+        speed = sum(each) / step.step_s
+        exchanges = len(gpus) > 1 and placing.traffic != "none"
+        learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
+        low, high = range_of(speeds, exchanges=exchanges, measured=learned)
+        shown = is_number(low, high)
+        by = {"weights": step.weights_by, "gradients": step.gradients_by}
+        return msgspec.structs.replace(
+            candidate,
             images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * low, 2),
-            images_per_sec_high=round(speed * high, 2),
-            speedup=round(speed / known.fastest, 3),
+            images_per_sec_low=round(speed * low, 2) if shown else None,
+            images_per_sec_high=round(speed * high, 2) if shown else None,
+            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
             step_ms=ms(step.step_s),
-            batch_sizes=known.batch_sizes,
             compute_ms=ms(step.compute_s),
             exposed_ms={
                 "weights": ms(step.weights_s),
                 "gradients": ms(step.gradients_s),
                 "variables": ms(step.variables_s),
             },
-            links={
-                part: in_words(by, placing, self._of.paths) for part, by in links.items() if by is not None
-            },
-            limited_by=self._limited_by(found, known.slowest),
+            links={part: in_words(one, placing, of.paths) for part, one in by.items() if one is not None},
+            limited_by=self._limited_by(found, step),
         )
 
-    def _new_of_set(self, gpus: tuple[int, ...], share: float) -> _OfSet:
-        """Return what all candidates of a set have in common.
-
-        The range of GPUs together is that of the program, `share` times as wide, and of the slowest GPU's
-        speed. Their errors are independent: logarithms add up as squares do.
-        """
-        program, speeds = self._of.basis.program, [self._of.basis.speeds[gpu] for gpu in gpus]
-        slowest = min(speeds)
-        low, high = log(slowest.low / slowest.images_per_sec), log(slowest.high / slowest.images_per_sec)
-        each = self._of.batches(gpus)
-        slower, faster = self._of_links(gpus)
-        return _OfSet(
-            sum(each),
-            each if len(set(each)) > 1 else (),
-            max(speeds).images_per_sec,
-            (exp(low), exp(high)),
-            (
-                exp(-hypot(share * log(program.low), low, slower)),
-                exp(hypot(share * log(program.high), high, faster)),
-            ),
-            self._slowest(gpus, each),
+    def _candidate(self, found: PlacedGpus) -> Candidate:
+        """Return a candidate with its speed as measured if it was, else as predicted."""
+        candidate, step = self._predicted(found), found.step
+        speed = self.decision.speeds.get(found.placing) if found.of == self._of.best else None
+        if speed is None or step is None:
+            return candidate
+        step_s = sum(self._of.batches(found.of.gpus)) / speed
+        compute_s = min(step.compute_s, step_s)
+        exposed, parts = step.step_s - step.compute_s, candidate.exposed_ms
+        share = (step_s - compute_s) / exposed if exposed else 0.0
+        return msgspec.structs.replace(
+            candidate,
+            evidence="measured",
+            images_per_sec=speed,
+            images_per_sec_low=round(speed * (1 - SAME_RUN), 2),
+            images_per_sec_high=round(speed * (1 + SAME_RUN), 2),
+            speedup=round((candidate.speedup or 0.0) * speed / (candidate.images_per_sec or 1.0), 3),
+            step_ms=ms(step_s),
+            compute_ms=ms(compute_s),
+            exposed_ms={part: round(share * value, 4) for part, value in parts.items()},
         )
 
-    def _of_links(self, gpus: Sequence[int]) -> tuple[float, float]:
-        """Return by how much, as logarithms, the links of a set may make it slower and faster."""
-        paths = self._of.paths
-        pairs = list(combinations(gpus, 2))
-        known = all(paths.pair(*pair).basis in ("measured", "link") for pair in pairs)
-        staged = any(
-            paths.pair(*pair).through_host and set(pair) <= uplink.gpus
-            for pair in pairs
-            for uplink in paths.uplinks
-        )
-        unread = 0.0 if known else log(UNREAD_LINKS)
-        return hypot(unread, log(STAGED_BELOW_SWITCH) if staged else 0.0), unread
-
-    def _slowest(self, gpus: Sequence[int], batches: Sequence[int]) -> int | None:
+    def _slowest(self, gpus: Sequence[int]) -> int | None:
         """Return the GPU that the others wait for; None where all are as fast."""
-        own = zip(gpus, batches, strict=True)
+        own = zip(gpus, self._of.batches(gpus), strict=True)
         seconds = {gpu: self._of.basis.seconds(gpu, batch) for gpu, batch in own}
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
 
-    def _limited_by(self, found: FoundCandidate, slowest: int | None) -> str:
-        step = found.prediction
+    def _limited_by(self, found: PlacedGpus, step: StepSeconds) -> str:
         if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+            slowest = self._slowest(found.of.gpus)
             return "compute" if slowest is None else f"compute of GPU {slowest}"
         if step.variables_s > max(step.weights_s, step.gradients_s):
             return "cost of variables"
@@ -233,24 +153,30 @@ class Candidates:
             by, largest = step.gradients_by, "gradients"
         return largest if by is None else in_words(by, found.placing, self._of.paths)
 
-    def _reasons(self, found: FoundCandidate, searched: Sequence[FoundCandidate]) -> list[str]:
-        of, gpus, chosen = self._of, found.gpus, self._candidate(found)
-        reasons = [*of.distance_reasons(gpus), *self._why_this_set()]
-        if of.predicts and record_kind(found.placing) != record_kind(searched[0].placing):
-            reasons.append(record_reason(of.basis.model, found, searched[0]))
-        if of.predicts:
-            if len(gpus) > 1 and (unknown := unknown_facts(of.machine, of.paths)):
-                reasons.append(f"not known: {'; '.join(unknown)}")
-            reasons += batch_reasons(of.request, of.batches(gpus), known=not of.is_assumed)
-        reasons += self._reasons_of_request(gpus)
-        if not of.predicts:
-            if of.request.ps == "auto" and chosen.ps_device is not None:
-                reasons.append(f"variables on {chosen.ps_device}: {RULE}")
-            elif of.variable_update == "auto" and chosen.all_reduce is not None:
-                reasons.append(f"a copy of the variables on each GPU: {RULE}")
-            reasons += batch_reasons(of.request, (), known=False)
-        reasons += reduction_reasons(of.machine, gpus, chosen.all_reduce)
-        return [*reasons, *([f"nothing predicted: {of.basis.missing}"] if of.basis.missing else [])]
+    def _reasons(self, found: PlacedGpus) -> Iterator[str]:
+        of, gpus = self._of, found.of.gpus
+        yield from self.decision.reasons
+        yield from of.distance_reasons(gpus)
+        yield from self._why_this_set()
+        yield from self._peer_access(found)
+        if of.predicts and len(gpus) > 1 and (unknown := unknown_facts(of.machine, of.paths)):
+            yield f"not known: {'; '.join(unknown)}"
+        yield from batch_reasons(of.request, of.batches(gpus) if of.predicts else (), known=of.predicts)
+        yield from self._reasons_of_request(gpus)
+        yield from reduction_reasons(of.machine, gpus, found.placing.all_reduce)
+        if of.missing:
+            yield f"nothing predicted: {of.missing}"
+
+    def _peer_access(self, found: PlacedGpus) -> Iterator[str]:
+        """Return that GPUs have no peer access, and what it costs of a step."""
+        of, gpus = self._of, found.of.gpus
+        if len(gpus) < 2 or has_peer_access(of.paths, gpus) or found.placing.traffic == "none":
+            return
+        cost = ""
+        if found.step is not None:
+            share = 1 - found.step.compute_s / found.step.step_s
+            cost = f"; the exchange takes {share:.0%} of a step"
+        yield f"no peer access between these GPUs: copies go through host memory{cost}"
 
     def _warnings(self, chosen: tuple[int, ...]) -> list[str]:
         of = self._of
@@ -260,8 +186,7 @@ class Candidates:
             return [f"{troubles_in_words(of.troubles, taken)}: taken as named by --gpus"]
         avoided, best = self._avoided_for(chosen)
         if avoided:
-            by = of.nearest or of
-            instead = "" if len(chosen) == 1 else by.difference(chosen, best)
+            instead = "" if len(chosen) == 1 and not of.predicts else self._difference(chosen, best)
             said.append(avoided_reason(of.troubles, avoided, chosen, instead))
         if of.required in of.troubles:
             words = troubles_in_words(of.troubles, [of.required])
@@ -270,6 +195,17 @@ class Candidates:
         if others:
             said.append(f"{troubles_in_words(of.troubles, others)}: taken, as {of.idle_words()}")
         return said
+
+    def _difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
+        """Return what the chosen GPUs lack of others of the same number, empty for nothing."""
+        of = self._of
+        if of.predicts:
+            now, then = of.speed_of_best(chosen), of.speed_of_best(best)
+            slower = now < then * (1 - NO_SHARE)
+            return f"{now:,.0f} instead of {then:,.0f} images/sec" if slower else ""
+        here, there = farthest_words(of.links, chosen), farthest_words(of.links, best)
+        pair = "farthest pair "
+        return f"{here.removeprefix(pair)} instead of {there.removeprefix(pair)}" if here != there else ""
 
     def _reasons_of_request(self, chosen: tuple[int, ...]) -> list[str]:
         of = self._of
@@ -295,66 +231,37 @@ class Candidates:
         others = of.troubles.keys() - set(chosen)
         if not others or (of.request.num_gpus is None and not of.request.prefer_pix):
             return tuple(sorted(others)), tuple(chosen)
-        search, avoided = (of.nearest or of).search, set[int]()
-        first = best = search(of.pool, 1)[0].gpus
+        avoided = set[int]()
+        first = best = of.sets(of.pool, 1)[0].gpus
         while more := others & set(best) - avoided:
             avoided |= more
-            best = search(of.pool, 1, avoided)[0].gpus
+            best = of.sets(of.pool, 1, avoided)[0].gpus
         return tuple(sorted(avoided)), first
 
     def _why_this_set(self) -> list[str]:
         """Return among how many sets the choice is the best, by what."""
         of = self._of
-        if of.nearest is not None:
-            assumed = "the speed of one GPU is assumed, so the nearest GPUs are chosen"
-            return [*Candidates(of.nearest)._why_this_set(), assumed]
-        if of.exact or of.sets == 1:
+        if of.exact or of.sets_count == 1:
             return []
-        by = "predicted step time" if of.predicts else "index" if of.size == 1 else "farthest pair"
-        if by == "farthest pair" and of.measured is not None:
+        by = "index" if of.size == 1 else "farthest pair"
+        if of.size > 1 and of.measured is not None:
             by = "measured bandwidth of the slowest pair"
+        if len(of.speed_classes) > 1:
+            by = f"speed of the slowest GPU, then {by}"
         order = f"fewest GPUs in use or in error, then {by}" if of.troubles else by
-        what = f"{of.sets} GPUs" if of.size == 1 else f"{of.sets} sets of {of.size} GPUs"
+        what = f"{of.sets_count} GPUs" if of.size == 1 else f"{of.sets_count} sets of {of.size} GPUs"
         return [f"best of {what} by {order}"]
 
-    def _short_reasons(self, found: FoundCandidate) -> Iterator[str]:
-        short = farthest_words(self._of.links, found.gpus)
-        if troubled := sorted(self._of.troubles.keys() & set(found.gpus)):
+    def _short_reason(self, found: PlacedGpus) -> str:
+        short = farthest_words(self._of.links, found.of.gpus)
+        if troubled := sorted(self._of.troubles.keys() & set(found.of.gpus)):
             short += f"; {gpus_in_words(troubled)} in use or in error"
-        yield short if found.alike == 1 else f"{short}; represents {found.alike} equivalent sets"
+        alike = found.of.alike
+        return short if alike == 1 else f"{short}; represents {alike} equivalent sets"
 
-    def _prices(self, choice: Candidate) -> Iterator[Price]:
-        of = self._of
-        for option, request in self._without_options(choice).items():
-            other = Fastest(of.machine, request, of.unavailable, of.basis)
-            bases = {of.basis.speeds[gpu].basis if gpu in of.basis.speeds else None for gpu in other.pool}
-            if None in bases or ("given" in bases and len(bases) > 1):
-                continue  # a speed that was given is not to be compared with those of other sources
-            if isinstance(request.batch_size, tuple) and other.size != of.size:
-                continue  # the batches are those of so many GPUs
-            best = other.search(other.pool, 1, other.troubles)[0]
-            speed = other.images_per_sec(best)
-            share = 1 - (choice.images_per_sec or 0.0) / speed
-            yield Price(
-                option=option,
-                share=round(share, 4) if share > NO_SHARE else 0.0,
-                images_per_sec=round(speed, 2),
-                instead=best.gpus,
-                mode=" ".join(filter(None, best.placing)),
-            )
 
-    def _without_options(self, choice: Candidate) -> dict[str, Request]:
-        of = self._of
-        request = of.request
-        freed: dict[str, dict[str, object]] = {}
-        if request.prefer_pix and of.in_one_island(choice.gpus) and of.size > 1:
-            freed["--prefer-pix"] = {"prefer_pix": False}
-        if request.ps != "auto":
-            freed[f"--ps {request.ps}"] = {"ps": "auto"}
-        if request.all_reduce is not None:
-            freed[f"--all-reduce {request.all_reduce}"] = {"all_reduce": None}
-        elif request.variable_update in ("parameter_server", "replicated"):
-            freed[f"--variable-update {request.variable_update}"] = {"variable_update": "auto"}
-        if of.exact and of.required is None:
-            freed["--gpus"] = {"gpus": None, "num_gpus": of.size}
-        return {option: msgspec.structs.replace(request, **fields) for option, fields in freed.items()}
+def margin_of(candidates: Sequence[Candidate]) -> float | None:
+    """Return by how much of the first one's speed the runner-up is slower: below 0 if it is faster."""
+    runner_up = next((one for one in runners_up(candidates[0], candidates) if one.images_per_sec), None)
+    first = candidates[0].images_per_sec
+    return None if runner_up is None or not first else 1 - (runner_up.images_per_sec or 0.0) / first

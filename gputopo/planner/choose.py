@@ -1,9 +1,8 @@
 """Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
 
-All sets of GPUs with all places for the variables are compared by the predicted seconds of a step, with an
-assumed speed of GPUs that nothing is known of (`gputopo.planner.fastest`).
-Sets with the fewest GPUs in use or in error come first; of equal sets the nearest, then the one with the
-lowest indices wins.
+All sets of GPUs are compared: those with the fewest GPUs in use or in error come first, then those with the
+fastest GPUs, then the nearest; of equal sets the one with the lowest indices wins. What decides where the
+variables are: `gputopo.planner.evidence`.
 """
 
 import functools
@@ -15,21 +14,20 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.planner.candidates import Candidates
+from gputopo.planner.chooser import Basis, Chooser, without_prediction
+from gputopo.planner.evidence import published_speeds
 from gputopo.planner.explained import step_line
-from gputopo.planner.fastest import Basis, Fastest, without_prediction
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
 from gputopo.planner.request import Request, check, gpus_in_words, mean_batch
-from gputopo.prediction.calibration import calibrated
 from gputopo.prediction.one_gpu_speeds import (
     Figure,
     Speed,
     given_speeds,
     model_name,
     single_gpu_speeds,
-    with_assumed,
 )
 from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.step import model_of
+from gputopo.prediction.step import Placement, model_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import GputopoError, NoPlanError, UsageError
 from gputopo.values.index_ranges import index_ranges
@@ -177,8 +175,7 @@ def plan(
     """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
 
     `unavailable`: GPUs that this process may not take, with reasons. `history`: earlier runs of one GPU;
-    `learned`: what those of several GPUs changed in gputopo's own constants. Neither counts with
-    `no_history`.
+    `learned`: what those of several GPUs show. Neither counts with `no_history`.
 
     The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
     UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
@@ -205,23 +202,24 @@ def _plan(
     check(request, machine)
     basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
     if not isinstance(basis, Basis):
-        basis = without_prediction(machine, basis or "")
+        basis = without_prediction(basis or "")
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
-    selection = Fastest(machine, request, unavailable, basis)
+    selection = Chooser(machine, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
     found = Candidates(selection)
     candidates = found.best(keep)
     choice = candidates[0]
     if not isinstance(basis.missing, str) and request.fits:
         workload = request.workload or workloads.require(request.model or "")
-        each = selection.batches(choice.gpus)
+        each = selection.batches(choice.gpus) or (basis.batch,) * len(choice.gpus)
         own = dict(zip(choice.gpus, each, strict=True))
         past = () if request.no_history else history
         require_memory(machine, workload, own, request.precision, past)
-    fewer = best_of_fewer(selection) if selection.predicts and keep != 1 else None
+    is_predicted = choice.images_per_sec is not None
+    fewer = best_of_fewer(selection) if is_predicted and keep != 1 else None
     return Plan(
         choice=choice,
         candidates=candidates,
@@ -232,8 +230,8 @@ def _plan(
         source=machine.source,
         prediction=found.prediction(candidates, fewer),
         how_many=count,
-        unequal=unequal(selection, choice.gpus) if selection.predicts and not selection.is_assumed else None,
-        line=step_line(selection, choice) if request.explain and selection.predicts else None,
+        unequal=unequal(selection, choice.gpus) if is_predicted else None,
+        line=step_line(selection, choice) if request.explain and is_predicted else None,
     )
 
 
@@ -272,6 +270,8 @@ def basis_of(
         return None
     if ":" in request.model and request.workload is None:
         return f"the variables of {request.model} are not known before it is built"
+    if request.all_reduce is not None and not Placement("replicated", None, request.all_reduce).traffic:
+        return f"no figure of {request.all_reduce} is published"
     workload = request.workload or workloads.require(request.model)
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
@@ -281,16 +281,19 @@ def basis_of(
     def speeds_with(batch: int) -> dict[int, Speed | None]:
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
 
-    speeds = speeds_with(batch)
     if program.name != DEFAULT:
         learned = None  # runs of gputopo show nothing of other programs
-    if learned is not None:
-        program = calibrated(program, learned)
+    past = () if learned is None else learned.speeds
     return Basis(
         model_of(workload),
         program,
         batch,
-        with_assumed(machine, workload, batch, request.precision, speeds),
+        {gpu: speed for gpu, speed in speeds_with(batch).items() if speed is not None},
         speeds_with,
         learned,
+        tuple(
+            one
+            for one in ((*past, *published_speeds(machine)) if request.by_measurements else ())
+            if (one.model, one.precision) == (request.model, request.precision)
+        ),
     )

@@ -1,24 +1,13 @@
 """The predicted step of a choice in words and milliseconds (`--explain`). Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isclose
 
-from gputopo.planner.fastest import Fastest
+from gputopo.planner.chooser import Chooser
 from gputopo.planner.reasons import in_words, ms
-from gputopo.prediction.gradients import Stages
-from gputopo.prediction.links.flows import Flows, Load
+from gputopo.prediction.links.flows import Load, slowest_of
 from gputopo.prediction.links.paths import Paths, Resource
-from gputopo.prediction.links.rings import Rings
-from gputopo.prediction.step import (
-    FORWARD_SHARE,
-    HOST,
-    Placement,
-    StepPredictor,
-    flows_of,
-    limits,
-    stage_flows,
-)
-from gputopo.topology.hops import Groups
+from gputopo.prediction.step import FORWARD_SHARE, HOST, Placement, StepPredictor, loads_of
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
@@ -28,39 +17,32 @@ _DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
 _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 
-def step_line(selection: Fastest, choice: Candidate) -> StepLine:
-    """Return the step of a candidate of this selection."""
-    basis, gpus = selection.basis, choice.gpus
+def step_line(chooser: Chooser, choice: Candidate) -> StepLine:
+    """Return the step of a candidate of this chooser."""
+    gpus = choice.gpus
     placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
-    own = zip(gpus, selection.batches(gpus), strict=True)
-    compute_s = max(basis.seconds(gpu, batch) for gpu, batch in own)
-    return timeline(selection.stepper, selection.paths, gpus, compute_s, placing, selection.groups(gpus))
+    own = zip(gpus, chooser.batches(gpus), strict=True)
+    compute_s = max(chooser.basis.seconds(gpu, batch) for gpu, batch in own)
+    return timeline(chooser.stepper, chooser.paths, gpus, compute_s, placing)
 
 
 def timeline(
-    stepper: StepPredictor,
-    paths: Paths,
-    gpus: Sequence[int],
-    compute_s: float,
-    placing: Placement,
-    groups: Groups = (),
+    stepper: StepPredictor, paths: Paths, gpus: Sequence[int], compute_s: float, placing: Placement
 ) -> StepLine:
-    """Return the step of these GPUs, in the order of their towers; the slowest computes for `compute_s`.
+    """Return the step of these GPUs, laid out in time; the slowest computes for `compute_s`.
 
-    It is the step of `gputopo.prediction.step`, laid out in time. Every resource serves the gradients in the
-    order in which backward makes them, at the speed that it has while all copies of that kind are made; the
-    slowest one decides when they are through. `groups`: of towers, for a hierarchical reduction.
+    Every resource serves the gradients in the order in which backward makes them, at the speed that it has
+    while all copies of that kind are made; the slowest one decides when they are through.
     """
+    loads = loads_of(paths, gpus, placing)
+    (_, weights), (_, gradients) = map(slowest_of, loads)
     terms = stepper.terms(placing)
-    stages = stepper.stages(placing, groups) if placing.traffic == "groups" else None
-    (_, weights), (_, gradients) = limits(paths, gpus, placing, stages)
     weights_s, late_s, variables_s = stepper.predict(placing, compute_s, weights, gradients)
     forward_s, backward_s = FORWARD_SHARE * compute_s, (1 - FORWARD_SHARE) * compute_s
     begins = weights_s + forward_s
-    line, per_s = terms.line, 1 / (backward_s or 1.0)
 
     def through(rate: float) -> list[float]:
-        return [begins + end / per_s for end in line.through(rate * per_s)]
+        return [begins + backward_s * end for end in terms.line.through(rate / (backward_s or 1.0))]
 
     ends = through(max(gradients * terms.gradients, terms.least))
     return StepLine(
@@ -79,41 +61,32 @@ def timeline(
                 busy_ms=ms(up.seconds * stepper.bytes),
                 through_ms=ms(through(up.seconds)[-1] if up.share else begins),
             )
-            for down, up, resources in _loads(stepper, paths, gpus, placing, stages)
+            for down, up, resources in _loads(stepper, len(gpus), placing, loads)
         ),
         blocks=tuple(
-            BlockGradients(block=name, mb=_mb(size), ready_ms=ms(begins + ready / per_s), through_ms=ms(end))
+            BlockGradients(
+                block=name, mb=_mb(size), ready_ms=ms(begins + backward_s * ready), through_ms=ms(end)
+            )
             for name, size, ready, end in zip(
-                reversed(stepper.model.names), line.bytes, line.ready, ends, strict=True
+                reversed(stepper.model.names), terms.line.bytes, terms.line.ready, ends, strict=True
             )
         ),
     )
 
 
 def _loads(
-    stepper: StepPredictor, paths: Paths, gpus: Sequence[int], placing: Placement, stages: Stages | None
+    stepper: StepPredictor,
+    towers: int,
+    placing: Placement,
+    loads: tuple[Mapping[Resource, Load], Mapping[Resource, Load]],
 ) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
-    if len(gpus) == 1 or placing.traffic == "none":
-        return []
-    terms = stepper.terms(placing)
-    weights: Mapping[Resource, Load] = {}
-    if placing.traffic == "ring":
-        rings = Rings(paths, gpus)
-        gradients = rings.loads(rings.best(gpus)[1], 2)
-    elif placing.traffic == "order":
-        weights = gradients = Rings(paths, gpus).loads(gpus, 1)
-    elif stages is not None:
-        weights, gradients = (
-            _together(stage_flows(paths, gpus, copies)) for copies in (stages.back, stages.sums)
-        )
-    else:
-        weights, gradients = (flows.loads for flows in flows_of(paths, gpus, placing))
+    """Return what resources carry of weights and of gradients, those that carry the same together."""
+    terms, weights = stepper.terms(placing), loads[0]
     gradients = {
-        resource: load._replace(seconds=load.seconds * terms.gradients)
-        for resource, load in gradients.items()
+        resource: load._replace(seconds=load.seconds * terms.gradients) for resource, load in loads[1].items()
     }
-    if placing.traffic == "host":
-        gradients[HOST] = Load(float(len(gpus)), terms.least)
+    if placing.traffic == "host" and gradients:
+        gradients[HOST] = Load(float(towers), terms.least)
     nothing = Load(0.0, 0.0)
     found: list[tuple[Load, Load, list[Resource]]] = []
     both = {one: (weights.get(one, nothing), gradients.get(one, nothing)) for one in (*gradients, *weights)}
@@ -131,15 +104,6 @@ def _loads(
         else:
             found.append((*both[resource], [resource]))
     return [(down, up, tuple(resources)) for down, up, resources in found]
-
-
-def _together(flows: Iterable[Flows]) -> dict[Resource, Load]:
-    """Return what resources carry in stages that follow one another."""
-    found: dict[Resource, Load] = {}
-    for resource, load in (item for one in flows for item in one.loads.items()):
-        share, seconds = found.get(resource, (0.0, 0.0))
-        found[resource] = Load(share + load.share, seconds + load.seconds)
-    return found
 
 
 def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:

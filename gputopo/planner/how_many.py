@@ -7,15 +7,14 @@ fewer can be faster with equal batches, since the slowest sets the pace of synch
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import msgspec
 
-from gputopo.planner.fastest import Basis, Fastest
+from gputopo.planner.chooser import Basis, Chooser
 from gputopo.planner.request import Request, speed_classes
-from gputopo.prediction.links.paths import Paths
 from gputopo.values.machine import Machine
-from gputopo.values.run import all_reduce
+from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, plain
 from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
 
@@ -23,54 +22,64 @@ from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, 
 GAIN = 0.5
 # Between groups a smaller difference is within the error of any prediction.
 CLEARLY = 0.01
+MAX_POWER = 13  # batches of up to 4,096 are tried
 _NOISE = 1e-9  # of sums of floating-point numbers
 
 
 def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
     """Return the number of GPUs for a request with `num_gpus` auto, which was checked.
 
-    By prediction; where the speed of a GPU is assumed the largest number that no smaller one beats, and all
-    where no step can be predicted. Raises NoPlanError where no GPU can be used.
+    By prediction; all where no step can be predicted. Raises NoPlanError where no GPU can be used.
     """
     gain = GAIN if request.gain is None else request.gain
     # Some reductions cannot serve all numbers of GPUs: the largest number is known without.
     free = msgspec.structs.replace(request, all_reduce=None)
-    selection = Fastest(machine, free, unavailable, basis)
+    selection = Chooser(machine, free, unavailable, basis)
     if not selection.predicts:
-        why = basis.missing or "no step is predicted for this job"
+        why = selection.missing or "no step is predicted for this job"
         reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"
         return HowMany(num_gpus=selection.size, gain=gain, reason=reason)
-    counts = gains(_speeds(selection, doublings(selection.size), request))
+    counts = gains({size: _speed_of_size(selection, request, size) for size in doublings(selection.size)})
     if len(counts) == 1:
         return HowMany(num_gpus=1, gain=gain, reason="the only one", counts=counts)
-    if selection.is_assumed:
-        best = max(one.images_per_sec for one in counts)
-        chosen = next(one for one in counts if one.images_per_sec == best)
-        reason = "the fastest; the speed of one GPU is assumed (--single-gpu-images-per-sec)"
-        if chosen is not counts[-1]:
-            reason = f"{_slower([chosen, counts[-1]])}; {reason}"
-    else:
-        chosen = enough(counts, gain)
-        reason = reason_of(counts, chosen, gain)
-        if not is_measured(selection.paths, selection.pool):
-            reason += "; links as expected, not measured (gputopo bandwidth --save)"
-    return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason, counts=counts)
+    chosen = enough(counts, gain)
+    reasons = [reason_of(counts, chosen, gain)]
+    if not isinstance(request.batch_size, tuple):
+        batch = _pays_from(selection, request, gain)
+        pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
+        if batch or chosen.num_gpus == 1:
+            reasons.append(f"a second GPU pays {pays}")
+    return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 
-def best_of_fewer(selection: Fastest) -> GpuCount | None:
-    """Return the fastest of half as many GPUs, a quarter, ... one; None where there are none, or assumed."""
+def _speed_of_size(selection: Chooser, request: Request, size: int) -> float:
+    reduction = None if request.all_reduce is None else parse(request.all_reduce)
+    usable = size > 1 and reduction is not None and reduction.why_not("gpu", size) is None
+    name = request.all_reduce if usable else None
+    sized = msgspec.structs.replace(request, num_gpus=size, gain=None, all_reduce=name)
+    return Chooser(selection.machine, sized, selection.unavailable, selection.basis).speed_of_best()
+
+
+def _pays_from(selection: Chooser, request: Request, gain: float) -> int | None:
+    """Return the smallest power of two that is a batch with which a second GPU brings `gain` of its worth."""
+    for batch in (2**power for power in range(MAX_POWER)):
+        speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
+        basis = selection.basis._replace(batch=batch, speeds=speeds)
+        asked = msgspec.structs.replace(request, batch_size=batch)
+        other = Chooser(selection.machine, selection.request, selection.unavailable, basis)
+        one, two = (_speed_of_size(other, asked, size) for size in (1, 2))
+        if two / one - 1 >= gain:
+            return int(batch)
+    return None
+
+
+def best_of_fewer(selection: Chooser) -> GpuCount | None:
+    """Return the fastest of half as many GPUs, a quarter, ... one; None where there are none."""
     sizes = [size for size in doublings(selection.size) if size < selection.size]
-    if not sizes or selection.is_assumed or isinstance(selection.request.batch_size, tuple):
+    if not sizes or isinstance(selection.request.batch_size, tuple):
         return None
-    return max(gains(_speeds(selection, sizes, selection.request)), key=lambda one: one.images_per_sec)
-
-
-def _speeds(selection: Fastest, sizes: Sequence[int], request: Request) -> dict[int, float]:
-    return {
-        size: _images_per_sec(selection.machine, one, selection.unavailable, selection.basis)
-        for size in sizes
-        if (one := _of_size(request, size)) is not None
-    }
+    counts = gains({size: _speed_of_size(selection, selection.request, size) for size in sizes})
+    return max(counts, key=lambda one: one.images_per_sec)
 
 
 def doublings(largest: int) -> tuple[int, ...]:
@@ -113,73 +122,30 @@ def _gain(few: GpuCount, many: GpuCount) -> float:
     return (many.images_per_sec / few.images_per_sec - 1) / (many.num_gpus / few.num_gpus - 1)
 
 
-def is_measured(paths: Paths, gpus: Sequence[int]) -> bool:
-    """Return whether what GPUs exchange was measured: each with the host, or each pair."""
-    hosts = all(paths.hosts[gpu].basis == "measured" for gpu in gpus)
-    return hosts or all(paths.pair(a, b).basis == "measured" for a, b in combinations(gpus, 2))
-
-
-def _of_size(request: Request, size: int) -> Request | None:
-    """Return the request for so many GPUs; None where its reduction cannot serve them."""
-    sized = msgspec.structs.replace(request, num_gpus=size, gain=None)
-    if request.all_reduce is None or all_reduce.parse(request.all_reduce).why_not("gpu", size) is None:
-        return sized
-    # One GPU reduces nothing.
-    return msgspec.structs.replace(sized, all_reduce=None) if size == 1 else None
-
-
-def _images_per_sec(
-    machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis
-) -> float:
-    selection = Fastest(machine, request, unavailable, basis)
-    best = selection.search(selection.pool, 1, selection.troubles)[0]
-    return selection.images_per_sec(best)
-
-
 def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     """Return why so many were chosen, and what more of them would bring."""
+    if len(counts) == 1:
+        return "the only one"
     after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
     if after is None:
-        if chosen.num_gpus == 1:
-            return "the only one"
-        if any((one.gain or 0.0) < gain - _NOISE for one in counts[1:]):
-            worth = f"{chosen.num_gpus} bring {_gain(counts[0], chosen):.0%} of their worth"
-            return f"{worth}, the last step {chosen.gain:.0%}; at least {gain:.0%} of both is required"
-        return f"each step up to {chosen.num_gpus} brings at least {gain:.0%} of its worth"
-    slower = _slower([one for one in counts if one.num_gpus >= chosen.num_gpus])
-    if after.gain is not None and after.gain < 0:
-        return slower
-    brings = (
-        f"{after.num_gpus} would bring {after.gain:.0%} of their worth, less than {gain:.0%} "
-        f"(--num-gpus auto:{gain:g})"
-    )
-    return "; ".join(filter(None, (brings, slower, _more(counts, chosen))))
-
-
-def _more(counts: Sequence[GpuCount], chosen: GpuCount) -> str:
-    """Return how much faster than the chosen number another is, where that can be told; else empty."""
-    best = max(counts, key=lambda one: one.images_per_sec)
+        worth = _gain(counts[0], chosen)
+        return (
+            f"they bring {worth:.0%} of their worth, the last step {chosen.gain:.0%}; {gain:.0%} is required"
+        )
+    brings = f"would bring {after.gain:.0%} of their worth, less than {gain:.0%} (--num-gpus auto:{gain:g})"
+    if after.images_per_sec < chosen.images_per_sec:
+        brings = f"are slower: {after.images_per_sec:,.0f} instead of {chosen.images_per_sec:,.0f} images/sec"
+    reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda one: one.images_per_sec)
     if best.images_per_sec * (1 - SURE_MARGIN) <= chosen.images_per_sec:
-        return ""
+        return reason
     times = best.images_per_sec / chosen.images_per_sec
-    return f"{best.num_gpus} are {times:.2f} times as fast as {chosen.num_gpus}: --num-gpus {best.num_gpus}"
-
-
-def _slower(counts: Sequence[GpuCount]) -> str:
-    """Return which is the first count that is slower than the one before it; empty where there is none."""
-    for before, after in pairwise(counts):
-        if after.images_per_sec < before.images_per_sec:
-            return (
-                f"{after.num_gpus} are slower than {before.num_gpus}: "
-                f"{after.images_per_sec:,.0f} instead of {before.images_per_sec:,.0f} images/sec"
-            )
-    return ""
+    return f"{reason}; {best.num_gpus} are {times:.2f} times as fast: --num-gpus {best.num_gpus}"
 
 
 # GPUs of different speeds
 
 
-def unequal(selection: Fastest, gpus: Sequence[int]) -> Unequal | None:
+def unequal(selection: Chooser, gpus: Sequence[int]) -> Unequal | None:
     """Return what the chosen GPUs do with equal batches, those of one speed alone, and all with batches in
     proportion to their speeds; None where all are of one speed.
 
@@ -214,25 +180,32 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda part: (-len(part), part)))
 
 
-def _asked_for(selection: Fastest, batch: AskedBatch) -> Fastest:
+def _asked_for(selection: Chooser, batch: AskedBatch) -> Chooser:
     request = msgspec.structs.replace(selection.request, batch_size=batch)
-    return Fastest(selection.machine, request, selection.unavailable, selection.basis)
+    return Chooser(selection.machine, request, selection.unavailable, selection.basis)
 
 
 def _speed(group: GroupSpeed) -> float:
     return group.images_per_sec
 
 
-def _group(selection: Fastest, gpus: Sequence[int]) -> GroupSpeed:
-    best = selection.search(gpus, 1)[0]
+def _group(selection: Chooser, gpus: Sequence[int]) -> GroupSpeed:
     return GroupSpeed(
         gpus=tuple(gpus),
-        images_per_sec=round(selection.images_per_sec(best), 2),
+        images_per_sec=round(_sized(selection, gpus).speed_of_best(gpus), 2),
         batch_sizes=selection.batches(gpus),
     )
 
 
-def _options(selection: Fastest, gpus: Sequence[int], better: GroupSpeed) -> str:
+def _sized(selection: Chooser, gpus: Sequence[int]) -> Chooser:
+    """Return the chooser for as many GPUs as these."""
+    if len(gpus) == selection.size:
+        return selection
+    request = msgspec.structs.replace(selection.request, gpus=None, num_gpus=len(gpus))
+    return Chooser(selection.machine, request, selection.unavailable, selection.basis)
+
+
+def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str:
     """Return the options with which a run does as these GPUs; none where the plan does so by itself."""
     batch = plain(better.batch_sizes)
     words = (

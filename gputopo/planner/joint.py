@@ -1,26 +1,28 @@
-"""The step of several hosts: that of each, and what they exchange over the network. Pure.
+"""The step of several hosts: the slowest host's own, and what they exchange over the network. Pure.
 
-It is the step of `gputopo.prediction.step` over all GPUs, with the paths of each host and a network path for
-each. What the network adds is the step with it, less the step with a network that takes no time.
+By the formula of a ring every host sends 2 (H - 1) / H of the bytes of a model, at the rate that was measured
+between the hosts or that their cards have. Parameter servers and copies of all devices send more. What the
+network adds is the step with it, less the step with a network that takes no time.
 """
 
 from collections.abc import Sequence
-from math import exp, hypot, log
+from math import inf
 from typing import NamedTuple, cast
 
 import msgspec
 
+from gputopo.planner.candidates import margin_of
 from gputopo.planner.choose import basis_of
-from gputopo.planner.fastest import Basis
+from gputopo.planner.chooser import Basis
 from gputopo.planner.network import hosts_in_words, rates_in_words
-from gputopo.planner.reasons import in_words, margin_of, ms
+from gputopo.planner.reasons import in_words, ms
 from gputopo.planner.request import Request, batches
-from gputopo.prediction import step as steps
-from gputopo.prediction.links.flows import is_network
-from gputopo.prediction.links.hosts import HostPaths, NetworkRate, joined, with_rates, without_limit
-from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.step import Placement, StepPredictor
-from gputopo.topology.hops import Groups
+from gputopo.prediction.links.flows import GB
+from gputopo.prediction.links.hosts import NetworkRate
+from gputopo.prediction.links.paths import Limit, paths_of
+from gputopo.prediction.one_gpu_speeds import why_unknown
+from gputopo.prediction.ranges import is_number, range_of
+from gputopo.prediction.step import Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NCCL
@@ -47,6 +49,14 @@ class HostPart(NamedTuple):
     gpus: tuple[int, ...]
 
 
+class _Exchange(NamedTuple):
+    """A placement within each host, and what each host sends to the others: bytes over the model's."""
+
+    placing: Placement
+    weights: tuple[float, ...]
+    gradients: tuple[float, ...]
+
+
 class Joint:
     """The predicted steps of the GPUs of several hosts."""
 
@@ -61,16 +71,10 @@ class Joint:
         """`nccl`: rates of its rings, () if unknown. `batch_sizes`: examples of each GPU, by towers."""
         self.parts, self._bases, self.rates, self._batches = parts, bases, rates, batch_sizes
         self.nccl = nccl
-        self._hosts = [HostPaths(part.name, paths_of(part.machine), part.gpus) for part in parts]
+        self._paths = [paths_of(part.machine) for part in parts]
         self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
         each = zip(self._own, batch_sizes, strict=True)
         self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
-
-    @property
-    def groups(self) -> Groups:
-        """The towers of each host."""
-        towers = iter(range(len(self._own)))
-        return tuple(tuple(next(towers) for _ in part.gpus) for part in self.parts)
 
     def reasons(self, chosen: Candidate) -> list[str]:
         """Return the network of the hosts in words, as the chosen candidate uses it."""
@@ -82,36 +86,31 @@ class Joint:
 
     def candidate(self, candidate: Candidate) -> Candidate:
         """Return a candidate of these GPUs with its predicted step."""
-        placing, paths = self._placed(candidate)
-        rates = self._rates_of(candidate)
-        step, alone = self._step(placing, paths), self._step(placing, without_limit(paths))
-        examples, speeds = sum(self._batches), [basis.speeds[gpu] for basis, gpu in self._own]
-        speed, slowest, program = examples / step.step_s, min(speeds), self._bases[0].program
-        slow, fast = (
-            examples / self._step(placing, with_rates(paths, each)).step_s
-            for each in ([rate.low for rate in rates], [rate.high for rate in rates])
-        )
-        # Errors of the network, of the program and of the speed of one GPU are independent.
-        of_one = slowest.images_per_sec
-        low = hypot(log(slow / speed), log(program.low), log(slowest.low / of_one))
-        high = hypot(log(fast / speed), log(program.high), log(slowest.high / of_one))
-        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
-        if step.step_s > alone.step_s:
-            both = (step.gradients_by, step.weights_by)
-            by["network"] = next((one for one in both if is_network(one)), None)
-        links = {part: in_words(one, placing, paths) for part, one in by.items() if one is not None}
+        exchange, rates = self._exchange(candidate), self._rates_of(candidate)
+        step = self._step(exchange, [rate.gb_per_s for rate in rates])
+        alone = self._step(exchange, [inf] * len(rates))
+        speed, speeds = sum(self._batches) / step.step_s, [basis.speeds[gpu] for basis, gpu in self._own]
+        low, high = range_of(speeds, exchanges=True)
+        shown = is_number(low, high)
         exposed = {
             "weights": alone.weights_s,
             "gradients": alone.gradients_s,
             "variables": alone.variables_s,
             "network": step.step_s - alone.step_s,
         }
+        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
+        first = self._paths[0]
+        links = {part: in_words(one, exchange.placing, first) for part, one in by.items() if one is not None}
+        if step.step_s > alone.step_s:
+            sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
+            links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
         return msgspec.structs.replace(
             candidate,
+            evidence="predicted",
             images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * exp(-low), 2),
-            images_per_sec_high=round(speed * exp(high), 2),
-            speedup=round(speed / max(speeds).images_per_sec, 3),
+            images_per_sec_low=round(speed * low, 2) if shown else None,
+            images_per_sec_high=round(speed * high, 2) if shown else None,
+            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
             step_ms=ms(step.step_s),
             batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
             compute_ms=ms(step.compute_s),
@@ -122,12 +121,12 @@ class Joint:
 
     def images_per_sec(self, candidate: Candidate) -> float:
         """Return the predicted speed of a candidate of these GPUs."""
-        return sum(self._batches) / self._step(*self._placed(candidate)).step_s
+        rates = [rate.gb_per_s for rate in self._rates_of(candidate)]
+        return sum(self._batches) / self._step(self._exchange(candidate), rates).step_s
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
         """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
         basis = self._bases[0]
-        margin, tie = margin_of(candidates, "a short run of each")
         return Prediction(
             program=basis.program.name,
             batch_size=basis.batch,
@@ -135,8 +134,7 @@ class Joint:
                 tower: round(own.speeds[gpu].images_per_sec, 2) for tower, (own, gpu) in enumerate(self._own)
             },
             single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
-            margin=margin,
-            tie=tie,
+            margin=margin_of(candidates),
         )
 
     def of_first(self, hosts: int) -> "Joint":
@@ -145,25 +143,50 @@ class Joint:
         rates, nccl = self.rates[:hosts], self.nccl[:hosts]
         return Joint(parts, self._bases[:hosts], rates, nccl, self._batches[:towers])
 
-    def _step(self, placing: Placement, paths: Paths) -> steps.StepSeconds:
+    def _exchange(self, candidate: Candidate) -> _Exchange:
+        """Return what a candidate exchanges within each host and between them."""
+        towers, counts = len(self._own), [len(part.gpus) for part in self.parts]
+        device, reduction = candidate.ps_device, (candidate.all_reduce or "").partition("#")[0]
+        if candidate.variable_update == "independent":
+            return _Exchange(Placement("independent"), *[(0.0,) * len(counts)] * 2)
+        if device is not None or reduction in ("pscpu", "one_device"):
+            home = int(device.removeprefix(HOST_PS)) if device and device.startswith(HOST_PS) else 0
+            sent = tuple(
+                float(towers - count if rank == home else count) for rank, count in enumerate(counts)
+            )
+            placing = Placement("parameter_server", SPREAD if device == SPREAD else "cpu")
+            return _Exchange(placing, sent, sent)
+        if reduction in ("copy", "psgpu"):
+            sent = tuple(count * (towers - count) / towers for count in counts)
+            return _Exchange(Placement("replicated", None, "copy"), sent, sent)
+        once = ((len(counts) - 1) / len(counts),) * len(counts)
+        if reduction == NCCL:
+            twice = tuple(2 * share for share in once)
+            return _Exchange(Placement("replicated", None, NCCL), (0.0,) * len(counts), twice)
+        return _Exchange(Placement("replicated", None, "copy"), once, once)
+
+    def _step(self, exchange: _Exchange, gb_per_s: Sequence[float]) -> StepSeconds:
+        """Return the step. `gb_per_s`: of each host's network."""
         basis, most = self._bases[0], max(len(part.gpus) for part in self.parts)
-        stepper = StepPredictor(basis.model, basis.program, len(self._own), paths.cpus, of_host=most)
-        return steps.predict(stepper, paths, range(len(self._own)), self.compute_s, placing, self.groups)
+        cpus = self._paths[0].cpus
+        stepper = StepPredictor(basis.model, basis.program, len(self._own), cpus, of_host=most)
+        each = [
+            limits(paths, part.gpus, exchange.placing)
+            for paths, part in zip(self._paths, self.parts, strict=True)
+        ]
+        sent = [
+            max(share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
+            for shares in (exchange.weights, exchange.gradients)
+        ]
+        within = [max((one[part] for one in each), key=_seconds) for part in (0, 1)]
+        weights, gradients = (
+            (by, max(seconds, over)) for (by, seconds), over in zip(within, sent, strict=True)
+        )
+        return stepper.step(exchange.placing, self.compute_s, weights, gradients)
 
-    def _placed(self, candidate: Candidate) -> tuple[Placement, Paths]:
-        """Return a place for the variables by the numbers of towers, and the paths of all hosts with it."""
-        placing, home = self._placing(candidate)
-        return placing, joined(self._hosts, [rate.gb_per_s for rate in self._rates_of(candidate)], home)
 
-    def _placing(self, candidate: Candidate) -> tuple[Placement, int]:
-        """Return a place for the variables by the numbers of towers, and the host of the CPU with them."""
-        device, home = candidate.ps_device, 0
-        if device is not None and device.startswith(HOST_PS):
-            home, device = int(device.removeprefix(HOST_PS)), "cpu"
-        placing = Placement(candidate.variable_update, device, candidate.all_reduce)
-        if placing.owner is not None:
-            device = f"gpu:{self.parts[0].gpus.index(placing.owner)}"
-        return placing._replace(ps_device=device), home
+def _seconds(limit: Limit) -> float:
+    return limit[1]
 
 
 def joint_of(
@@ -183,6 +206,9 @@ def joint_of(
         basis = basis_of(part.machine, own, (), None)
         if not isinstance(basis, Basis):
             return None if basis is None else f"{part.name}: {basis}"
+        unknown = (gpu for gpu in part.machine.gpus if gpu.index in {*part.gpus} - {*basis.speeds})
+        if gpu := next(unknown, None):
+            return f"{part.name}: {why_unknown(gpu)}"
         bases.append(basis)
     if isinstance(rates, str):
         return rates
@@ -231,7 +257,7 @@ def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: st
     )
 
 
-def _limited_by(step: steps.StepSeconds, exposed: dict[str, float], links: dict[str, str]) -> str:
+def _limited_by(step: StepSeconds, exposed: dict[str, float], links: dict[str, str]) -> str:
     if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
         return "compute"
     part = max(exposed, key=exposed.__getitem__)
@@ -239,28 +265,24 @@ def _limited_by(step: steps.StepSeconds, exposed: dict[str, float], links: dict[
 
 
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
-    """Return the GPUs of each host and how far apart they are, hosts with the same together."""
+    """Return the GPUs of each host, hosts with the same together."""
     alike: dict[str, list[str]] = {}
     for name, choice in zip(names, choices, strict=True):
         if choice.gpus:
-            apart = choice.reasons[:1] if len(choice.gpus) > 1 else ()
-            words = "; ".join((_gpus(choice), *apart))
-            alike.setdefault(words, []).append(name)
+            alike.setdefault(_gpus(choice), []).append(name)
     return [f"{hosts_in_words(of)}: {words}" for words, of in alike.items()]
 
 
 def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
     """Return how many times as fast as the first host alone all are, and the network's part of a step."""
-    if chosen.images_per_sec is None or chosen.step_ms is None:
+    if not chosen.images_per_sec or chosen.step_ms is None or not alone.images_per_sec:
         return []
     network = chosen.exposed_ms.get("network", 0.0)
-    cost = f"the network takes {network:.1f} ms of a step of {chosen.step_ms:.1f} ms"
-    if not alone.images_per_sec:
-        return [cost]
     times = chosen.images_per_sec / alone.images_per_sec
     return [
         f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus(alone)} of {first} "
-        f"alone ({alone.images_per_sec:,.0f} images/sec); {cost}"
+        f"alone ({alone.images_per_sec:,.0f} images/sec); the network takes {network:.1f} ms of a step of "
+        f"{chosen.step_ms:.1f} ms"
     ]
 
 

@@ -7,15 +7,12 @@ from typing import NamedTuple
 from gputopo.copies.network import AT_ONCE, NCCL_TESTS
 from gputopo.prediction.links.hosts import (
     GBIT,
-    NCCL_BY_GPUDIRECT,
     NCCL_BY_HOST,
     NCCL_BY_SOCKETS,
-    NCCL_GPUDIRECT_UNKNOWN,
-    NCCL_MEASURED,
+    NCCL_OF_CARDS,
     NCCL_SOCKETS_GB_PER_S,
     NetworkRate,
     rate_of_card,
-    rate_of_nccl,
     rate_of_tcp,
 )
 from gputopo.values.bandwidth import TCP, Bandwidth, host_of
@@ -72,8 +69,7 @@ def rates_in_words(
     for name, rate in zip(names, rates, strict=True):
         alike.setdefault(rate, []).append(name)
     return [
-        f"network of {hosts_in_words(of)}: "
-        f"{rate.says}; {by} {rate.gb_per_s:.3g} GB/s ({rate.low:.3g} to {rate.high:.3g}) in each direction"
+        f"network of {hosts_in_words(of)}: {rate.says}; {by} {rate.gb_per_s:.3g} GB/s in each direction"
         for rate, of in alike.items()
     ]
 
@@ -82,22 +78,18 @@ def nccl_rates(
     hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], saved: SavedNetwork | None
 ) -> tuple[NetworkRate, ...] | str:
     """Return what NCCL's rings over the GPUs of each host reach between hosts, or what is not known."""
-    names = {host.host for host in hosts}
-    if saved is not None and (busbw := _bus_of_all(saved.bandwidth, sum(map(len, gpus)), len(names))):
-        says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
-        return tuple(rate_of_nccl(busbw, NCCL_MEASURED, says) for _ in hosts)
-    return _all_known(hosts, list(map(_nccl_rate, hosts, gpus)))
-
-
-def _bus_of_all(bandwidth: Bandwidth, gpus: int, hosts: int) -> float | None:
-    """Return the bus bandwidth of an all-reduce over as many GPUs of as many hosts; of the largest one."""
-    found = [
+    samples = () if saved is None else saved.bandwidth.samples
+    of_all = [
         (one.bytes or 0, one.bus_gb_per_s)
-        for one in bandwidth.samples
-        if one.kind == "allreduce" and (one.ranks, one.hosts) == (gpus, hosts) and one.bus_gb_per_s
-        if one.invalid is None
+        for one in samples
+        if one.kind == "allreduce" and one.bus_gb_per_s and one.invalid is None
+        if (one.ranks, one.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
     ]
-    return max(found)[1] if found else None
+    if saved is not None and of_all:
+        _, busbw = max(of_all)
+        says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
+        return tuple(NetworkRate(busbw, says) for _ in hosts)
+    return _all_known(hosts, list(map(_nccl_rate, hosts, gpus)))
 
 
 def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
@@ -107,29 +99,15 @@ def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
     rates = [port.rate_gbit_per_s or 0.0 for port, _ in near]
     if near and all(rates):
         far = any(hop is not None and hop > Hop.PXB for _, hop in near)
-        direct = False if far else _has_gpudirect(host.machine)
         cards = f"{len(near)} RDMA card{'' if len(near) == 1 else 's'}, {sum(rates):g} Gbit/s"
-        shares, how = {
-            True: (NCCL_BY_GPUDIRECT, "with GPUDirect RDMA"),
-            False: (NCCL_BY_HOST, "by way of host memory"),
-            None: (NCCL_GPUDIRECT_UNKNOWN, "whether with GPUDirect RDMA is not known"),
-        }[direct]
-        return rate_of_nccl(sum(rates) * GBIT, shares, f"{cards}, {how}")
+        share, how = (NCCL_BY_HOST, ", by way of host memory") if far else (NCCL_OF_CARDS, "")
+        return NetworkRate(share * sum(rates) * GBIT, f"{cards}{how}")
     card = _card(host)
     if near or card is None:
         return None
     rate, name = card
-    return rate_of_nccl(
-        rate * GBIT, NCCL_BY_SOCKETS, f"sockets over {name}, {rate:g} Gbit/s", NCCL_SOCKETS_GB_PER_S
-    )
-
-
-def _has_gpudirect(machine: Machine) -> bool | None:
-    """Return whether NCCL copies between GPUs and near RDMA cards; None: not known, or DMA-BUF may do it."""
-    module = machine.driver.peer_memory_module
-    if module is None or (module == "none" and machine.driver.open_kernel_module):
-        return None
-    return module != "none"
+    reached = min(NCCL_BY_SOCKETS * rate * GBIT, NCCL_SOCKETS_GB_PER_S)
+    return NetworkRate(reached, f"sockets over {name}, {rate:g} Gbit/s")
 
 
 def _active(nic: Nic) -> list[NicPort]:
@@ -158,15 +136,18 @@ def _rate(host: HostNetwork, saved: SavedNetwork | None) -> NetworkRate | None:
 
 def _card(host: HostNetwork) -> tuple[float, str] | None:
     """Return Gbit/s and the name of a host's card on the network of the hosts, else of its fastest one."""
-    named = None if host.interface is None else port_of(host.machine, host.interface)
     if host.gbit_per_s:
         return host.gbit_per_s, host.interface or "its card"
-    if named is not None and named[1].rate_gbit_per_s:
-        return named[1].rate_gbit_per_s, named[1].name
-    if host.interface is None and (port := fastest_port(host.machine)) is not None:
-        name = port[1].name if port[1].rdma_device or port[1].interface else nic_words(port[0])
-        return port[1].rate_gbit_per_s or 0.0, f"the fastest card, {name}"
-    return None
+    ports = [port for nic in host.machine.nics for port in nic.ports or () if port.rate_gbit_per_s]
+    if host.interface is not None:
+        ports = [port for port in ports if port.interface == host.interface]
+    port = max((one for one in ports if one.up is not False), key=_gbit, default=None)
+    which = "" if host.interface else "the fastest card, "
+    return None if port is None else (_gbit(port), f"{which}{port.name}")
+
+
+def _gbit(port: NicPort) -> float:
+    return port.rate_gbit_per_s or 0.0
 
 
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
@@ -180,28 +161,3 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
         if sent and received:
             return min(median(sent), median(received))
     return None
-
-
-def port_of(machine: Machine, interface: str) -> tuple[Nic, NicPort] | None:
-    """Return the card and the port of an interface; None where no card of the machine has it."""
-    return next(
-        ((nic, port) for nic in machine.nics for port in nic.ports or () if port.interface == interface), None
-    )
-
-
-def fastest_port(machine: Machine) -> tuple[Nic, NicPort] | None:
-    """Return the port with a link and the highest rate, of the first card that has one."""
-    there = [
-        (nic, port)
-        for nic in machine.nics
-        for port in nic.ports or ()
-        if port.rate_gbit_per_s and port.up is not False
-    ]
-    return max(there, key=lambda one: one[1].rate_gbit_per_s or 0.0, default=None)
-
-
-def nic_words(nic: Nic) -> str:
-    """Return what a card is called: `mlx5_1`, its interface, else its number."""
-    port = next(iter(nic.ports or ()), None)
-    name = nic.name if nic.name and " " not in nic.name else None
-    return (port.name if port else None) or name or f"NIC{nic.index}"

@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from math import inf
 from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair
 from gputopo.copies.pair_speeds import PairSpeed
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
 from gputopo.runs.history import date_in_words
@@ -19,7 +17,6 @@ from gputopo.topology.hops import class_name, is_within, nearness, reduction_gro
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
-from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
 
 Links = Mapping[tuple[int, int], Link]
 
@@ -58,12 +55,7 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
     """Return how far apart a set is in a few words: `farthest pair PHB`, `one GPU`."""
     if len(gpus) == 1:
         return "one GPU"
-    return f"farthest pair {farthest_class(links, gpus)}"
-
-
-def farthest_class(links: Links, gpus: Sequence[int]) -> str:
-    """Return the class of the farthest pair: `PHB`."""
-    return class_name(links.get(_farthest(links, gpus)))
+    return f"farthest pair {class_name(links.get(_farthest(links, gpus)))}"
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:
@@ -99,30 +91,19 @@ def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
     """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
     by_host = placing.traffic == "host"
-    if kind in ("network out", "network in"):
-        return f"network of {paths.networks[int(ends[0])].host}"
     if kind in ("uplink up", "uplink down"):
-        gpus = paths.uplinks[int(ends[0])].gpus
-        if paths.networks:
-            return f"uplink of {', '.join(map(paths.gpu_words, sorted(gpus)))}"
-        return f"uplink of GPUs {index_ranges(gpus)}"
-    if kind == "socket" and paths.networks:
-        (host, node), (_, other) = (host_of_node(int(end)) for end in ends)
-        return f"link from NUMA node {node} to {other} of {paths.networks[host].host}"
+        return f"uplink of GPUs {index_ranges(paths.uplinks[int(ends[0])].gpus)}"
     if kind in ("up", "nvlink out"):
         name = "NVLinks" if kind == "nvlink out" else "link"
-        gpu = paths.gpu_words(int(ends[0]))
-        return f"{gpu} to the host" if by_host else f"{name} of {gpu}, sending"
+        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
     if kind in ("down", "nvlink in"):
         name = "NVLinks" if kind == "nvlink in" else "link"
-        gpu = paths.gpu_words(int(ends[0]))
-        return f"the host to {gpu}" if by_host else f"{name} of {gpu}, receiving"
+        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
     if kind == "host":
         return "gradients added on the CPU"
-    names = {"nvlink": "NVLink", "pair": "path from GPU", "socket": "link from NUMA node"}
-    if paths.networks:
-        to = " to ".join(paths.gpu_words(int(end)) for end in ends)
-        return f"{names[str(kind)].removesuffix(' GPU')} {to}"
+    if kind == "memory":
+        return "copies through host memory"
+    names = {"nvlink": "NVLink", "pair": "path from GPU"}
     return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
 
 
@@ -217,12 +198,3 @@ def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
 def ms(seconds: float) -> float:
     """Return milliseconds as a plan has them."""
     return round(1e3 * seconds, 4)
-
-
-def margin_of(candidates: Sequence[Candidate], settles: str) -> tuple[float | None, str | None]:
-    """Return by how much of the first one's speed the runner-up is slower, and what settles a tie."""
-    runner_up = next(iter(runners_up(candidates[0], candidates)), None)
-    if runner_up is None:
-        return None, None
-    margin = 1 - (runner_up.images_per_sec or 0.0) / (candidates[0].images_per_sec or inf)
-    return margin, settles if margin < SURE_MARGIN else None

@@ -51,6 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload | None = None  # the costs of a model that no table has, where they are known
     single_gpu_images_per_sec: tuple[float, ...] = ()
     no_history: bool = False
+    by_measurements: bool = True  # whether placements that were measured on the machine decide
 
 
 def is_of_one_gpu(request: Request) -> bool:

@@ -49,7 +49,7 @@ class Selection:
         return "replicated" if self.request.all_reduce is not None and asked == "auto" else asked
 
     @property
-    def sets(self) -> int:
+    def sets_count(self) -> int:
         """How many sets there are to choose from."""
         free = 0 if self.required is None else 1
         return comb(len(self.pool) - free, self.size - free)
@@ -62,11 +62,6 @@ class Selection:
     def in_one_island(self, gpus: Sequence[int]) -> bool:
         """Whether every pair is PIX or nearer."""
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
-
-    def all_nvlinked(self, gpus: Sequence[int]) -> bool:
-        """Whether there are several, and NVLinks between every pair of them."""
-        found = [self.links.get(pair) for pair in pairs_of(gpus)]
-        return bool(found) and all(link is not None and bool(link.nvlinks) for link in found)
 
     def unmet(self, chosen: Sequence[int]) -> tuple[Refusal, ...]:
         """Return that --prefer-pix is not met, where it is not."""

@@ -1,8 +1,7 @@
 """Images per second of one GPU from published figures of it, else from its datasheet and figures of others.
 
 The factor of a network is its measured speed over that of its roofline (`roofline`): the median over
-the GPU models that it was measured on. The ranges hold 80 % of the published figures, with each GPU model, or
-each network, left out in turn (`tests/prediction/test_one_gpu_speeds.py`).
+the GPU models that it was measured on.
 """
 
 import functools
@@ -13,29 +12,31 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.findings.usage import busy
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, roofline_file, step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
+from gputopo.prediction.roofline import roofline_file, step_seconds
+from gputopo.reference.expectations import GpuExpectation, expected_gpu
 from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
-from gputopo.values.run.plan import ASSUMED
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload, require
 
-SpeedBasis = Literal["given", "history", "published", "datasheet", "assumed"]
+SpeedBasis = Literal["given", "history", "published", "datasheet", "alike"]
+"""`published`: figures of this GPU model; `datasheet`: of others with this network; `alike`: of neither."""
 
 # Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
 SAME_NETWORK = 0.02
 PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
-# Factors between the images/sec and both ends of their range: of the same job on the same model (boxes and
-# versions of TensorFlow differ), and more for each doubling of the batch; of a GPU with published figures of
-# other networks; of one without any. The second of each pair: there are none of the network on any GPU.
-SAME_JOB, EACH_DOUBLING = 1.10, 1.03
-OTHER_NETWORK, OTHER_AND_UNKNOWN = 1.25, 1.6
-DATASHEET, DATASHEET_AND_UNKNOWN = 1.4, 1.7
+# Factors between the images/sec and both ends of their range, by what they are known from. They hold for 80 %
+# of the published figures with each GPU model, or each network, left out in turn (a test).
+FACTOR: Mapping[SpeedBasis, float] = {
+    "given": 1.03,
+    "history": 1.05,
+    "published": 1.25,
+    "datasheet": 1.33,
+    "alike": 1.6,
+}
+SAME_JOB = 1.10  # of the same job on the same model: boxes and versions of TensorFlow differ
 
 
 class Speed(NamedTuple):
@@ -48,6 +49,11 @@ class Speed(NamedTuple):
     source: str
 
 
+def speed_of(rate: float, basis: SpeedBasis, source: str) -> Speed:
+    """Return a speed with the range of its basis."""
+    return Speed(rate, rate / FACTOR[basis], rate * FACTOR[basis], basis, source)
+
+
 class OneGpuJob(NamedTuple):
     """What one GPU trains. `batch`: examples of a step."""
 
@@ -55,9 +61,9 @@ class OneGpuJob(NamedTuple):
     batch: int
     precision: str
 
-    def speed(self, gpu: GpuExpectation, clocks: Clocks) -> float | None:
+    def speed(self, gpu: GpuExpectation) -> float | None:
         """Return the images/sec by the roofline, None where the datasheet lacks a rate."""
-        seconds = step_seconds(gpu, self.workload, self.batch, self.precision, clocks)
+        seconds = step_seconds(gpu, self.workload, self.batch, self.precision)
         return None if seconds is None else self.batch / seconds
 
 
@@ -93,65 +99,51 @@ def scaled(
     apart = min(abs(math.log2(job.batch / one.batch)) for one in figures)
     near = [one for one in figures if abs(math.log2(job.batch / one.batch)) == apart]
     rates = [one.images_per_sec * _ratio(gpu, job, one.batch) for one in near]
-    margin = SAME_JOB * EACH_DOUBLING**apart
     batches = " and ".join(map(str, sorted({one.batch for one in near})))
     words = f"{source}, batch {batches}" + (f", scaled to {job.batch}" if apart else "")
-    return Speed(median(rates), min(rates) / margin, max(rates) * margin, basis, words)
+    return speed_of(median(rates), basis, words)
 
 
 def published_speed(
-    gpu: GpuExpectation, job: OneGpuJob, clocks: Clocks, figures: Sequence[Figure] | None = None
+    gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure] | None = None
 ) -> Speed | None:
     """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
 
     `figures`: all of them if None.
     """
-    figures = one_gpu_figures() if figures is None else figures
-    full, by_roofline = job.speed(gpu, FULL_CLOCKS), job.speed(gpu, clocks)
-    memory_alone = job.speed(gpu, clocks._replace(core=1.0))
-    if full is None or by_roofline is None or memory_alone is None:
+    roofline = job.speed(gpu)
+    if roofline is None:
         return None
-    speed = _at_full_clocks(gpu, job, figures, full)
-    if clocks == FULL_CLOCKS:
-        return speed
-    # Caches and kernels that wait for memory have the core clock too: at most the whole step is slower by it.
-    slowest, fastest = memory_alone * clocks.core / full, by_roofline / full
-    words = f"core clock at {clocks.core:.0%}, memory clock at {clocks.memory:.0%} of what is expected"
-    return Speed(
-        speed.images_per_sec * math.sqrt(slowest * fastest),
-        speed.low * slowest,
-        speed.high * fastest,
-        speed.basis,
-        f"{speed.source}; {words}",
-    )
-
-
-def network_factors(figures: Sequence[Figure]) -> Mapping[str, float]:
-    """Return measured images/sec over those of the roofline, by network: the median over GPU models."""
-    by_network: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for one in figures:
-        if (share := _over_roofline(one)) is not None:
-            by_network[one.model][one.gpu].append(share)
-    return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
-
-
-def _at_full_clocks(gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], roofline: float) -> Speed:
+    figures = one_gpu_figures() if figures is None else figures
     name = _published_name(job.workload, figures)
     own = [one for one in figures if (one.gpu, one.precision) == (gpu.name, job.precision)]
     if same := [one for one in own if one.model == name]:
         return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
-    factors = network_factors(figures)
+    factors = network_factors(figures, job.precision)
     known = name in factors
     rate = roofline * factors.get(name, 1.0)
     unknown = "" if known else f", without published figures of {job.workload.name}"
     if own:
         shares = (share / factors[one.model] for one in own if (share := _over_roofline(one)))
         networks = ", ".join(sorted({one.model for one in own}))
-        factor = OTHER_NETWORK if known else OTHER_AND_UNKNOWN
         source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
-        return _within(rate * median(shares), factor, "published", source)
-    factor = DATASHEET if known else DATASHEET_AND_UNKNOWN
-    return _within(rate, factor, "datasheet", f"from the datasheet of {gpu.name}{unknown}")
+        return speed_of(rate * median(shares), "published" if known else "alike", source)
+    return speed_of(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")
+
+
+def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, float]:
+    """Return measured images/sec over those of the roofline, by network: the median over GPU models.
+
+    In fp32 of figures in fp32, if there are any; in 16 bits of all, since programs differ most there.
+    """
+    by_network: dict[tuple[str, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for one in figures:
+        if (share := _over_roofline(one)) is not None:
+            for only_fp32 in (False, True) if one.precision == "fp32" else (False,):
+                by_network[one.model, only_fp32][one.gpu].append(share)
+    factors = {key: median(map(median, shares.values())) for key, shares in by_network.items()}
+    models = {model for model, _ in factors}
+    return {one: factors.get((one, precision == "fp32"), factors[one, False]) for one in models}
 
 
 def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
@@ -172,13 +164,9 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
     return next(filter(is_alike, names), workload.name)
 
 
-def _within(rate: float, factor: float, basis: SpeedBasis, source: str) -> Speed:
-    return Speed(rate, rate / factor, rate * factor, basis, f"{source}, within a factor of {factor:g}")
-
-
 def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
     """Return the images/sec of a job over those with another batch."""
-    here, there = job.speed(gpu, FULL_CLOCKS), job._replace(batch=batch).speed(gpu, FULL_CLOCKS)
+    here, there = job.speed(gpu), job._replace(batch=batch).speed(gpu)
     return here / there if here and there else 1.0
 
 
@@ -186,7 +174,7 @@ def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
     job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
-    rate = None if gpu is None else job.speed(gpu, FULL_CLOCKS)
+    rate = None if gpu is None else job.speed(gpu)
     return None if rate is None else figure.images_per_sec / rate
 
 
@@ -202,9 +190,6 @@ def gpu_names(machine: str) -> Mapping[int, str | None]:
 # Images/sec of two runs of one job on one GPU differ by this at most. Ours.
 SAME_RUN = 0.03
 LATEST = 3  # runs of one job: one that was disturbed does not move their median, older ones matter less
-# A clock under load above this share of the expected one counts as that: CUDA runs GeForce GPUs with slightly
-# slower memory, and boost clocks vary by chip and cooler (`gputopo.findings.clocks`).
-EXPECTED_SHARE = 0.9
 
 
 def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
@@ -242,77 +227,21 @@ def single_gpu_speeds(
     """
     job = OneGpuJob(workload, batch, precision)
     return {
-        gpu.index: Speed(
-            speed,
-            speed * (1 - SAME_RUN),
-            speed * (1 + SAME_RUN),
-            "given",
-            "given with --single-gpu-images-per-sec",
-        )
+        gpu.index: speed_of(speed, "given", "given with --single-gpu-images-per-sec")
         if (speed := given.get(gpu.index)) is not None
         else _of_history(gpu, job, history) or _of_reference(gpu, job)
         for gpu in machine.gpus
     }
 
 
-def with_assumed(
-    machine: Machine, workload: Workload, batch: int, precision: str, speeds: Mapping[int, Speed | None]
-) -> dict[int, Speed]:
-    """Return the speeds, those that are unknown assumed: the median of this machine's others.
-
-    Without others the median of all GPU models that gputopo knows. The range is in both cases that of 80 % of
-    these models around their median.
-    """
-    if all(speeds.values()):
-        return {gpu: speed for gpu, speed in speeds.items() if speed is not None}
-    job = OneGpuJob(workload, batch, precision)
-    factor = network_factors(one_gpu_figures()).get(workload.name, 1.0)
-    rates = sorted(factor * rate for row in known_gpus() if (rate := job.speed(row, FULL_CLOCKS)))
-    low, middle, high = (rates[round(share * (len(rates) - 1))] for share in (0.1, 0.5, 0.9))
-    known = [speed.images_per_sec for speed in speeds.values() if speed is not None]
-    rate = median(known) if known else middle
-    of = "this machine's other GPUs" if known else f"the {len(rates)} GPU models known to gputopo"
-    return {
-        gpu.index: speeds[gpu.index]
-        or Speed(
-            rate,
-            rate * low / middle,
-            rate * high / middle,
-            "assumed",
-            f"{ASSUMED}: the median of {of}, since {_why_unknown(gpu)}; --single-gpu-images-per-sec sets it",
-        )
-        for gpu in machine.gpus
-    }
-
-
-def _why_unknown(gpu: Gpu) -> str:
-    """Return the fact without which the speed of a GPU is unknown."""
+def why_unknown(gpu: Gpu) -> str:
+    """Return why nothing is known of the speed of a GPU, and what sets it."""
     name = model_name(gpu.name)
     if name is None and gpu.pci_device_id is None:
-        return "the GPU's model is unknown"
-    return f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
-
-
-def reached_clocks(gpu: Gpu, expected: GpuExpectation) -> Clocks:
-    """Return the shares of the expected clocks: under load, else by what is set for applications."""
-    clocks = gpu.clocks_mhz
-    core = clocks.sm if clocks.sm.now is not None else clocks.graphics
-    limit = expected.boost_mhz or core.max or clocks.graphics.max
-    loaded = busy(gpu)
-    return Clocks(
-        _share(clocks.graphics, core.now if loaded else None, limit),
-        _share(clocks.memory, clocks.memory.now if loaded else None, expected.max_memory_mhz),
-    )
-
-
-def _share(domain: ClockMhz, now: int | None, limit: int | None) -> float:
-    shares = [1.0]
-    if now is not None and limit:
-        shares.append(now / limit)
-    if domain.application is not None and domain.default_application:
-        shares.append(domain.application / domain.default_application)
-    share = min(shares)
-    return share if 0 < share < EXPECTED_SHARE else 1.0
+        why = f"the model of GPU {gpu.index} is unknown"
+    else:
+        why = f"there is no reference data for {name or f'PCI id {gpu.pci_device_id}'}"
+    return f"{why}: --single-gpu-images-per-sec sets its speed"
 
 
 def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | None:
@@ -329,10 +258,9 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
         return None
     name, alone = model_name(gpu.name), [one for one in same if not one.by_marks]
     if rates := [one.images_per_sec for one in alone if one.batch == job.batch][:LATEST]:
-        rate = median(rates)
-        low, high = min(*rates, rate * (1 - SAME_RUN)), max(*rates, rate * (1 + SAME_RUN))
         runs = "a run" if len(rates) == 1 else f"{len(rates)} runs"
-        return Speed(rate, low, high, "history", f"measured here: {runs} on one {name}, batch {job.batch}")
+        source = f"measured here: {runs} on one {name}, batch {job.batch}"
+        return speed_of(median(rates), "history", source)
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     if row is None:
         return None
@@ -343,7 +271,7 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
 
 def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
     row = expected_gpu(gpu.name, gpu.pci_device_id)
-    return None if row is None else published_speed(row, job, reached_clocks(gpu, row))
+    return None if row is None else published_speed(row, job)
 
 
 def _past_speed(result: Result) -> Figure | None:

@@ -34,7 +34,6 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     `adds`: how replicas add without NCCL: by size, or alternating, as tf_cnn_benchmarks does by default.
     `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
     `gathers`: whether copies of gradients to variables that are spread over GPUs take as long as to one GPU.
-    `low` and `high`: the range of measured over predicted images/sec on boxes left out of the fit, 80%.
     """
 
     name: str
@@ -54,8 +53,6 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     adds: Literal["copy", "psgpu"]
     cuts_variables: bool
     gathers: bool
-    low: float
-    high: float
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programs/1"):

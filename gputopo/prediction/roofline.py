@@ -7,7 +7,6 @@ published figures of one GPU, all networks together (`tests.fits.one_gpu`). Pure
 
 import functools
 from importlib import resources
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,27 +20,36 @@ _NUMBER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 # (TF_FP16_CONV_USE_FP32_COMPUTE), and half of the moves are of the converted numbers: a GTX 1080 Ti gains 1.2
 # to 1.3. Native 16-bit products, where they are faster (compute capability 6.0 and 7.5), are not used.
 _CONVERTED_BYTES = 3
+_HALF_RATE = ("Volta", "Turing")  # 64 fp32 cores an SM; A100 as well
 _WITH_TF32 = ("Ampere", "Ada", "Hopper", "Blackwell")
 
 
-class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of the roofline.
+class PrecisionCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step costs in one kind of arithmetic.
 
-    - `cores_share`, `tensor_share`, `tf32_share`: of the peak rate that products in convolutions reach. Above
-      1: fast algorithms (Winograd) need fewer products than are counted; TF32 is taken at half of the rate of
-      FP16.
-      `kepler_share`: the same of Kepler, for which cuDNN has no fast kernels;
-    - `moves_fp32`, `moves_fp16`: how often each feature that training keeps is moved: written, read and its
-      gradient, by several kernels;
-    - `us_variable`: microseconds of each variable.
+    - `peak_share`: of the peak rate that products reach. Above 1: fast algorithms (Winograd) need fewer
+      products than are counted;
+    - `moves`: how often each feature that training keeps is moved: written, read and its gradient;
+    - `operations`: of elementwise kernels for each feature. With tensor cores they are no longer hidden: from
+      V100 to B200 they explain what memory and tensor cores do not.
     """
 
-    cores_share: float
-    tensor_share: float
-    tf32_share: float
+    peak_share: float
+    moves: float
+    operations: float = 0.0
+
+
+class Roofline(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of the roofline: of fp32 cores, TF32 and 16 bits with tensor cores.
+
+    `kepler_share`: `peak_share` of Kepler, for which cuDNN has no fast kernels; `us_variable`: microseconds
+    of each variable.
+    """
+
+    cores: PrecisionCosts
+    tf32: PrecisionCosts
+    half: PrecisionCosts
     kepler_share: float
-    moves_fp32: float
-    moves_fp16: float
     us_variable: float
 
 
@@ -51,16 +59,6 @@ class RooflineFile(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"
     source: str
     constants: Roofline
     figures: tuple[tuple[str, str, int, str, float], ...]  # GPU, model, batch, precision, images/sec
-
-
-class Clocks(NamedTuple):
-    """Share of the expected clocks that a GPU reaches under load."""
-
-    core: float = 1.0
-    memory: float = 1.0
-
-
-FULL_CLOCKS = Clocks()
 
 
 @functools.cache
@@ -75,7 +73,6 @@ def step_seconds(
     workload: Workload,
     batch: int,
     precision: str,
-    clocks: Clocks = FULL_CLOCKS,
     constants: Roofline | None = None,
 ) -> float | None:
     """Return the seconds of one step, None where the datasheet lacks a rate.
@@ -83,20 +80,26 @@ def step_seconds(
     `constants`: those of gputopo if None.
     """
     constants = constants or roofline_file().constants
-    peak = _peak(gpu, precision, constants)
     memory = _memory_gb_per_s(gpu)
-    if peak is None or memory is None:
+    if gpu.fp32_tflops is None or memory is None:
         return None
-    if precision == "fp32":
-        bytes_moved = _NUMBER_BYTES[precision] * constants.moves_fp32
-    elif has_tensor_cores(gpu, precision):
-        bytes_moved = _NUMBER_BYTES[precision] * constants.moves_fp16
-    else:
-        bytes_moved = _CONVERTED_BYTES * constants.moves_fp32
-    arithmetic = OPERATIONS * workload.multiply_accumulates / (peak * 1e12 * clocks.core)
-    moved = workload.feature_bytes / 4 * bytes_moved / (memory * 1e9 * clocks.memory)
+    costs, peak, number = constants.cores, gpu.fp32_tflops, _NUMBER_BYTES[precision]
+    share = constants.kepler_share if gpu.architecture == "Kepler" else costs.peak_share
+    if gpu.tensor_tflops is not None and has_tensor_cores(gpu, precision):
+        costs = constants.tf32 if precision == "fp32" else constants.half
+        share, peak = costs.peak_share, gpu.tensor_tflops
+        if precision == "fp32":  # TF32 at half of the rate of FP16
+            peak = max(gpu.fp32_tflops, peak / 2)
+    elif precision != "fp32":
+        number = _CONVERTED_BYTES
+    # Half of the cores of these chips count in the peak rate, and issue as many operations.
+    issued = gpu.fp32_tflops * (2 if gpu.architecture in _HALF_RATE or "A100" in gpu.name else 1)
+    features = workload.feature_bytes / 4
+    seconds = OPERATIONS * workload.multiply_accumulates / (peak * share * 1e12)
+    seconds += features * costs.operations / (issued * 1e12)
+    seconds += features * number * costs.moves / (memory * 1e9)
     variables = sum(len(block.variables) for block in workload.blocks)
-    return batch * (arithmetic + moved) + 1e-6 * constants.us_variable * variables
+    return batch * seconds + 1e-6 * constants.us_variable * variables
 
 
 def has_tensor_cores(gpu: GpuExpectation, precision: str) -> bool:
@@ -104,18 +107,6 @@ def has_tensor_cores(gpu: GpuExpectation, precision: str) -> bool:
     if gpu.tensor_tflops is None:
         return False
     return precision == "fp16" or gpu.architecture in _WITH_TF32
-
-
-def _peak(gpu: GpuExpectation, precision: str, constants: Roofline) -> float | None:
-    """Return the rate that products reach, in 10^12 operations a second, before the factor of the network."""
-    if gpu.fp32_tflops is None:
-        return None
-    if gpu.tensor_tflops is not None and has_tensor_cores(gpu, precision):
-        if precision != "fp32":
-            return gpu.tensor_tflops * constants.tensor_share
-        return max(gpu.fp32_tflops, gpu.tensor_tflops / 2) * constants.tf32_share
-    kepler = gpu.architecture == "Kepler"
-    return gpu.fp32_tflops * (constants.kepler_share if kepler else constants.cores_share)
 
 
 def _memory_gb_per_s(gpu: GpuExpectation) -> float | None:

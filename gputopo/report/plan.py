@@ -15,7 +15,7 @@ from gputopo.report.plan_parts import (
     what_if_answer,
     what_if_blocks,
 )
-from gputopo.report.units import counted, whole
+from gputopo.report.units import counted, rough, whole
 from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -24,8 +24,6 @@ from gputopo.values.run.plan import (
     Learned,
     Plan,
     Prediction,
-    Price,
-    mode_name,
     mode_words,
 )
 
@@ -42,6 +40,7 @@ _PARTS = {
     "variables": ("░", "magenta"),
     "network": ("▄", "blue"),
 }
+_NO_SHARE = 0.005  # less is no difference
 _HOSTS_NAMED = 8  # the rest is in the JSON
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
@@ -82,9 +81,7 @@ def answer(plan: Plan) -> str:
         return f"{words}: {measured_speed(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
-    assumed = plan.prediction is not None and plan.prediction.is_assumed
-    words += f": {_speed(choice)} images/sec{f' of {plan.model}' if plan.model else ''}"
-    words += "; the speed of one GPU is assumed." if assumed else "."
+    words += f": {_speed(choice, plan.model)}."
     fewer = plan.prediction.fewer if plan.prediction is not None else None
     if fewer is None or fewer.images_per_sec <= choice.images_per_sec:
         return words
@@ -129,7 +126,7 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
         return count
     return (
         *count,
-        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {_speed(choice)} images/sec.",
+        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {_speed(choice)}.",
         f"Limited by: {choice.limited_by}; {_sureness(plan, prediction)}.",
     )
 
@@ -144,10 +141,9 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
             rows.append(("Gain", gain))
         if plan.runners_up:
             rows.append(("Margin", _sureness(plan, prediction)))
-        rows += [("Option", _price(price)) for price in prediction.prices]
         rows.append(("From", _basis(choice, prediction)))
         if prediction.learned is not None:
-            rows.append(("Own runs", learned_words(prediction.learned, choice)))
+            rows.append(("Own runs", learned_words(prediction.learned)))
     return [*rows, ("Machine", plain(plan.source))]
 
 
@@ -159,14 +155,6 @@ def _gain(choice: Candidate, prediction: Prediction) -> str:
     if prediction.fewer is not None and prediction.fewer.num_gpus > 1:
         times = speed / prediction.fewer.images_per_sec
         parts.append(f"{times:.2f} times {counted(prediction.fewer.num_gpus, 'GPU')}")
-    if default := prediction.default_images_per_sec:
-        share = speed / default - 1
-        more = (
-            f"{abs(share):.0%} {'faster' if share > 0 else 'slower'} than"
-            if abs(share) > 0.005
-            else "as fast as"
-        )
-        parts.append(f"{more} TensorFlow's default (lowest GPUs, replicated nccl)")
     return "; ".join(parts)
 
 
@@ -187,15 +175,18 @@ def _counted(candidate: Candidate) -> int:
     return sum(one.devices for one in candidate.hosts) or len(candidate.gpus)
 
 
-def _speed(candidate: Candidate) -> str:
+def _speed(candidate: Candidate, model: str | None = None) -> str:
     speed, low, high = (
         candidate.images_per_sec or 0.0,
         candidate.images_per_sec_low,
         candidate.images_per_sec_high,
     )
-    return whole(speed) + (
-        "" if low is None or high is None else f" (80% range {whole(low)} to {whole(high)})"
-    )
+    of = f" of {model}" if model else ""
+    if low is None or high is None:
+        return f"about {rough(speed)} images/sec{of} (order of magnitude only)"
+    if candidate.evidence == "measured":
+        return f"{whole(speed)} images/sec{of}, measured"
+    return f"{whole(speed)} images/sec{of} (80% range {whole(low)} to {whole(high)})"
 
 
 def _sureness(plan: Plan, prediction: Prediction) -> str:
@@ -207,18 +198,11 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
     other = mode_words(runner_up)
     if runner_up.gpus != plan.choice.gpus:
         other += f" on {_named(runner_up.gpus)}"
-    if prediction.tie is None:
-        return f"{prediction.margin:.0%} faster than {other}"
-    return f"a tie with {other} ({abs(prediction.margin):.1%} apart); {prediction.tie} settles it"
-
-
-def _price(price: Price) -> str:
-    if not price.share:
-        return f"{price.option} costs no speed"
-    return (
-        f"{price.option} costs {price.share:.0%}: {whole(price.images_per_sec)} images/sec "
-        f"with {price.mode} on {_named(price.instead)}"
-    )
+    known = "measured" if runner_up.evidence == "measured" else "predicted"
+    if abs(prediction.margin) < _NO_SHARE:
+        return f"as fast as {other} ({known})"
+    how = "faster" if prediction.margin >= 0 else "slower"
+    return f"{abs(prediction.margin):.0%} {how} than {other} ({known})"
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:
@@ -233,20 +217,12 @@ def _basis(choice: Candidate, prediction: Prediction) -> str:
     )
 
 
-def learned_words(learned: Learned, choice: Candidate) -> str:
-    """Return how many runs of this box a prediction rests on, and what they changed."""
+def learned_words(learned: Learned) -> str:
+    """Return how many runs of this machine a prediction rests on, and what they changed."""
     rests = f"{counted(learned.runs, 'run')} of {counted(learned.jobs, 'job')} on several GPUs"
-    if learned.odd:
-        rests += f", {learned.odd} far from its prediction left out"
-    if learned.jobs - learned.odd < MIN_JOBS:
-        return f"{rests}: changes nothing, {MIN_JOBS} jobs are needed"
-    mode = mode_name(choice.variable_update, choice.ps_device, choice.all_reduce)
-    share = learned.range_shares.get(mode)
-    width = f"is {share:.2f} as wide" if share is not None else f"stays, none was {mode}"
-    return (
-        f"{rests}: links reach {learned.links:.2f} of what is assumed otherwise, a variable costs "
-        f"{learned.variables:.2f} times as much, the range {width}"
-    )
+    if learned.jobs < MIN_JOBS:
+        return f"{rests}: changes no prediction, {MIN_JOBS} jobs are needed"
+    return f"{rests}: steps take {learned.step_factor:.2f} times as long as predicted otherwise"
 
 
 def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:

@@ -85,12 +85,13 @@ def _batches(group: GroupSpeed) -> str:
 def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     """Return what the changes bring, in one sentence."""
     if not what_if.changes:
-        return "No single change of a link, of NVLink or of ACS pays: less than 1%."
+        return "No single change of a link, of NVLink, of ACS or of peer access pays: less than 1%."
     changes = "; ".join(map(change_words, what_if.changes))
     after, before = (units.whole(one.images_per_sec or 0.0) for one in (what_if.after, what_if.before))
-    others = "".join(f"; {_gain(share)} for {other}" for other, share in what_if.other_models.items())
     words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
-    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}{others}."
+    batch = what_if.pays_at_batch
+    pays = "" if batch is None else f" It pays at batch {batch} per GPU or below."
+    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}.{pays}"
 
 
 def what_if_blocks(what_if: WhatIf) -> list[Block]:
@@ -113,16 +114,19 @@ def change_words(change: str) -> str:
         return f"all GPUs into x{found[1]} slots"
     if found := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
         return f"NVLink between GPUs {found[1]} and {found[2]}"
-    return "ACS off" if change == "acs off" else plain(change)
+    return {"acs off": "ACS off", "p2p on": "peer access on"}.get(change) or plain(change)
 
 
 def _range(candidate: Candidate) -> str:
-    speeds = (candidate.images_per_sec, candidate.images_per_sec_low, candidate.images_per_sec_high)
-    speed, low, high = (units.whole(one or 0.0) for one in speeds)
-    return (
-        f"{speed} images/sec (80% range {low} to {high}), {units.gpus(candidate.gpus)}, "
-        f"limited by {candidate.limited_by}"
+    speed, low, high = (
+        candidate.images_per_sec or 0.0,
+        candidate.images_per_sec_low,
+        candidate.images_per_sec_high,
     )
+    limit = f", {units.gpus(candidate.gpus)}, limited by {candidate.limited_by}"
+    if low is None or high is None:
+        return f"about {units.rough(speed)} images/sec (order of magnitude only){limit}"
+    return f"{units.whole(speed)} images/sec (80% range {units.whole(low)} to {units.whole(high)}){limit}"
 
 
 _MAX_RESOURCES = 10  # the others are faster; the JSON has them

@@ -21,6 +21,11 @@ def whole(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def rough(value: float) -> str:
+    """Write a number with one figure: `5,000`."""
+    return f"{float(f'{value:.0e}'):,.0f}" if value >= 1 else f"{value:.1g}"
+
+
 def milliseconds(value: float | None) -> str:
     """Write milliseconds with three or more figures."""
     return images_per_sec(value)

@@ -104,8 +104,6 @@ def _why_not_compared(result: Result, plan: Plan) -> str | None:
     choice, prediction = plan.choice, plan.prediction
     batches = tuple(row.batch_size for row in result.devices)
     planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
-    if prediction is not None and prediction.is_assumed:
-        return "predicted with an assumed speed of one GPU"
     return None if batches == planned else "predicted for another batch"
 
 

@@ -210,8 +210,6 @@ def _of_the_plan(job: Job, plan: Plan, batches: Sequence[int]) -> Expected | Non
     planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
     if rate is None or low is None or high is None or why_unpredicted(job) or planned != tuple(batches):
         return None
-    if plan.prediction is not None and plan.prediction.is_assumed:
-        return None
     return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
 
 

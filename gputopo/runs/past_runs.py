@@ -1,4 +1,4 @@
-"""What earlier runs of this box say of the constants that its steps are predicted with. Pure.
+"""What earlier runs of this machine show: the speed of placements, and how far predictions are off. Pure.
 
 Only undisturbed trainings of several GPUs by the core's own towers count: complete, without an anomaly, with
 steady steps, on examples that are made once on the devices, and with no option that the prediction does not
@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.calibration import MeasuredStep, learn
+from gputopo.prediction.calibration import MeasuredStep, step_factor
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, StepPredictor, limits, model_of
+from gputopo.prediction.step import Placement, limits, model_of
 from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
 from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.job import Job
-from gputopo.values.run.plan import Learned
+from gputopo.values.run.plan import Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
 from gputopo.workload.workloads import Workload
 
@@ -64,18 +64,39 @@ def learned(
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
 ) -> Learned | None:
-    """Return what earlier runs of this machine say of gputopo's own constants; None: none of them counts.
+    """Return what earlier runs of this machine show of several GPUs; None: none of them counts.
 
     `past`: of this machine, the latest first; `figures`: of one GPU. `workload_of`: the costs of a model,
     None: not known.
     """
-    program, jobs = require_program(DEFAULT), by_job(past)
+    program, here = require_program(DEFAULT), {gpu.index for gpu in machine.gpus}
+    jobs = {job: runs for job, runs in by_job(past).items() if here.issuperset(job.gpus)}
     if not jobs:
         return None
-    paths = paths_of(machine)
-    runs = _runs(machine, paths, program, jobs, figures, workload_of)
-    number = sum(len(jobs[job]) for job in runs)
-    return learn(program, list(runs.values()), number, measured=paths.is_measured)
+    steps = _runs(machine, paths_of(machine), program, jobs, figures, workload_of)
+    return Learned(
+        runs=sum(len(jobs[job]) for job in steps),
+        jobs=len(steps),
+        step_factor=step_factor(program, list(steps.values())),
+        speeds=tuple(_measured_speed(job, runs) for job, runs in jobs.items()),
+    )
+
+
+def _measured_speed(job: PlacedJob, runs: Sequence[PastRun]) -> MeasuredSpeed:
+    """Return the median speed of a job's runs."""
+    count, speed = len(runs), sum(job.batches) / median(run.step_s for run in runs)
+    return MeasuredSpeed(
+        model=job.model,
+        precision=job.precision,
+        batch=sum(job.batches) / len(job.batches),
+        gpus=job.gpus,
+        variable_update=job.placing.variable_update,
+        ps_device=job.placing.ps_device,
+        all_reduce=job.placing.all_reduce,
+        images_per_sec=round(speed, 2),
+        conditions=f"batches {job.batches}",
+        says="an earlier run here" if count == 1 else f"{count} earlier runs here",
+    )
 
 
 def past_run(result: Result) -> PastRun | None:
@@ -163,16 +184,13 @@ def _runs(
     found: dict[PlacedJob, MeasuredStep] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
-        if workload is None or not set(job.gpus) <= paths.hosts.keys():
+        if workload is None or job.placing.traffic is None or not set(job.gpus) <= paths.hosts.keys():
             continue
         compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
         if compute_s is None:
             continue
         model = model_of(workload)
-        stages = None
-        if job.placing.traffic == "groups":
-            stages = StepPredictor(model, program, len(job.gpus), paths.cpus).stages(job.placing, job.groups)
-        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing, stages)
+        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing)
         found[job] = MeasuredStep(
             model,
             len(job.gpus),

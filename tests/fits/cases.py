@@ -91,6 +91,8 @@ def cases(rows: Iterable[Published]) -> list[Case]:
             continue
         placing = Placement(row.variable_update, row.ps_device, row.all_reduce)
         paths = paths_by_name(row.machine)
+        if placing.traffic is None:
+            continue
         (_, weights), (_, gradients) = limits(paths, row.gpus, placing)
         job = row.data, row.model, row.batch_per_gpu or row.batch, row.precision, row.xla
         found.append(

@@ -17,6 +17,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from gputopo.prediction.gradients import line_of
 from gputopo.prediction.links.hosts import rate_of_card
 from gputopo.prediction.programs import require_program
 from gputopo.prediction.step import FORWARD_SHARE, StepPredictor, model_of
@@ -53,13 +54,10 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
         """Examples of a step on one host."""
         return self.batch_per_gpu * self.gpus_of_host
 
-    def predicted(self) -> tuple[float, float, float]:
-        """Return the lowest, the likely and the highest images/sec that are predicted."""
+    def predicted(self) -> float:
+        """Return the images/sec that are predicted."""
         rate = rate_of_card(self.gbit_per_s, "card")
-        low, likely, high = (
-            self.hosts * self.examples / self._step_s(each) for each in (rate.low, rate.gb_per_s, rate.high)
-        )
-        return low, likely, high
+        return self.hosts * self.examples / self._step_s(rate.gb_per_s)
 
     def _step_s(self, gb_per_s: float) -> float:
         alone_s = self.examples / self.one_host_images_per_sec
@@ -67,15 +65,15 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
         # A server receives its share from all other hosts; each host sends all but its own share.
         share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
         per_byte = share / (gb_per_s * 1e9)
-        line = stepper.line
+        line = line_of(stepper.model.blocks, stepper.program.overlap)
         backward_s = (1 - FORWARD_SHARE) * alone_s
-        late_s = max(0.0, backward_s * (line.end(per_byte / backward_s) - 1))
+        late_s = max(0.0, backward_s * (max(line.through(per_byte / backward_s)) - 1))
         return alone_s + late_s + stepper.program.wait * stepper.bytes * per_byte
 
     @property
     def error(self) -> float:
         """Predicted over measured images/sec, less 1."""
-        return self.predicted()[1] / self.images_per_sec - 1
+        return self.predicted() / self.images_per_sec - 1
 
 
 def published_of_hosts() -> tuple[OfHosts, ...]:
@@ -89,10 +87,9 @@ def main() -> None:
     """Print each figure beside its prediction, and the errors by source."""
     rows = published_of_hosts()
     for row in rows:
-        low, likely, high = row.predicted()
         print(
             f"{row.source:15} {row.model:11} {row.hosts} x {row.gpus_of_host} {row.gpu:21} "
-            f"measured {row.images_per_sec:7.0f}  predicted {likely:7.0f} ({low:.0f} to {high:.0f}) "
+            f"measured {row.images_per_sec:7.0f}  predicted {row.predicted():7.0f} "
             f"{row.error:+.1%}"
         )
     for source, words in SOURCES.items():

@@ -1,17 +1,12 @@
 """Fits the constants of the programs that train to published figures: `python -m tests.fits.programs`.
 
-Prints them, what they predict of machines that were left out, and how often they choose well; then the same
-of one GPU by its datasheet, with the published figures that do not count. `--write` puts the programs into
-`gputopo/reference/data/programs.json`, with those that other measurements decide as they are there;
-`--write-roofline` the constants of one GPU into `gputopo/reference/data/roofline.json`.
+Prints them, what they predict of machines that were left out (`tests.fits.ranges` prints the ranges that
+follow), and how far the datasheets of one GPU are off. `--write` puts the programs into
+`gputopo/reference/data/programs.json`, with those that other measurements decide as they are there.
 """
 
 import argparse
-import math
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -20,8 +15,7 @@ import msgspec
 
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from tests.fits import one_gpu
-from tests.fits.boxes import covered_of_all, two_runs_of_all, with_two_runs
-from tests.fits.cases import Case, Constants, grouped, published_cases, score, score_words, used
+from tests.fits.cases import Case, Constants, grouped, score, score_words, used
 from tests.fits.least_squares import least_squares
 
 # Where each constant may lie: what is physically possible, and what was ever observed.
@@ -41,9 +35,6 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 # A pull of each constant to its start, which decides where no figure does: residuals per width of its bounds.
 PULL = 0.3
-# Of the measurements on machines that were left out, each machine alike, are inside low to high. With 80 % a
-# range that a machine had no part in holds 78 % of its own.
-COVERED = 0.85
 # Choices within a group count more than its level: the ratio of residuals' weights.
 WITHIN, LEVEL = 2.0, 1.2
 
@@ -87,8 +78,6 @@ _TF_2017 = ProgramConstants(
     adds="psgpu",
     cuts_variables=False,
     gathers=True,
-    low=0.8,
-    high=1.2,
 )
 _KERAS = msgspec.structs.replace(
     _TF_2017,
@@ -127,13 +116,11 @@ def our_own(tf: ProgramConstants) -> ProgramConstants:
         tf,
         name="gputopo",
         source="never measured on a GPU: as tf_cnn_benchmarks, but gradients of a variable are added on its "
-        "GPU, a large variable is cut, and weights are waited for as sums are; the range is wider for that",
+        "GPU, a large variable is cut, and weights are waited for as sums are",
         adds="copy",
         wait=tf.return_share,
         cuts_variables=True,
         gathers=False,
-        low=0.7,
-        high=1.25,
     )
 
 
@@ -164,29 +151,6 @@ def without_each(recipe: Recipe, some: Sequence[Case]) -> dict[str, ProgramConst
     }
 
 
-def with_range(
-    program: ProgramConstants, some: Sequence[Case], left_out: Mapping[str, ProgramConstants]
-) -> ProgramConstants:
-    """Return the program with the range of measured over predicted of the machines that were left out."""
-    low, high = range_of(some, left_out, COVERED)
-    return msgspec.structs.replace(program, low=math.floor(100 * low) / 100, high=math.ceil(100 * high) / 100)
-
-
-def range_of(
-    some: Sequence[Case], left_out: Mapping[str, ProgramConstants], share: float
-) -> tuple[float, float]:
-    """Return the middle `share` of measured over predicted images/sec, each machine counted once."""
-    counts = Counter(case.row.machine for case in some)
-    without = {machine: Constants(program) for machine, program in left_out.items()}
-    ratios = sorted(
-        (math.exp(-without[case.row.machine].error(case)), 1 / counts[case.row.machine]) for case in some
-    )
-    below = [*accumulate(weight for _, weight in ratios)]
-    ends = ((1 - share) / 2, (1 + share) / 2)
-    low, high = (ratios[bisect_left(below, end * below[-1])][0] for end in ends)
-    return low, high
-
-
 def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants], some: Sequence[Case]) -> str:
     lines = [f"{program.name}: {', '.join(f'{name} {getattr(program, name):g}' for name in BOUNDS)}"]
     here = {machine: Constants(program) for machine in left_out}
@@ -198,10 +162,6 @@ def _report(program: ProgramConstants, left_out: Mapping[str, ProgramConstants],
     for machine in left_out:
         own = [case for case in some if case.row.machine == machine]
         lines.append(f"    {machine:15}{score_words(score(own, without))}")
-    errors = with_two_runs(left_out, some)
-    if errors.before:
-        lines.append(f"  {errors}")
-    lines.append(f"  range            {program.low:g} to {program.high:g} of the prediction")
     return "\n".join(lines)
 
 
@@ -212,8 +172,7 @@ def fit_all() -> dict[str, tuple[ProgramConstants, dict[str, ProgramConstants]]]
         recipe = recipes({done: program for done, (program, _) in found.items()})[name]
         some = used(name)
         left_out = without_each(recipe, some)
-        synthetic = published_cases(name, data="synthetic")
-        found[name] = with_range(fit(recipe, some), synthetic, left_out), left_out
+        found[name] = fit(recipe, some), left_out
     return found
 
 
@@ -222,19 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fits.programs", description=__doc__)
     parser.add_argument("--program", choices=recipes({}), help="print only this one")
     parser.add_argument("--write", metavar="FILE", help="write all programs to this file")
-    parser.add_argument("--write-roofline", metavar="FILE", help="write those of one GPU to this file")
     options = parser.parse_args(arguments)
     found = fit_all()
     for name, (program, left_out) in found.items():
         if options.program in (None, name):
             print(_report(program, left_out, used(name)))
     if options.program is None:
-        print(f"all programs, each machine left out\n  {two_runs_of_all(found)}\n  {covered_of_all(found)}")
-    roofline, words = one_gpu.report()
-    if options.program is None:
-        print(words)
-    if options.write_roofline:
-        Path(options.write_roofline).write_text(one_gpu.written(roofline), encoding="utf-8")
+        print(one_gpu.report())
     if options.write:
         fitted = [our_own(found["tf_cnn_benchmarks"][0]), *(program for program, _ in found.values())]
         known = map(require_program, program_names())

@@ -7,7 +7,6 @@ from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.plan import Plan
 from gputopo.values.schema import decode, encode
-from tests import there
 from tests.matrices import DGX1_V100, SEVEN, changed, machine_of
 
 
@@ -15,12 +14,12 @@ def says(found: Plan, words: str) -> bool:
     return any(words in reason for reason in found.choice.reasons)
 
 
-def test_two_gpus_of_a_pix_island_hold_the_variables_on_the_first() -> None:
+def test_two_gpus_of_a_pix_island_are_chosen_and_nothing_is_predicted_of_unknown_ones() -> None:
     found = plan(machine_of(SEVEN), Request(num_gpus=2, prefer_pix=True, model="alexnet"))
     assert found.choice.gpus == (0, 1)
     assert found.model == "alexnet"
-    assert there(found.prediction).is_assumed
-    assert says(found, "the speed of one GPU is assumed")
+    assert (found.prediction, found.choice.evidence) == (None, "rule")
+    assert says(found, "nothing predicted: the model of GPU 0 is unknown")
     assert says(found, "GPUs 0 and 1 are PIX apart")
     # PIX pairs: comb(3, 2) + comb(4, 2) = 3 + 6 = 9 of comb(7, 2) = 21.
     assert says(found, "best of 21 sets of 2 GPUs")
@@ -33,7 +32,7 @@ def test_candidates_are_listed_best_first_and_sets_that_are_alike_once() -> None
     # {0,1,2} alike and {3,4,5,6} alike: a pair within the first, within the second, or across.
     assert [candidate.gpus for candidate in found.candidates] == [(0, 1), (3, 4), (0, 3)]
     assert found.candidates[0] == found.choice
-    assert [candidate.ps_device for candidate in found.candidates] == ["gpu:0", "gpu:3", "cpu"]
+    assert {candidate.all_reduce for candidate in found.candidates} == {"nccl"}
     assert any("represents 12 equivalent sets" in reason for reason in found.candidates[2].reasons)
     assert len(plan(machine_of(SEVEN), Request(num_gpus=2), keep=1).candidates) == 1
 
@@ -43,7 +42,7 @@ def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
     found = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True))
     assert found.choice.gpus == (0, 3)
     assert (found.choice.variable_update, found.choice.all_reduce) == ("replicated", "nccl")
-    assert says(found, "a copy of the variables on each GPU: no step is predicted")
+    assert says(found, "by rule: a copy of the variables on each GPU")
     asked = plan(machine_of(DGX1_V100), Request(num_gpus=2, prefer_pix=True, ps="cpu")).choice
     assert (asked.variable_update, asked.ps_device, asked.all_reduce) == ("parameter_server", "cpu", None)
     assert says(found, "connected by 2 NVLinks")
@@ -53,7 +52,7 @@ def test_nvlinks_come_before_pcie_and_more_links_before_fewer() -> None:
 def test_without_a_number_prefer_pix_takes_all_where_there_is_no_island() -> None:
     found = plan(machine_of("X SYS\nSYS X"), Request(prefer_pix=True))
     assert found.choice.gpus == (0, 1)
-    assert found.choice.ps_device == "cpu"
+    assert found.choice.all_reduce == "nccl"
     assert says(found, "--prefer-pix cannot be met")
     assert [refusal.gpus for refusal in found.refused] == [None]
 
@@ -184,8 +183,8 @@ def test_a_uuid_that_is_none_never_gets_into_the_environment(uuid: str) -> None:
         (Request(num_gpus=2, ps="cpu"), "parameter_server", "cpu", None),
         (Request(num_gpus=2, ps="gpu:1"), "parameter_server", "gpu:1", None),
         (Request(num_gpus=4, ps="gpu:3"), "parameter_server", "gpu:3", None),
-        (Request(num_gpus=2, variable_update="parameter_server"), "parameter_server", "gpu:0", None),
-        (Request(num_gpus=2, variable_update="replicated"), "replicated", None, "copy"),
+        (Request(num_gpus=2, variable_update="parameter_server"), "parameter_server", "gpu:spread", None),
+        (Request(num_gpus=2, variable_update="replicated"), "replicated", None, "nccl"),
         (Request(num_gpus=2, variable_update="independent"), "independent", None, None),
     ],
 )

@@ -1,4 +1,5 @@
 import random
+import re
 from itertools import combinations, permutations
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
+from gputopo.planner.evidence import CLEARLY_FASTER
 from gputopo.planner.how_many import GAIN, enough, gains, reason_of
 from gputopo.planner.request import batches, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
@@ -48,14 +50,28 @@ def test_all_gpus_are_taken_where_each_step_brings_its_worth() -> None:
     found = settled(measured(12.0), SMALL)
     assert [one.num_gpus for one in found.counts] == [1, 2, 4, 7]
     assert (found.num_gpus, found.gain) == (7, GAIN)
-    assert "each step up to 7 brings at least 50%" in found.reason
+    assert "of their worth, the last step" in found.reason
     assert all(one.gain is not None and one.gain > GAIN for one in found.counts[1:])
 
 
 def test_one_gpu_is_taken_where_more_are_slower() -> None:
     found = settled(measured(0.2), LARGE)
     assert found.num_gpus == 1
-    assert found.reason.startswith("2 are slower than 1: ")
+    assert found.reason.startswith("2 are slower: ")
+
+
+def test_the_batch_from_which_a_second_gpu_pays_is_named() -> None:
+    """A longer step hides more of the same exchange."""
+    slow, fast = (settled(measured(rate), LARGE).reason for rate in (0.2, 12.0))
+    batches = [
+        int(there(re.search(r"a second GPU pays from batch ([0-9]+) per GPU", one))[1])
+        for one in (slow, fast)
+    ]
+    assert batches[0] > 8
+    assert batches[1] < batches[0]
+    paying = settled(measured(0.2), msgspec.structs.replace(LARGE, batch_size=batches[0]))
+    assert paying.counts[1].gain is not None
+    assert paying.counts[1].gain >= GAIN
 
 
 def test_a_lower_gain_takes_more_and_is_named() -> None:
@@ -72,22 +88,21 @@ def test_without_a_prediction_all_are_taken() -> None:
     assert (found.num_gpus, found.reason) == (7, "all that can be used: no step is predicted for this job")
 
 
-def test_links_that_were_only_read_decide_too_and_the_reason_names_it() -> None:
+def test_links_that_were_only_read_decide_too() -> None:
     """Four GPUs of which one has four lanes: three and four are slower than two."""
     machine = box(16, 16, 16, 4)
     request = Request(model="vgg16", batch_size=8, single_gpu_images_per_sec=(1000.0,), num_gpus="auto")
     found = settled(machine, request)
     speeds = {one.num_gpus: one.images_per_sec for one in found.counts}
     assert speeds[4] < speeds[found.num_gpus] == max(speeds.values())
-    assert "not measured (gputopo bandwidth --save)" in found.reason
     plain = there(plan(machine, msgspec.structs.replace(request, num_gpus=None)).prediction)
     assert there(plain.fewer).images_per_sec > speeds[4]
 
 
-def test_with_an_assumed_speed_the_fastest_number_is_taken() -> None:
+def test_of_gpus_of_an_unknown_model_all_are_taken() -> None:
     found = settled(machine_of(SEVEN), Request(model="resnet50", num_gpus="auto"))
-    assert found.num_gpus == max(found.counts, key=lambda one: one.images_per_sec).num_gpus
-    assert "the speed of one GPU is assumed" in found.reason
+    assert found.num_gpus == 7
+    assert "the model of GPU 0 is unknown: --single-gpu-images-per-sec" in found.reason
 
 
 def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:
@@ -97,19 +112,21 @@ def test_the_number_is_chosen_from_named_gpus_without_excluded_ones() -> None:
     assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 3]
 
 
-def test_a_reduction_is_compared_where_it_can_serve_the_gpus() -> None:
-    request = msgspec.structs.replace(SMALL, all_reduce="tf_hierarchical")
-    assert [one.num_gpus for one in settled(measured(12.0), request).counts] == [1, 2, 4]
+def test_with_a_reduction_that_is_not_predicted_all_are_taken() -> None:
+    request = msgspec.structs.replace(SMALL, all_reduce="ring")
+    found = settled(measured(12.0), request)
+    assert (found.num_gpus, found.counts) == (7, ())
+    assert found.reason == "all that can be used: no figure of ring is published"
 
 
 def test_a_larger_number_that_is_clearly_faster_is_named() -> None:
-    """Two GPUs of this box bring little, since the fastest one waits for another; seven bring much."""
+    """The fastest GPU of this box waits for any other; seven bring much."""
     found = there(plan(captures.load(["7gforce"]), Request(model="alexnet", num_gpus="auto")).how_many)
     chosen = next(one for one in found.counts if one.num_gpus == found.num_gpus)
     best = found.counts[-1]
     assert (found.num_gpus, best.num_gpus) == (1, 7)
     times = best.images_per_sec / chosen.images_per_sec
-    assert found.reason.endswith(f"; 7 are {times:.2f} times as fast as 1: --num-gpus 7")
+    assert f"; 7 are {times:.2f} times as fast: --num-gpus 7" in found.reason
 
 
 @given(st.lists(st.floats(1.0, 1e5), min_size=1, max_size=6), st.floats(0.0, 1.0))
@@ -212,7 +229,7 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
     return machine, tuple(rng.choice([50.0, 100.0, 150.0, 200.0]) for _ in places)
 
 
-def test_auto_chooses_the_gpus_that_every_set_tried_by_itself_shows_to_be_the_fastest() -> None:
+def test_no_set_tried_by_itself_is_clearly_faster_than_what_auto_chooses() -> None:
     machine, speeds = crowded(0)
     request = Request(model="vgg16", batch_size="auto", single_gpu_images_per_sec=speeds)
     found = plan(machine, msgspec.structs.replace(request, num_gpus=3)).choice
@@ -225,7 +242,7 @@ def test_auto_chooses_the_gpus_that_every_set_tried_by_itself_shows_to_be_the_fa
         ).choice
         for gpus in combinations(range(5), 3)
     ]
-    assert found.images_per_sec == max(one.images_per_sec or 0.0 for one in each)
+    assert (found.images_per_sec or 0.0) * CLEARLY_FASTER >= max(one.images_per_sec or 0.0 for one in each)
 
 
 def test_the_speed_of_a_gpu_is_that_with_its_own_batch() -> None:
@@ -257,12 +274,6 @@ def test_a_list_that_does_not_have_one_number_for_each_gpu_is_refused(
     with pytest.raises(UsageError) as refused:
         planned(**changes)
     assert what in refused.value.what
-
-
-def test_what_an_option_costs_is_compared_with_the_same_batches() -> None:
-    found = planned(batch_size="auto", ps="cpu")
-    (price,) = (one for one in there(found.prediction).prices if one.option == "--ps cpu")
-    assert price.images_per_sec == planned(batch_size="auto").choice.images_per_sec
 
 
 @pytest.mark.parametrize("ps", ["cpu", "gpu:spread", "gpu:3"])

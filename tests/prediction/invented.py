@@ -5,25 +5,13 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gputopo.prediction.gradients import GradientBlock
+from gputopo.prediction.gradients import TRAFFIC, GradientBlock
 from gputopo.prediction.links.paths import HostLink, PairPath, Paths
-from gputopo.prediction.links.shared_links import SocketLink, Uplink
+from gputopo.prediction.links.shared_links import Uplink
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.prediction.step import ModelCosts, Placement
 
-REDUCTIONS = (
-    "copy",
-    "psgpu",
-    "psgpu#2",
-    "pscpu",
-    "pscpu#3",
-    "hierarchical",
-    "one_device",
-    "ring",
-    "ring#2",
-    "collective",
-    "nccl",
-)
+REDUCTIONS = tuple(TRAFFIC)
 RATES = st.floats(0.5, 200.0)
 SHARES = st.floats(0.5, 1.0)  # both directions of their sum
 
@@ -51,8 +39,6 @@ def programs() -> st.SearchStrategy[ProgramConstants]:
         adds=st.sampled_from(("copy", "psgpu")),
         cuts_variables=st.booleans(),
         gathers=st.booleans(),
-        low=st.just(0.8),
-        high=st.just(1.2),
     )
 
 
@@ -75,27 +61,20 @@ def _model(parts: Sequence[tuple[Sequence[int], float]]) -> ModelCosts:
 def machines(draw: st.DrawFn, max_gpus: int = 6) -> Paths:
     """Return paths of two GPUs or more, often with GPUs that are alike."""
     count = draw(st.integers(2, max_gpus))
-    links = draw(st.lists(st.builds(HostLink, RATES, RATES, st.just("link"), SHARES), min_size=1, max_size=2))
+    links = draw(st.lists(st.builds(HostLink, RATES, RATES, st.just("link")), min_size=1, max_size=2))
     kinds = st.builds(
         PairPath,
         st.sampled_from(("nvlink", "direct", "redirected", "staged")),
         RATES,
         st.just("link"),
-        SHARES,
     )
     choices = draw(st.lists(kinds, min_size=1, max_size=2))
     groups = st.sets(st.integers(0, count - 1), min_size=2)
-    uplinks = draw(st.lists(st.builds(Uplink, groups.map(frozenset), RATES, RATES, SHARES), max_size=3))
-    sockets = []
-    if draw(st.booleans()):
-        second = draw(st.sets(st.integers(0, count - 1)))
-        sides = frozenset(set(range(count)) - second), frozenset(second)
-        sockets.append(SocketLink((0, 1), sides, draw(RATES)))
+    uplinks = draw(st.lists(st.builds(Uplink, groups.map(frozenset), RATES), max_size=3))
     return Paths(
         {gpu: draw(st.sampled_from(links)) for gpu in range(count)},
         {pair: draw(st.sampled_from(choices)) for pair in combinations(range(count), 2)},
         tuple(uplinks),
-        tuple(sockets),
         dict.fromkeys(draw(st.sets(st.integers(0, count - 1))), draw(RATES)),
     )
 

@@ -19,10 +19,8 @@ from gputopo.prediction.one_gpu_speeds import (
     published_speed,
     single_gpu_speeds,
 )
-from gputopo.prediction.roofline import FULL_CLOCKS, Clocks
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz, ClocksMhz, UtilizationPercent
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
@@ -34,29 +32,29 @@ K80_VGG16 = Figure("Tesla K80", "vgg16", 64, "fp32", 20.0)
 INSIDE = 0.80  # of the measured figures, between low and high
 
 
-def predicted(figure: Figure, known: Sequence[Figure], clocks: Clocks = FULL_CLOCKS) -> Speed:
+def predicted(figure: Figure, known: Sequence[Figure]) -> Speed:
     gpu = there(expected_gpu(figure.gpu))
     speed = there(
-        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), clocks, known)
+        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), known)
     )
     return speed
 
 
 def judged(leaves_out: Callable[[Figure, Figure], bool]) -> tuple[float, float]:
-    """Return the share of figures inside their range, by GPU, and the median error as a factor."""
-    inside: dict[str, list[bool]] = {}
+    """Return the share of figures inside their range, and the median error as a factor."""
+    inside = []
     errors = []
     for one in FIGURES:
         speed = predicted(one, [other for other in FIGURES if not leaves_out(one, other)])
-        inside.setdefault(one.gpu, []).append(speed.low <= one.images_per_sec <= speed.high)
+        inside.append(speed.low <= one.images_per_sec <= speed.high)
         errors.append(abs(math.log(one.images_per_sec / speed.images_per_sec)))
-    return sum(sum(one) / len(one) for one in inside.values()) / len(inside), math.exp(median(errors))
+    return sum(inside) / len(inside), math.exp(median(errors))
 
 
 @pytest.mark.parametrize(
     ("leaves_out", "worst"),
     [
-        (lambda one, other: one.gpu == other.gpu, 1.15),
+        (lambda one, other: one.gpu == other.gpu, 1.2),
         (lambda one, other: one[:2] == other[:2], 1.15),
         (lambda one, other: one.model == other.model, 1.25),
         (lambda one, other: one.model == other.model or one.gpu == other.gpu, 1.30),
@@ -84,10 +82,9 @@ def test_a_larger_batch_takes_a_longer_step_and_more_images_per_sec() -> None:
     rates = [speed.images_per_sec for speed in speeds]
     assert rates == sorted(rates)
     assert speeds[0].source.endswith("batch 64, scaled to 1")
-    assert speeds[0].high / speeds[0].low > speeds[3].high / speeds[3].low > speeds[4].high / speeds[4].low
 
 
-def test_the_range_holds_all_figures_of_the_nearest_batch() -> None:
+def test_the_figures_of_the_nearest_batch_count_by_their_median() -> None:
     slow = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 150.0)
     fast, far = slow._replace(images_per_sec=208.0), slow._replace(batch=128, images_per_sec=900.0)
     speed = predicted(slow, [slow, fast, far])
@@ -98,16 +95,14 @@ def test_the_range_holds_all_figures_of_the_nearest_batch() -> None:
 def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> None:
     known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
     scaled = predicted(known._replace(model="vgg16"), [known, K80_VGG16])
-    assert scaled.source == (
-        "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50, within a factor of 1.25"
-    )
+    assert scaled.source == ("published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50")
     alone = predicted(known._replace(gpu="GeForce RTX 4090"), FIGURES)
     assert alone.basis == "datasheet"
-    assert alone.source == "from the datasheet of GeForce RTX 4090, within a factor of 1.4"
+    assert alone.source == "from the datasheet of GeForce RTX 4090"
     nobody = predicted(known._replace(model="densenet40_k12"), [known])
     assert nobody.source == (
         "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, scaled from resnet50, without published "
-        "figures of densenet40_k12, within a factor of 1.6"
+        "figures of densenet40_k12"
     )
 
 
@@ -116,18 +111,8 @@ def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
     resnet = require("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
-        speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32"), FULL_CLOCKS))
+        speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32")))
         assert (speed.source == "published: tf_cnn_benchmarks on GeForce GTX 1080 Ti, batch 64") == is_same
-
-
-def test_lower_clocks_make_a_gpu_slower_by_no_more_than_their_share() -> None:
-    known = Figure("GeForce GTX 1080 Ti", "resnet50", 64, "fp32", 208.0)
-    full = predicted(known, FIGURES)
-    throttled = predicted(known, FIGURES, Clocks(core=0.5))
-    assert 0.5 * full.images_per_sec < throttled.images_per_sec < 0.9 * full.images_per_sec
-    assert throttled.low == pytest.approx(0.5 * full.low)
-    assert throttled.high < full.high
-    assert throttled.source.endswith("core clock at 50%, memory clock at 100% of what is expected")
 
 
 GTX_1080 = "GeForce GTX 1080"
@@ -170,7 +155,8 @@ def run(name: str = GTX_1080, *, devices: int = 1, **changed: Any) -> Result:
 
 def test_a_given_speed_counts_before_any_other_and_its_range_is_that_of_two_runs() -> None:
     found = speed(Gpu(index=0, name=GTX_1080), given={0: 150.0}, history=past_speeds([run()]))
-    assert found[:4] == (150.0, 145.5, 154.5, "given")
+    assert (found.images_per_sec, found.basis) == (150.0, "given")
+    assert (found.low, found.high) == pytest.approx((150 / 1.03, 150 * 1.03))
 
 
 def test_one_number_is_for_all_gpus_and_several_are_one_for_each() -> None:
@@ -187,16 +173,15 @@ def test_numbers_for_other_gpus_are_refused() -> None:
 def test_an_earlier_run_of_one_gpu_counts_before_published_figures() -> None:
     found = speed(Gpu(index=0, name=f"NVIDIA {GTX_1080}"), history=past_speeds([run()]))
     assert found.images_per_sec == 140.0
-    assert [found.low, found.high] == pytest.approx([135.8, 144.2])
+    assert [found.low, found.high] == pytest.approx([140 / 1.05, 140 * 1.05])
     assert found.basis == "history"
     assert found.source == "measured here: a run on one GeForce GTX 1080, batch 64"
 
 
-def test_a_run_with_another_batch_is_scaled_with_a_wider_range() -> None:
+def test_a_run_with_another_batch_is_scaled() -> None:
     found = speed(Gpu(index=0, name=GTX_1080), batch=16, history=past_speeds([run()]))
     assert 120.0 < found.images_per_sec < 140.0
     assert found.source == "measured here: runs on one GeForce GTX 1080, batch 64, scaled to 16"
-    assert found.high / found.low > 1.2
 
 
 def test_runs_of_other_jobs_and_gpus_do_not_count() -> None:
@@ -215,11 +200,10 @@ def test_runs_of_other_jobs_and_gpus_do_not_count() -> None:
         assert speed(Gpu(index=0, name=GTX_1080), history=past_speeds([other])).basis == "datasheet"
 
 
-def test_time_marks_of_runs_on_several_gpus_count_where_none_ran_alone_with_a_wider_range() -> None:
+def test_time_marks_of_runs_on_several_gpus_count_if_none_ran_alone() -> None:
     marks = Figure(GTX_1080, "resnet50", 64, "fp32", 130.0, by_marks=True)
     found = speed(Gpu(index=0, name=GTX_1080), history=[marks])
     assert found.images_per_sec == pytest.approx(130.0)
-    assert found.high / found.images_per_sec == pytest.approx(1.1)
     assert found.source == "measured here: time marks of runs on several GeForce GTX 1080, batch 64"
     alone = marks._replace(batch=32, images_per_sec=120.0, by_marks=False)
     assert speed(Gpu(index=0, name=GTX_1080), history=[marks, alone]).source == (
@@ -227,11 +211,10 @@ def test_time_marks_of_runs_on_several_gpus_count_where_none_ran_alone_with_a_wi
     )
 
 
-def test_the_median_of_the_latest_three_runs_counts_with_all_of_them_in_the_range() -> None:
+def test_the_median_of_the_latest_three_runs_counts() -> None:
     history = [Figure(GTX_1080, "resnet50", 64, "fp32", rate) for rate in (150.0, 75.0, 148.0, 90.0, 90.0)]
     found = speed(Gpu(index=0, name=GTX_1080), history=history)
     assert found.images_per_sec == 148.0
-    assert [found.low, found.high] == pytest.approx([75.0, 148.0 * 1.03])
     assert found.source == "measured here: 3 runs on one GeForce GTX 1080, batch 64"
 
 
@@ -252,30 +235,6 @@ def test_a_dgx_1_of_the_published_table_has_its_published_speed() -> None:
         assert one.low < 219 < one.high
         assert one.images_per_sec == pytest.approx(221.7, rel=0.01)
         assert one.source == "published: tf_cnn_benchmarks on Tesla P100-SXM2-16GB, batch 64"
-
-
-def clocked(now: int, *, used: int = 100, **core: int) -> Gpu:
-    graphics = ClockMhz(now=now, max=1911, **core)
-    return Gpu(
-        index=0,
-        name=GTX_1080,
-        pstate="P2",
-        clocks_mhz=ClocksMhz(graphics=graphics, sm=graphics, memory=ClockMhz(now=4513, max=5005)),
-        utilization_percent=UtilizationPercent(gpu=used),
-    )
-
-
-def test_a_gpu_that_is_throttled_under_load_is_slower_than_its_peers() -> None:
-    found = speeds(machine(clocked(1800), clocked(900), clocked(900, used=0)))
-    full, throttled, idle = (one.images_per_sec for one in found.values() if one)
-    assert full == idle == speed(Gpu(index=0, name=GTX_1080)).images_per_sec
-    assert 0.5 * full < throttled < 0.8 * full
-    assert "core clock at 52%" in there(found[1]).source
-
-
-def test_a_gpu_with_lowered_application_clocks_is_slower() -> None:
-    lowered = clocked(300, used=0, application=800, default_application=1600)
-    assert speed(lowered).images_per_sec < 0.8 * speed(clocked(300, used=0)).images_per_sec
 
 
 def test_a_gpu_of_an_unknown_model_has_no_speed() -> None:

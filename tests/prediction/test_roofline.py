@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.prediction.roofline import Clocks, step_seconds
+from gputopo.prediction.roofline import step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
 from gputopo.workload.workloads import names, require
 from tests import there
@@ -86,18 +86,3 @@ def test_newer_gpus_of_a_class_are_faster() -> None:
         ),
     ):
         assert all(seconds(newer) < seconds(older) for older, newer in pairwise(row))
-
-
-def test_clocks_slow_the_part_that_they_drive() -> None:
-    gpu = there(expected_gpu("GeForce GTX 1080 Ti"))
-    vgg = require("vgg16")
-
-    def slower(clocks: Clocks) -> float:
-        before, after = step_seconds(gpu, vgg, 64, "fp32"), step_seconds(gpu, vgg, 64, "fp32", clocks)
-        assert before is not None
-        assert after is not None
-        return after / before
-
-    core, memory, both = slower(Clocks(core=0.5)), slower(Clocks(memory=0.5)), slower(Clocks(0.5, 0.5))
-    assert 1 < memory < core < both < 2 + 1e-9
-    assert core + memory - 1 == pytest.approx(both)

@@ -31,15 +31,13 @@ def trees(noise: float) -> st.SearchStrategy[Paths]:
 def _tree(switches: int, each: int, link: float, uplink: float, factors: list[float]) -> Paths:
     gpus = range(switches * each)
     factor = iter(factors)
-    hosts = {gpu: HostLink(link * next(factor), link * next(factor), "link", 1.0) for gpu in gpus}
+    hosts = {gpu: HostLink(link * next(factor), link * next(factor), "link") for gpu in gpus}
     pairs = {
-        (a, b): PairPath(
-            "direct", (1.0 if a // each == b // each else 0.8) * link * next(factor), "link", 1.0
-        )
+        (a, b): PairPath("direct", (1.0 if a // each == b // each else 0.8) * link * next(factor), "link")
         for a, b in combinations(gpus, 2)
     }
     uplinks = (
-        Uplink(frozenset(range(first, first + each)), uplink * next(factor), uplink * next(factor), 1.0)
+        Uplink(frozenset(range(first, first + each)), uplink * next(factor))
         for first in range(0, len(gpus), each)
     )
     return Paths(hosts, pairs, tuple(uplinks))
@@ -62,8 +60,8 @@ def _differences(
     slowest = max(flows.seconds.values()) / GB
     factor = scale / (slowest * sum(block.bytes for block in model.blocks))
     blocks = tuple(block._replace(bytes=round(block.bytes * factor)) for block in model.blocks)
-    line = line_of(blocks, 1.0, overlap)
-    closed = line.end(slowest)
+    line = line_of(blocks, overlap)
+    closed = max(1.0, *line.through(slowest))
     ends = map(max, zip(*ends_of(flows_of(paths, gpus, placing, blocks, overlap)), strict=True))
     found = list(zip(ends, line.through(slowest), strict=True))
     assert max(1.0, found[-1][1]) == pytest.approx(closed)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gputopo.planner import Request, plan
 from gputopo.planner.what_if import best_change, what_if
 from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.what_if import changed, changes_of, full_links, single_changes
+from gputopo.prediction.what_if import as_expected, changed, changes_of, full_links, single_changes
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.gpu import Pcie
@@ -23,7 +23,7 @@ def choose(machine: Machine, request: Request) -> Plan:
 
 
 def answer(machine: Machine, *changes: str, request: Request = REQUEST) -> WhatIf:
-    return what_if(machine, request, changes, choose, choose(machine, request))
+    return what_if(machine, request, changes, choose)
 
 
 def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False) -> Machine:
@@ -54,7 +54,7 @@ def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False)
 @pytest.mark.parametrize("measured", [False, True])
 def test_a_narrow_card_in_a_wide_slot_is_as_fast_as_its_peers(*, measured: bool) -> None:
     machine = box(16, 16, 16, 4, measured=measured)
-    after = changed(machine, ("gpu3: x16",)).machine
+    after = changed(as_expected(machine), ("gpu3: x16",)).machine
     hosts = paths_of(after).hosts
     assert hosts[3].up == pytest.approx(hosts[0].up)
     assert hosts[3].down == pytest.approx(hosts[0].down)
@@ -62,7 +62,6 @@ def test_a_narrow_card_in_a_wide_slot_is_as_fast_as_its_peers(*, measured: bool)
     assert found.share > 0.05
     assert (found.before.images_per_sec or 0) < (found.after.images_per_sec or 0)
     assert any("Gen3 x16 instead of Gen3 x4" in words for words in found.basis)
-    assert any("measured copies scaled" in words for words in found.basis) is measured
 
 
 def test_several_changes_are_made_in_their_order() -> None:
@@ -83,8 +82,8 @@ def test_several_changes_are_made_in_their_order() -> None:
         ("faster", "does not know"),
         ("gpu0: x3", "no PCIe link x3"),
         ("gpu0: gen6", "3 at most, not 6"),
-        ("nvlink 0-1", "has no NVLink"),
-        ("nvlink 0-7", "no GPU 7"),
+        ("nvlink 0-1", "have no free NVLinks"),
+        ("nvlink 0-7", "no such GPU"),
         ("gpu0: GTX 9999", "does not know the GPU"),
     ],
 )
@@ -95,7 +94,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(change: str, what: str) -> No
 
 
 def test_another_model_has_its_own_speed_and_link() -> None:
-    found = changed(box(16, 16, measured=True), ("all: RTX 2080 Ti",))
+    found = changed(box(16, 16), ("all: RTX 2080 Ti",))
     assert found.replaced == {0, 1}
     assert {gpu.name for gpu in found.machine.gpus} == {"GeForce RTX 2080 Ti"}
     assert answer(box(16, 16), "all: RTX 2080 Ti").share > 0.02
@@ -171,30 +170,29 @@ def tree(*, acs: bool = False) -> Machine:
 def test_without_acs_gpus_of_a_switch_copy_directly() -> None:
     with_acs, without = tree(acs=True), tree()
     assert paths_of(with_acs).pair(0, 1).gb_per_s < paths_of(without).pair(0, 1).gb_per_s
-    assert paths_of(changed(with_acs, ("acs off",)).machine) == paths_of(without)
+    assert paths_of(changed(as_expected(with_acs), ("acs off",)).machine) == paths_of(as_expected(without))
     assert "acs off" in single_changes(with_acs)
     assert "acs off" not in single_changes(without)
 
 
-def test_the_single_change_that_pays_most_is_found_and_what_it_does_to_another_model() -> None:
+def test_the_single_change_that_pays_most_is_found() -> None:
     machine = box(16, 16, 16, 4)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert found.changes == ("gpu3: x16",)
     assert not found.asked
     assert found.share > 0.05
-    assert set(found.other_models) == {"resnet50"}
 
 
 def test_all_links_are_changed_together_where_none_pays_alone() -> None:
     machine = box(1, 1)
     assert full_links(machine) == ("all: x16",)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert found.changes in {("all: x16",), ("gpu0: x16",)}
 
 
 def test_no_change_is_found_where_all_cards_have_their_lanes() -> None:
     machine = box(16, 16)
-    found = best_change(machine, REQUEST, choose, choose(machine, REQUEST))
+    found = best_change(machine, REQUEST, choose)
     assert (found.changes, found.share) == ((), 0.0)
 
 
@@ -213,4 +211,4 @@ def test_an_improved_link_never_lowers_the_prediction(
     if width <= widths[index]:
         assert found.share <= 0
     if width == widths[index]:
-        assert changed(machine, found.changes).machine == machine
+        assert changed(as_expected(machine), found.changes).machine == as_expected(machine)

@@ -4,9 +4,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.prediction.calibration import adjusted
 from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.programs import DEFAULT, require_program
+from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
 from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device
@@ -37,6 +36,20 @@ def spec_of(machine: Machine, model: str, gpus: tuple[int, ...], placing: Placem
         "exchange": {"ps_spread": placing.ps_device == "gpu:spread", "small_group": 10},
         "batch_size": BATCH,
     }
+
+
+def adjusted(program: ProgramConstants, links: float, variables: float) -> ProgramConstants:
+    """Return a program with `links` times its share of links, and `variables` times its cost of variables."""
+    return msgspec.structs.replace(
+        program,
+        link_share=program.link_share * links,
+        ring_share=program.ring_share * links,
+        host_add_gb_per_s=program.host_add_gb_per_s * links,
+        us_cpu=program.us_cpu * variables,
+        us_add=program.us_add * variables,
+        us_device=program.us_device * variables,
+        us_ring=program.us_ring * variables,
+    )
 
 
 def run(

@@ -31,41 +31,35 @@ def some(**numbers: Any) -> list[Result]:
     return [run(MACHINE, model, **numbers) for model in ("vgg16", "resnet152")]
 
 
-@pytest.mark.parametrize(("machine", "faster"), [("7gforce", False), ("dgx1-p100", True)])
-def test_only_links_that_were_not_measured_may_be_faster_than_known(machine: str, faster: bool) -> None:
-    box = read_bundled(machine)
-    past = [past_run(run(box, name, links=1.4)) for name in ("vgg16", "resnet152")]
-    found = there(learned(box, filter(None, past), (), require))
-    assert (found.links > 1.2) == faster
-    assert found.links <= 1.01 or faster
-
-
 @pytest.mark.parametrize(
-    ("machine", "placing", "model"),
+    ("machine", "placing"),
     [
-        ("7gforce", ON_CPU, "alexnet"),
-        ("dgx1-p100", NCCL, "inception3"),
-        ("dgx1-p100", Placement("replicated", None, "hierarchical"), "resnet50"),
-        ("7gforce", Placement("parameter_server", "gpu:1"), "inception3"),
-        ("dgx1-p100", Placement("parameter_server", "gpu:spread"), "alexnet"),
+        ("7gforce", ON_CPU),
+        ("dgx1-p100", NCCL),
+        ("7gforce", Placement("parameter_server", "gpu:1")),
+        ("dgx1-p100", Placement("parameter_server", "gpu:spread")),
     ],
 )
-def test_two_runs_by_their_marks_bring_the_predictions_of_other_models_near(
-    machine: str, placing: Placement, model: str
+@pytest.mark.parametrize("slower", [0.9, 1.2])
+def test_two_jobs_show_the_factor_between_steps_and_their_predictions(
+    machine: str, placing: Placement, slower: float
 ) -> None:
-    """Of a box whose links are a fifth slower, and whose variables cost a third more."""
     box = read_bundled(machine)
-    numbers: dict[str, Any] = {"links": 0.8, "variables": 1.33}
-    past = [past_run(run(box, name, placing=placing, **numbers)) for name in ("vgg16", "resnet152")]
+    past = [past_run(run(box, name, placing=placing, slower=slower)) for name in ("vgg16", "resnet152")]
     found = there(learned(box, filter(None, past), (), require))
-    assert (found.runs, found.jobs, found.odd) == (2, 2, 0)
+    assert (found.runs, found.jobs) == (2, 2)
+    assert found.step_factor == pytest.approx(slower, rel=0.03)
+    one = there(learned(box, filter(None, past[:1]), (), require))
+    assert (one.jobs, one.step_factor) == (1, 1.0)
 
-    measured = there(past_run(run(box, model, placing=placing, **numbers)))
-    before = there(past_run(run(box, model, placing=placing)))
-    after = there(past_run(run(box, model, placing=placing, links=found.links, variables=found.variables)))
-    assert abs(after.step_s / measured.step_s - 1) < max(
-        0.004, 0.4 * abs(before.step_s / measured.step_s - 1)
-    )
+
+def test_the_speed_of_each_placement_is_the_median_of_its_runs() -> None:
+    runs = [run(MACHINE, "vgg16", slower=slower) for slower in (1.0, 1.1, 1.01)]
+    [found] = there(of([*runs])).speeds
+    assert (found.model, found.precision, found.batch, found.gpus) == ("vgg16", "fp32", BATCH, (0, 1))
+    assert (found.variable_update, found.ps_device, found.all_reduce) == ("parameter_server", "cpu", None)
+    assert found.images_per_sec == pytest.approx(there(runs[2].throughput).median, rel=1e-3)
+    assert found.says == "3 earlier runs here"
 
 
 def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
@@ -76,21 +70,21 @@ def test_a_run_of_one_gpu_with_the_same_job_counts_before_the_marks() -> None:
         msgspec.structs.replace(
             one, devices=tuple(msgspec.structs.replace(row, compute_ms=80.0) for row in one.devices)
         )
-        for one in some(links=0.9, variables=1.2)
+        for one in some(slower=1.2)
     ]
     found = there(of(runs, figures))
-    assert found.links == pytest.approx(0.9, rel=0.05)
+    assert found.step_factor == pytest.approx(1.2, rel=0.03)
     other_batch = [one._replace(batch=2 * BATCH) for one in figures]
     assert of(runs, other_batch) == of(runs) != found
 
 
 def test_runs_of_one_job_count_once_by_their_median() -> None:
     """So one of three that was disturbed changes nothing."""
-    usual = some(links=0.9)
-    disturbed = run(MACHINE, "vgg16", links=0.9, slower=1.4)
+    usual = some(slower=1.1)
+    disturbed = run(MACHINE, "vgg16", slower=1.6)
     found = there(of([disturbed, *usual, usual[0]]))
     assert found.runs == 4
-    assert msgspec.structs.replace(found, runs=2) == of(usual)
+    assert found.step_factor == there(of(usual)).step_factor
 
 
 def anomaly() -> Anomaly:
@@ -154,8 +148,9 @@ def test_a_noisy_run_does_not_count_and_a_short_one_does() -> None:
     assert past_run(run(MACHINE, "vgg16", steady_steps=None, steps=5, warmup_steps=2)) is not None
 
 
-def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_left_out() -> None:
-    assert learned(MACHINE, filter(None, map(past_run, some())), (), lambda _: None) is None
+def test_without_costs_or_marks_only_speeds_are_known_and_nothing_of_gpus_that_are_gone() -> None:
+    unknown = there(learned(MACHINE, filter(None, map(past_run, some())), (), lambda _: None))
+    assert (unknown.jobs, unknown.step_factor, len(unknown.speeds)) == (0, 1.0, 2)
     fewer = msgspec.structs.replace(MACHINE, gpus=MACHINE.gpus[2:], links=())
     assert learned(fewer, filter(None, map(past_run, some())), (), require) is None
     bare = [
@@ -164,7 +159,7 @@ def test_a_model_without_costs_gpus_that_are_gone_and_runs_without_marks_are_lef
         )
         for one in some()
     ]
-    assert of(bare) is None
+    assert (there(of(bare)).jobs, len(there(of(bare)).speeds)) == (0, 2)
     assert of([]) is None
 
 

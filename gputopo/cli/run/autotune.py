@@ -153,7 +153,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     others = tuple(one for one in before.candidates if one != winner.candidate)
     prediction = plan.prediction
     if prediction is not None:
-        prediction = msgspec.structs.replace(prediction, margin=None, tie=None)
+        prediction = msgspec.structs.replace(prediction, margin=None)
     return msgspec.structs.replace(
         plan, choice=choice, candidates=(choice, *others), prediction=prediction, autotune=found
     )

@@ -78,6 +78,7 @@ class AskedJob:
             **{
                 **self.placement.fields,
                 "variable_update": "replicated" if self._has_copies else self.update,
+                **({"variable_update": "parameter_server", "ps": "cpu"} if self._has_one_place else {}),
                 **({"all_reduce": NCCL} if self._is_by_nccl_between_hosts and self._has_copies else {}),
             },
         )
@@ -121,18 +122,26 @@ class AskedJob:
         return "parameter_server" if is_served else update
 
     @property
-    def _has_copies(self) -> bool:
-        """Whether --strategy alone decides where variables are, and that is on every device.
+    def _kind_of_strategy(self) -> str | None:
+        """The kind of --strategy that decides where variables are; None: none does, or --ps was typed.
 
         What was asked for beside it is planned as it was typed, so that the rules can refuse it.
         """
-        typed = self.typed
-        strategy = self.training.fields.get("strategy")
-        if strategy is None or "ps" in typed or self.update != "auto":
-            return False
         from gputopo.launch.spec.names import read
 
-        return read(strategy).kind != "central"
+        strategy = self.training.fields.get("strategy")
+        return None if strategy is None or "ps" in self.typed else read(strategy).kind
+
+    @property
+    def _has_one_place(self) -> bool:
+        """Whether a strategy or a method has all variables in one place: the CPU, unless asked otherwise."""
+        is_in_one_place = self._kind_of_strategy == "central" or "method" in self.training.fields
+        return is_in_one_place and "ps" not in self.typed and self.update in ("auto", "parameter_server")
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether --strategy alone decides where variables are, and that is on every device."""
+        return self._kind_of_strategy not in (None, "central") and self.update == "auto"
 
     def placed(self, target: "Target") -> "Target":
         """Return the target without a reduction where a strategy of tf.distribute has its own."""

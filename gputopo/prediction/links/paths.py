@@ -14,32 +14,18 @@ import msgspec
 from gputopo.copies.expected import observed_link
 from gputopo.copies.numbers import (
     Pair,
-    by_copy_engine,
     host_copies,
-    host_gpu,
-    is_far,
-    judged,
-    rate,
     rates,
 )
-from gputopo.copies.pair_speeds import NvLinks, PairSpeed, both_at_once, is_uniform, pair_speeds
+from gputopo.copies.pair_speeds import NvLinks, PairSpeed, is_uniform, pair_speeds
 from gputopo.copies.physics import over_nvlink
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
-    BOTH_SHARE,
-    NetworkPath,
-    SocketLink,
     Uplink,
-    socket_links,
     uplinks,
 )
-from gputopo.reference.expectations import (
-    LinkExpectation,
-    NvLinkExpectation,
-    expected_gpu,
-    expected_link,
-)
+from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Bandwidth
@@ -72,21 +58,16 @@ STAGED_SHARE = 0.87
 # Copies through host memory are no faster, whatever the links: 36 to 38 GB/s with 16 lanes of generation 5
 # (NVIDIA/nccl issue 1264, H100; NVIDIA/nccl-tests issue 287, RTX 5090 on EPYC Genoa).
 STAGED_MAX_GB_PER_S = 38.0
-# Both directions at once, staged: 0.56 (RTX 5090), 0.69 (RTX 4090), 0.70 (RTX 6000 Ada), the same outputs.
-STAGED_BOTH_SHARE = 0.69
 # What large copies reach of NVLink-C2C: as of NVLink 4 (nvlinks.csv). Ours.
 C2C_SHARE = 0.88
-# Both directions at once carry at least what one does alone.
-MIN_BOTH = 0.5
 
 
 class HostLink(NamedTuple):
-    """What one GPU copies to and from the host, alone; `both`: both at once, as a share of their sum."""
+    """What one GPU copies to and from the host, alone."""
 
     up: float
     down: float
     basis: Basis
-    both: float = BOTH_SHARE
 
 
 class PairPath(NamedTuple):
@@ -95,7 +76,6 @@ class PairPath(NamedTuple):
     kind: PathKind
     gb_per_s: float
     basis: Basis
-    both: float = BOTH_SHARE
 
     @property
     def through_host(self) -> bool:
@@ -106,28 +86,21 @@ class PairPath(NamedTuple):
 Resource = tuple[str | int, ...]
 """A link, as `gputopo.prediction.links.flows` names it."""
 
-Cost = tuple[Resource, float, float]
-"""A resource that a copy uses, its GB/s, and what both directions at once carry as a share of their sum."""
+Cost = tuple[Resource, float]
+"""A resource that a copy uses, and its GB/s."""
+
+Limit = tuple[Resource | None, float]
+"""The link that a byte of the model occupies longest, and its seconds."""
 
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
-    """All paths of a machine. `pairs` by the two indices, low first.
-
-    Of several hosts (`gputopo.prediction.links.hosts`) GPUs are numbered through, `names` has what they are
-    called, `places` the number of the host of each, `networks` the path of each host to the others, and
-    `home` is the host whose CPU has variables.
-    """
+    """All paths of a machine. `pairs` by the two indices, low first."""
 
     hosts: Mapping[int, HostLink]
     pairs: Mapping[Pair, PairPath]
     uplinks: tuple[Uplink, ...]
-    sockets: tuple[SocketLink, ...] = ()
     ports: Mapping[int, float] = {}  # what the NVLinks of a GPU carry together, where they lead to NVSwitches
     cpus: int = 1  # CPU sockets, whose cores add gradients
-    names: Mapping[int, str] = {}
-    places: Mapping[int, int] = {}
-    networks: tuple[NetworkPath, ...] = ()
-    home: int = 0
 
     @cached_property
     def copies(self) -> dict[Pair, Sequence[Cost]]:
@@ -135,36 +108,13 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
-    def rings(self) -> dict[tuple[int, ...], tuple[Resource | None, float]]:
-        """The slowest link of NCCL's ring over GPUs of one host, and its seconds, as far as asked for."""
+    def limits(self) -> dict[object, tuple[Limit, Limit]]:
+        """What limits weights and gradients of some GPUs and a placement, as far as it was asked for."""
         return {}
-
-    def host_of(self, gpu: int) -> int:
-        """Return the number of a GPU's host; 0 on a single one."""
-        return self.places.get(gpu, 0)
-
-    def gpu_words(self, gpu: int) -> str:
-        """Return what a GPU is called: `GPU 3`, `n2 GPU 3`."""
-        return self.names.get(gpu, f"GPU {gpu}")
 
     def pair(self, a: int, b: int) -> PairPath:
         """Return the path between two GPUs."""
         return self.pairs[min(a, b), max(a, b)]
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether copies were measured, with the host or between GPUs."""
-        found = {host.basis for host in self.hosts.values()} | {path.basis for path in self.pairs.values()}
-        return "measured" in found
-
-    @cached_property
-    def ports_both(self) -> dict[int, float]:
-        """Both directions at once of the NVLinks of each GPU to switches, as a share of their sum."""
-        found: dict[int, float] = {}
-        for pair, path in self.pairs.items():
-            for gpu in pair if path.kind == "nvlink" else ():
-                found[gpu] = min(path.both, found.get(gpu, 1.0))
-        return found
 
 
 def paths_of(machine: Machine) -> Paths:
@@ -174,17 +124,12 @@ def paths_of(machine: Machine) -> Paths:
     hosts = _hosts(machine)
     pairs = _Pairs(machine, links, hosts)
     found = {pair: pairs.path(*pair) for pair in combinations(sorted(gpus), 2)}
-    for index, host in hosts.items():
-        # A link carries in both directions at once what any copy of two GPUs does over it.
-        shares = [found[pair].both for pair in pairs.at_once if index in pair and pair in found]
-        hosts[index] = host._replace(both=max([host.both, *shares]))
     alone = {index: max(host.up, host.down) for index, host in hosts.items()}
     several = any(link.hop is Hop.SYS for link in links.values())
     return Paths(
         hosts,
         found,
         uplinks(machine, links, alone),
-        socket_links(machine, links),
         {gpu: port for gpu in gpus if (port := pairs.port(gpu, found)) is not None},
         machine.host.sockets or (2 if several else 1),
     )
@@ -209,13 +154,6 @@ def _hosts(machine: Machine) -> dict[int, HostLink]:
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     down = rates(host_copies(samples, "h2d", machine))
     up = rates(host_copies(samples, "d2h", machine))
-    both: dict[int, float] = {}
-    for sample in judged(samples):
-        of = host_gpu(sample)
-        if sample.kind != "bidirectional" or of is None or sample.pinned is False:
-            continue
-        if by_copy_engine(sample) and not is_far(sample, of, machine):
-            both[of] = max(rate(sample), both.get(of, 0.0))
     hosts = {}
     for gpu in machine.gpus:
         index = gpu.index
@@ -223,18 +161,12 @@ def _hosts(machine: Machine) -> dict[int, HostLink]:
             hosts[index] = _host_link(gpu, machine)
             continue
         one, other = up.get(index, down.get(index, 0.0)), down.get(index, up.get(index, 0.0))
-        share = _share(both[index], one + other) if index in both else BOTH_SHARE
-        hosts[index] = HostLink(one, other, "measured", share)
+        hosts[index] = HostLink(one, other, "measured")
     return hosts
 
 
-def _share(both: float, alone: float) -> float:
-    """Return both directions at once as a share of the sum of each alone, within what is possible."""
-    return min(1.0, max(MIN_BOTH, both / alone))
-
-
 def _host_link(gpu: Gpu, machine: Machine) -> HostLink:
-    model = expected_gpu(gpu.name, gpu.pci_device_id)
+    model = expected_of(gpu)
     if model is not None and model.c2c_gb_per_s:
         return HostLink(C2C_SHARE * model.c2c_gb_per_s, C2C_SHARE * model.c2c_gb_per_s, "model")
     if seen := observed_link(gpu, None, machine):
@@ -263,16 +195,13 @@ class _Pairs:
         self._hosts, self._links = hosts, links
         self._gpus = {gpu.index: gpu for gpu in machine.gpus}
         self._models = {
-            index: row
-            for index, gpu in self._gpus.items()
-            if (row := expected_gpu(gpu.name, gpu.pci_device_id)) is not None
+            index: row for index, gpu in self._gpus.items() if (row := expected_of(gpu)) is not None
         }
         bandwidth = machine.bandwidth or Bandwidth(source="")
         samples = bandwidth.samples
         self._speeds = pair_speeds(machine.bandwidth)
         self._nvlinks = NvLinks(bandwidth, machine)
         self._faster_than_pcie = over_nvlink(samples, machine)
-        self.at_once = both_at_once(samples)
         self._redirected = redirected_pairs(machine)
 
     def path(self, a: int, b: int) -> PairPath:
@@ -280,17 +209,14 @@ class _Pairs:
         row = self._nvlinks.reference(a, b)
         speed = self._speeds.get((a, b))
         if speed is not None:
-            return self._measured(a, b, speed, nvlinks, row)
+            return self._measured(a, b, speed, nvlinks)
         if nvlinks and row is not None:
-            both = min(1.0, row.bidirectional_share / row.copy_share)
-            return PairPath("nvlink", nvlinks * row.link_gb_per_s * row.copy_share, "link", both)
+            return PairPath("nvlink", nvlinks * row.link_gb_per_s * row.copy_share, "link")
         slower = min(min(self._hosts[gpu][:2]) for gpu in (a, b))
         basis = max((self._hosts[gpu].basis for gpu in (a, b)), key=_BASES.index)
         link = self._links.get((a, b))
         if not self._is_direct(a, b, link):
-            return PairPath(
-                "staged", min(STAGED_SHARE * slower, STAGED_MAX_GB_PER_S), basis, STAGED_BOTH_SHARE
-            )
+            return PairPath("staged", min(STAGED_SHARE * slower, STAGED_MAX_GB_PER_S), basis)
         hop = link.hop if link else None
         if (a, b) in self._redirected:
             return PairPath("redirected", HOP_SHARE[max(hop or Hop.PHB, Hop.PHB)] * slower, basis)
@@ -310,24 +236,17 @@ class _Pairs:
             if count
         )
 
-    def _measured(
-        self, a: int, b: int, speed: PairSpeed, nvlinks: int | None, row: NvLinkExpectation | None
-    ) -> PairPath:
+    def _measured(self, a: int, b: int, speed: PairSpeed, nvlinks: int | None) -> PairPath:
         # Programs copy directly wherever the driver allows it, also where that is slower.
         direct = speed.direct is not None or (
             speed.path is None and self._is_direct(a, b, self._links.get((a, b)))
         )
-        one = speed.direct if speed.direct is not None else speed.gb_per_s
-        at_once = self.at_once.get((a, b))
-        half = (at_once.direct if direct else at_once.staged) if at_once else None
-        share = min(1.0, half / one) if half else BOTH_SHARE if direct else STAGED_BOTH_SHARE
-        if direct and (nvlinks or (a, b) in self._faster_than_pcie):
-            if row is not None and not half:
-                share = min(1.0, row.bidirectional_share / row.copy_share)
-            return PairPath("nvlink", one, "measured", share)
-        if direct and (a, b) in self._redirected:
-            return PairPath("redirected", one, "measured", share)
-        return PairPath("direct" if direct else "staged", one, "measured", share)
+        rate = speed.direct if speed.direct is not None else speed.gb_per_s
+        if not direct:
+            return PairPath("staged", rate, "measured")
+        if nvlinks or (a, b) in self._faster_than_pcie:
+            return PairPath("nvlink", rate, "measured")
+        return PairPath("redirected" if (a, b) in self._redirected else "direct", rate, "measured")
 
     def _is_direct(self, a: int, b: int, link: Link | None) -> bool:
         """Return whether the driver copies directly over PCIe, as far as that is known."""

@@ -10,6 +10,8 @@ from gputopo.values.run.all_reduce import PATTERN
 from gputopo.values.run.batches import BatchSize
 
 VariableUpdate = Literal["parameter_server", "replicated", "independent"]
+Evidence = Literal["measured", "rule", "predicted"]
+"""What speaks for a placement: it was measured on this machine, the rule, a prediction."""
 AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 """A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
 
@@ -30,10 +32,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     own copy; of several hosts these are on the first one, and `host:N` is the CPU of rank N. `all_reduce` is
     None where nothing is reduced between replicas.
 
-    `batch_sizes`: examples of each GPU and step where they differ, else none. Speeds are predictions, None
-    where nothing was predicted. `speedup`: over the fastest of its GPUs alone. A step lasts for `compute_ms`,
-    and longer by the parts in `exposed_ms` (`weights`, `gradients`, `variables`, over several hosts
-    `network`).
+    `batch_sizes`: examples of each GPU and step where they differ, else none. Speeds are predictions, or as
+    measured if `evidence` is "measured"; None where nothing was predicted, low and high also where their
+    range is wider than a factor of 2. `speedup`: over the fastest of its GPUs alone. A step lasts for
+    `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`, `variables`, over several
+    hosts `network`).
 
     `hosts`: over several hosts what each trains with, by rank; `gpus` are then those of the first.
     """
@@ -42,6 +45,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: VariableUpdate = "parameter_server"
     ps_device: str | None = None
     all_reduce: AllReduce | None = None
+    evidence: Evidence = "rule"
     alike: int = 1  # how many sets it stands for that differ only by GPUs that are alike, itself included
     images_per_sec: float | None = None
     images_per_sec_low: float | None = None
@@ -156,7 +160,6 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 # Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
 # predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
 SURE_MARGIN = 0.05
-ASSUMED = "assumed"  # begins the source of a speed of one GPU that nothing is known of
 HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
 SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
@@ -173,31 +176,35 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     ps_device: str | None = None
 
 
-class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What an option costs: the share of images/sec that the best plan without it has more, or 0."""
+class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Images/sec of a placement on GPUs of this machine. `batch`: examples of a GPU; `says`: by what.
 
-    option: str
-    share: float
-    images_per_sec: float  # its speed
-    instead: tuple[int, ...]  # the GPUs of that plan
-    mode: str  # its placement (`mode_words`)
+    Two are of the same `conditions` if program, version, data and batches are the same.
+    """
+
+    model: str
+    precision: str
+    batch: float
+    gpus: tuple[int, ...]
+    variable_update: VariableUpdate
+    ps_device: str | None = None
+    all_reduce: str | None = None
+    images_per_sec: float
+    conditions: str
+    says: str
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What earlier runs of this box changed in a program's constants (`gputopo.prediction.calibration`).
+    """What earlier runs of this machine show.
 
-    `runs`: so many of several GPUs, of `jobs` different jobs, of which `odd` were left out: they are far from
-    their predictions, most others are not. `links`: the share of their rates that links reach, `variables`:
-    the cost of a variable, both over the program's. `range_shares`: by the `mode_name` of those that ran, the
-    width of the range over the program's, as logarithms.
+    `runs`: so many of several GPUs, of `jobs` different jobs. `step_factor`: measured over predicted seconds
+    of a step. `speeds`: of their placements.
     """
 
     runs: int
     jobs: int
-    odd: int = 0
-    links: float = 1.0
-    variables: float = 1.0
-    range_shares: dict[str, float] = {}
+    step_factor: float = 1.0
+    speeds: tuple[MeasuredSpeed, ...] = ()
 
 
 class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,8 +222,8 @@ class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     """From what a plan was predicted, and how sure its choice is.
 
-    `margin`: by how much of the choice's images/sec the runner-up is slower, None without one or where runs
-    decided.
+    `margin`: by how much of the choice's images/sec the runner-up is slower, below 0 if it is faster; None
+    without one or where runs decided.
     """
 
     program: str  # the constants (`gputopo explain plan`)
@@ -224,16 +231,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     single_gpu_images_per_sec: dict[int, float]  # by index, and where they are from
     single_gpu_source: str
     margin: float | None = None
-    tie: str | None = None  # what would settle which of the two is faster, where the prediction cannot
     learned: Learned | None = None  # from earlier runs of this box, None without such runs
-    prices: tuple[Price, ...] = ()
     fewer: GpuCount | None = None  # the fastest plan of fewer GPUs: half of them, a quarter, ... one
-    default_images_per_sec: float | None = None  # as many GPUs, the lowest ones, each with a copy, by NCCL
-
-    @property
-    def is_assumed(self) -> bool:
-        """Whether the speed of a GPU is assumed, since nothing is known of it."""
-        return ASSUMED in self.single_gpu_source
 
 
 class HowMany(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,8 +268,8 @@ class Unequal(msgspec.Struct, frozen=True, kw_only=True):
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a machine as it is and after changes (`--what-if`).
 
-    `asked`: whether the changes were named; else they are those that pay most, none where none pays, and
-    `other_models` has what they add to other models.
+    `asked`: whether the changes were named; else they are those that pay most, none where none pays at any
+    batch.
     """
 
     changes: tuple[str, ...]
@@ -279,7 +278,9 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     share: float = 0.0  # of images/sec that the changes add
     basis: tuple[str, ...] = ()  # what was assumed of them, and what the speeds after them rest on
     asked: bool = True
-    other_models: dict[str, float] = {}
+    pays_at_batch: int | None = (
+        None  # the largest batch of a GPU at which it pays, if it does not at this one
+    )
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
@@ -338,14 +339,6 @@ def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Cand
         if one != choice and trains_alike and not any(alike):
             found.append(one)
     return tuple(found[1:])
-
-
-def mode_name(variable_update: str, ps_device: str | None, all_reduce: str | None) -> str:
-    """Return the mode in words: `parameter_server gpu:N`, whichever GPU that is, or `replicated nccl`."""
-    place = ps_device or ""
-    if place != place.rstrip("0123456789"):
-        place = place.rstrip("0123456789") + "N"
-    return " ".join(filter(None, (variable_update, place, all_reduce)))
 
 
 def _is_slower(one: Candidate, other: Candidate) -> bool:

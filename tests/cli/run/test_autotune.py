@@ -92,8 +92,8 @@ def test_a_plan_is_that_of_the_fastest_with_what_was_measured(
     (kept,) = (own_home / "runs").glob("*/autotune.json")
     assert schema.decode(kept.read_bytes(), Autotune, origin="file") == plan.autotune
     assert len(list(kept.parent.glob("autotune/*/result.json"))) == 6
-    more = call(*asked, "--autotune", "2", "--candidates", "12")
-    assert len(schema.decode(more.out, Plan, origin="stdout").candidates) == 12
+    more = call(*asked, "--autotune", "2", "--candidates", "6")
+    assert len(schema.decode(more.out, Plan, origin="stdout").candidates) == 6
 
 
 def test_a_plan_without_gpus_is_for_cpu_devices(call: Call, without_gpu: None, worker: ByName) -> None:

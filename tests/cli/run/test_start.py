@@ -59,8 +59,9 @@ def test_a_batch_script_starts_the_run_that_was_planned(
     named = "--gpus" in options or "--exclude" in options
     wanted = 8 if named else int(options.partition("--num-gpus ")[2].split()[0])
     assert f"\n#SBATCH --gres=gpu:{wanted}\n" in script.out
-    # 60 steps of alexnet last less than a minute.
-    assert ("\n#SBATCH --time=0:16:00\n" in script.out) == ("--strategy" not in options)
+    # 60 steps of alexnet last less than a minute; of a ring, of a strategy and of a network that nothing was
+    # published of the time is not known well enough.
+    assert ("\n#SBATCH --time=0:16:00\n" in script.out) == ("alexnet" in options)
     assert ("#SBATCH --exclusive" in script.out) == named
     arguments, environment = started(script.out, "gputopo")
     plans = [

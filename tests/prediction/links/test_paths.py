@@ -1,15 +1,14 @@
 """Which facts the rates between the places of a machine are taken from."""
 
 from itertools import combinations, permutations
-from math import inf
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.flows import Flows
-from gputopo.prediction.links.hosts import HostPaths, joined
 from gputopo.prediction.links.paths import (
     STAGED_MAX_GB_PER_S,
     STAGED_SHARE,
@@ -23,7 +22,7 @@ from gputopo.prediction.step import Placement, limits
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.gpu import Gpu, Pcie
-from gputopo.values.machine import Hop, Host, Link, Machine, PciNode
+from gputopo.values.machine import Hop, Link, Machine, PciNode
 from tests import there
 
 BYTES = 2**29
@@ -38,13 +37,11 @@ def machine(
     samples: tuple[Sample, ...] = (),
     widths: tuple[int | None, ...] = (),
     p2p: str | None = None,
-    cpu: str | None = None,
 ) -> Machine:
     """Return a machine whose GPUs and pairs are all alike."""
     lanes = widths or (16,) * count
     return Machine(
         source="invented",
-        host=Host(cpu_model=cpu),
         gpus=tuple(
             Gpu(
                 index=index,
@@ -77,14 +74,13 @@ def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object
 
 
 def test_measured_copies_come_before_what_links_and_models_should_reach() -> None:
-    """Of both directions, and both at once; an invalid number counts as none."""
+    """Of both directions; an invalid number counts as none."""
     found = paths_of(
         machine(
             "Tesla V100-PCIE-16GB",
             samples=(
                 copy("h2d", "host", "gpu:0", 11.0),
                 copy("d2h", "gpu:0", "host", 12.0),
-                copy("bidirectional", "host", "gpu:0", 18.4),
                 copy("h2d", "host", "gpu:1", 99.0, invalid="above_link"),
             ),
         )
@@ -92,7 +88,6 @@ def test_measured_copies_come_before_what_links_and_models_should_reach() -> Non
     row = there(expected_link(3, 16))
 
     assert found.hosts[0][:3] == (12.0, 11.0, "measured")
-    assert found.hosts[0].both == pytest.approx(0.8)
     assert found.hosts[1][:3] == (row.copy_to_host_gb_per_s, row.copy_to_device_gb_per_s, "link")
 
 
@@ -113,7 +108,7 @@ def test_no_facts_are_called_an_assumption_and_named() -> None:
 
 
 def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None:
-    """By the model, or by the status that the driver reports; staged ones load the uplink of a switch."""
+    """By the model, or by the status that the driver reports; staged ones load the uplink and memory."""
     assert paths_of(machine("GeForce RTX 4090")).pair(0, 1).kind == "staged"
     assert paths_of(machine("GeForce RTX 4090", p2p="OK")).pair(0, 1).kind == "direct"
     found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, p2p="CNS"))
@@ -122,7 +117,7 @@ def test_copies_are_staged_where_the_driver_does_not_allow_direct_ones() -> None
     assert found.pair(0, 1).gb_per_s == STAGED_SHARE * min(found.hosts[0][:2]) < direct.pair(0, 1).gb_per_s
     newest = paths_of(machine("GeForce RTX 5090", widths=(None, None))).pair(0, 1)
     assert newest[:2] == ("staged", STAGED_MAX_GB_PER_S)
-    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "uplink up", "uplink down"]
+    assert [key[0] for key in _loaded(found)] == ["up", "down", "pair", "memory", "uplink up", "uplink down"]
     assert [key[0] for key in _loaded(direct)] == ["up", "down", "pair"]
 
 
@@ -175,24 +170,19 @@ def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> N
         copy(0)
     host = found.hosts[0]
     alone = {("up", 0): 3 / host.up, ("down", 0): 1 / host.down}
-    more = (1 / host.both - 1) / host.down
+    more = (1 / BIDIRECTIONAL_SHARE - 1) / host.down
     assert {link: 1e9 * load.seconds for link, load in flows.loads.items()} == pytest.approx(
         {link: seconds + more for link, seconds in alone.items()}
     )
 
 
-def test_the_cpus_that_add_gradients_are_those_of_the_host_with_the_variables() -> None:
-    one = paths_of(machine("Tesla V100-PCIE-16GB"))
-    hosts = [HostPaths(f"n{cpus}", msgspec.structs.replace(one, cpus=cpus), (0, 1)) for cpus in (1, 2)]
-    assert [joined(hosts, [1.0, 1.0], home).cpus for home in range(2)] == [1, 2]
-
-
-def test_a_ring_over_hosts_carries_each_byte_nearly_twice_between_them() -> None:
-    one = paths_of(machine("Tesla V100-PCIE-16GB"))
-    hosts = [HostPaths(name, one, (0, 1)) for name in ("n1", "n2")]
-    _, (by, seconds) = limits(joined(hosts, [1.0, 0.5]), range(4), Placement("replicated", None, "nccl"))
-    assert by == ("network out", 1)
-    assert seconds == pytest.approx(2 * 3 / 4 / 0.5e9)
+def test_staged_copies_share_the_memory_of_the_host() -> None:
+    """Of eight GPUs without peer access at once, none copies as fast as alone."""
+    hosts = {gpu: HostLink(25.0, 25.0, "link") for gpu in range(8)}
+    pairs = {pair: PairPath("staged", 20.0, "link") for pair in combinations(range(8), 2)}
+    paths, spread = Paths(hosts, pairs, ()), Placement("parameter_server", "gpu:spread")
+    assert limits(paths, range(8), spread)[1][0] == ("memory",)
+    assert limits(paths, range(2), spread)[1][0] != ("memory",)
 
 
 def test_nvlinks_are_those_of_the_model_where_no_source_counts_them() -> None:
@@ -210,42 +200,13 @@ def test_two_gpus_of_one_board_share_what_one_of_them_has() -> None:
 
     (board,) = found.uplinks
     assert board.gpus == {0, 1}
-    assert board.up == max(found.hosts[0][:2])
+    assert board.gb_per_s == max(found.hosts[0][:2])
 
 
 def test_above_a_switch_are_sixteen_lanes_however_many_its_cards_have() -> None:
     found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, widths=(8, 8)))
     lanes = there(expected_link(3, 16)).copy_to_device_gb_per_s
-    assert found.hosts[0].down < found.uplinks[0].down == found.uplinks[0].up == lanes
-
-
-def test_gpus_that_slow_one_another_down_in_one_direction_share_an_uplink_in_that_one() -> None:
-    """The other direction was measured at once as well, and has no limit; else it is taken to be as slow."""
-    samples = [copy("h2d", "host", f"gpu:{gpu}", 12.0) for gpu in range(2)]
-    samples += [copy("d2h", f"gpu:{gpu}", "host", 12.0) for gpu in range(2)]
-    samples += [copy("h2d", "host", f"gpu:{gpu}", 6.0, group="all to") for gpu in range(2)]
-    samples += [copy("d2h", f"gpu:{gpu}", "host", 12.0, group="all from") for gpu in range(2)]
-    found = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=tuple(samples)))
-
-    (uplink,) = found.uplinks
-    assert (set(uplink.gpus), uplink.up, uplink.down) == ({0, 1}, inf, 12.0)
-    down = tuple(one for one in samples if one.kind == "h2d")
-    (alike,) = paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.PIX, samples=down)).uplinks
-    assert (alike.up, alike.down) == (12.0, 12.0)
-
-
-def test_pairs_across_sockets_share_the_link_between_them() -> None:
-    """Two QPI links of a Xeon E5 v4, one of an E5-2400, three of an EPYC; of another CPU nothing is known."""
-    known = machine("Tesla V100-PCIE-16GB", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2698 v4 @ 2.20GHz")
-
-    (socket,) = paths_of(known).sockets
-    assert list(map(set, socket.gpus)) == [{0}, {1}]
-    assert socket.gb_per_s == pytest.approx(0.8 * 38.4)
-    amd = machine("A100-PCIE-40GB", hop=Hop.SYS, cpu="AMD EPYC 7742 64-Core Processor")
-    assert paths_of(amd).sockets[0].gb_per_s == pytest.approx(0.8 * 108)
-    single = machine("Tesla K80", hop=Hop.SYS, cpu="Intel(R) Xeon(R) CPU E5-2420 0 @ 1.90GHz")
-    assert paths_of(single).sockets[0].gb_per_s == pytest.approx(0.8 * 16)
-    assert paths_of(machine("Tesla V100-PCIE-16GB", hop=Hop.SYS)).sockets == ()
+    assert found.hosts[0].down < found.uplinks[0].gb_per_s == lanes
 
 
 @given(

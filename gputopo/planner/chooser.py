@@ -1,0 +1,309 @@
+"""The sets of GPUs and the placements of a request: which are chosen, and their predicted steps. Pure."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from math import inf, log2
+from typing import NamedTuple
+
+from gputopo.planner.evidence import CLEARLY_FASTER, Decision, has_peer_access, measured, rule
+from gputopo.planner.reasons import pairs_of
+from gputopo.planner.request import Request, batches, speed_classes
+from gputopo.planner.selection import LISTED, Selection
+from gputopo.planner.sets import GpuSet, SetQuestion, best_sets
+from gputopo.prediction.gradients import GradientBlock
+from gputopo.prediction.links.paths import paths_of
+from gputopo.prediction.one_gpu_speeds import Speed, why_unknown
+from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
+from gputopo.prediction.ranges import is_number, range_of
+from gputopo.prediction.step import NCCL, ModelCosts, Placement, StepPredictor, StepSeconds, predict
+from gputopo.topology.hops import class_name
+from gputopo.values.machine import Machine
+from gputopo.values.run import all_reduce
+from gputopo.values.run.batches import AUTO
+from gputopo.values.run.plan import SPREAD, Learned, MeasuredSpeed
+
+NO_SHARE = 0.005  # of images/sec: less is no difference
+
+
+class Basis(NamedTuple):
+    """The facts that steps are predicted from, beside the machine."""
+
+    model: ModelCosts
+    program: ProgramConstants
+    batch: int  # examples of a GPU, the mean where they differ
+    speeds: Mapping[int, Speed]  # of each GPU alone with this batch
+    speeds_with: Callable[[int], Mapping[int, Speed | None]]  # with another batch
+    learned: Learned | None = None  # from earlier runs of this box
+    measured: tuple[MeasuredSpeed, ...] = ()  # placements of this job on this machine
+    missing: str | None = None  # why no step is predicted, empty where none is asked for; None: steps are
+
+    def seconds(self, gpu: int, batch: int) -> float:
+        """Return the seconds of a step of one GPU alone."""
+        speed = (None if batch == self.batch else self.speeds_with(batch)[gpu]) or self.speeds[gpu]
+        return batch / speed.images_per_sec
+
+
+def without_prediction(missing: str) -> Basis:
+    """Return the basis where nothing can be predicted."""
+    model = ModelCosts((GradientBlock(0, 1.0),), ())
+    return Basis(model, require_program(DEFAULT), 1, {}, lambda batch: {}, missing=missing)
+
+
+class PlacedGpus(NamedTuple):
+    """A set of GPUs with a place for the variables; `step`: None if it is not predicted."""
+
+    of: GpuSet
+    placing: Placement
+    step: StepSeconds | None
+
+
+class Chooser(Selection):
+    """Chooses the set of GPUs and the placement of a request, and predicts steps."""
+
+    def __init__(
+        self, machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis
+    ) -> None:
+        super().__init__(machine, request, unavailable)
+        self.basis = basis
+        self.paths = paths_of(machine)
+        self.stepper = StepPredictor(basis.model, basis.program, self.size, self.paths.cpus)
+        unknown = (gpu for gpu in machine.gpus if gpu.index in self.pool and gpu.index not in basis.speeds)
+        # Why no step is predicted, empty where none is asked for; None: steps are.
+        self.missing = basis.missing
+        if basis.missing is None and (gpu := next(unknown, None)):
+            self.missing = why_unknown(gpu)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the seconds of steps are known."""
+        return self.missing is None
+
+    # Sets
+
+    @cached_property
+    def speed_classes(self) -> list[list[int]]:
+        """The GPUs to choose from, those of one speed together; all if no speeds are known."""
+        if not self.predicts:
+            return [list(self.pool)]
+        return speed_classes({gpu: self.basis.speeds[gpu].images_per_sec for gpu in self.pool})
+
+    @cached_property
+    def best(self) -> GpuSet:
+        """The chosen set: that of the fastest GPUs, unless the nearest ones are clearly faster."""
+        best = self._first_sets[0]
+        if len(self.speed_classes) == 1:
+            return best
+        nearest = self.sets(self.pool, 1, self.troubles, by_speed=False)[0]
+        faster = self.speed_of_best(nearest.gpus) > CLEARLY_FASTER * self.speed_of_best(best.gpus)
+        return nearest if faster else best
+
+    @cached_property
+    def _first_sets(self) -> list[GpuSet]:
+        return self.sets(self.pool, LISTED, self.troubles)
+
+    def sets(
+        self, pool: Sequence[int], keep: int, last: Collection[int] = (), *, by_speed: bool = True
+    ) -> list[GpuSet]:
+        """Return the best sets of a pool. `last`: GPUs that others are taken before."""
+        if self.exact and set(pool) == set(self.pool):
+            return [GpuSet(self.pool)]
+        classes = self.speed_classes if by_speed else [self.pool]
+        ranks = {gpu: rank for rank, members in enumerate(classes) for gpu in members}
+        last = frozenset(last) - {self.required}
+        found = []
+        for part in self._parts(pool, last):
+            by_sum = self.request.batch_size == AUTO
+            question = SetQuestion(min(self.size, len(part)), self.key, ranks, by_sum, self.required, last)
+            found.append(best_sets(question, part, keep))
+        # Islands follow one another by their best sets.
+        return sorted((one for sets in found for one in sets), key=lambda one: self._order(one, ranks, last))[
+            :keep
+        ]
+
+    def _order(self, one: GpuSet, ranks: Mapping[int, int], last: Collection[int]) -> tuple[object, ...]:
+        whole = sum if self.request.batch_size == AUTO else max
+        pairs = sorted((self.key(a, b) for a, b in pairs_of(one.gpus)), reverse=True)
+        return sum(gpu in last for gpu in one.gpus), whole(ranks[gpu] for gpu in one.gpus), pairs, one.gpus
+
+    def key(self, a: int, b: int) -> tuple[int, ...]:
+        """Return the sort key of a pair: by measured speed, else by its narrowest link, then by nearness."""
+        key = super().key(a, b)
+        if self.measured is not None or key[0] < 0:  # NVLinks need no PCIe
+            return (0, *key)
+        return (max(self._narrow[a], self._narrow[b]), *key)
+
+    @cached_property
+    def _narrow(self) -> dict[int, int]:
+        """How many times each GPU's link to the host is half as fast as the fastest one."""
+        rates = {gpu: min(self.paths.hosts[gpu][:2]) for gpu in self.pool}
+        return {gpu: round(log2(max(rates.values()) / rate)) for gpu, rate in rates.items()}
+
+    def _parts(self, pool: Sequence[int], last: Collection[int]) -> Sequence[Sequence[int]]:
+        """Return the PIX islands to choose from where they are preferred and large enough, else the pool."""
+        if not self.request.prefer_pix or self.exact:
+            return [pool]
+        fewest = max(0, self.size - len(set(pool) - set(last)))  # GPUs to avoid that every set has
+        islands = [tuple(gpu for gpu in island if gpu in pool) for island in self.islands]
+        return [
+            island
+            for island in islands
+            if self.size - len(set(island) - set(last)) <= fewest and self.size <= len(island)
+        ] or [pool]
+
+    # Placements
+
+    def decide(self, gpus: Sequence[int]) -> Decision:
+        """Return the placement on some GPUs: measured, else by rule, unless another is clearly faster."""
+        allowed = self.allowed(gpus)
+        if len(allowed) == 1:
+            return Decision(allowed[0], "rule", ())
+        by_rule, why = rule(self.machine, self.paths, gpus)
+        if by_rule not in allowed:
+            spread = Placement("parameter_server", SPREAD)
+            by_rule = spread if has_peer_access(self.paths, gpus) and spread in allowed else allowed[0]
+            why = f"by rule: {' '.join(filter(None, by_rule))}"
+        if found := self._placed_before(gpus, allowed, by_rule):
+            return found
+        return self._clearly_faster(gpus, allowed, by_rule) or Decision(by_rule, "rule", (why,))
+
+    def _placed_before(
+        self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
+    ) -> Decision | None:
+        speeds = [
+            one
+            for one in self.basis.measured
+            if Placement(one.variable_update, one.ps_device, one.all_reduce) in allowed
+            or (one.variable_update == "replicated" and by_rule.variable_update == "replicated")
+        ]
+        classes = self._classes(gpus)
+        return measured(
+            speeds, gpus, self.basis.batch, by_rule, lambda others: self._classes(others) == classes
+        )
+
+    def _classes(self, gpus: Sequence[int]) -> list[str]:
+        """Return how far apart the pairs of a set are, and its GPU models."""
+        names = {gpu.index: gpu.name or "" for gpu in self.machine.gpus}
+        pairs = [class_name(self.links.get(pair)) for pair in pairs_of(gpus)]
+        return [*sorted(pairs), *sorted(names.get(gpu, "") for gpu in gpus)]
+
+    def _clearly_faster(
+        self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
+    ) -> Decision | None:
+        if not self.predicts:
+            return None
+        if by_rule == NCCL and not has_peer_access(self.paths, gpus):
+            return None  # no published figure compares NCCL through host memory with copies
+        if not is_number(*range_of([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
+            return None  # an order of magnitude decides nothing
+        speeds = {
+            one: self.images_per_sec(gpus, one) or 0.0
+            for one in (*allowed, by_rule)
+            if one.ps_device != "cpu" or not has_peer_access(self.paths, gpus) or one == by_rule
+        }
+        best = max(speeds, key=speeds.__getitem__)
+        if speeds[best] <= CLEARLY_FASTER * speeds[by_rule]:
+            return None
+        words = [" ".join(filter(None, one)) for one in (best, by_rule)]
+        why = f"predicted {speeds[best] / speeds[by_rule]:.1f} times as fast as {words[1]}"
+        return Decision(best, "predicted", (f"{words[0]}: {why}; --autotune measures both here",))
+
+    def allowed(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
+        """Return the placements on some GPUs that the request allows, those of the rule first."""
+        update, ps, owners = self.variable_update, self.request.ps, [f"gpu:{gpu}" for gpu in gpus]
+        if update == "independent":
+            return (Placement("independent"),)
+        places = owners if self.size == 1 else [SPREAD, "cpu", *owners]
+        served = [Placement("parameter_server", place) for place in (places if ps == "auto" else [ps])]
+        if not has_peer_access(self.paths, gpus):
+            served.sort(key=lambda one: one.ps_device != "cpu")
+        if self.all_reduce is not None:
+            return (Placement("replicated", None, self.all_reduce),)
+        if update == "parameter_server" or ps != "auto" or (update == "auto" and self.size == 1):
+            return tuple(served)
+        reductions = ("copy",) if self.size == 1 else ("nccl", self.basis.program.adds)
+        copied = [Placement("replicated", None, name) for name in reductions]
+        return tuple(copied if update == "replicated" else [*copied, *served])
+
+    def never_chosen(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
+        """Return the other placements that the request allows: listed, never chosen unasked."""
+        update, every = self.request.variable_update, list[Placement]()
+        if self.request.ps != "auto" or self.all_reduce is not None:
+            return ()
+        if update in ("auto", "parameter_server"):
+            every += [Placement("parameter_server", place) for place in (SPREAD, "cpu")]
+        if update in ("auto", "replicated"):
+            reductions = map(all_reduce.Reduction, all_reduce.NAMES)
+            usable = (one.name for one in reductions if one.why_not("gpu", self.size) is None)
+            every += [Placement("replicated", None, name) for name in usable]
+        if update == "auto":
+            every.append(Placement("independent"))
+        chosen = self.allowed(gpus)
+        return tuple(placing for placing in every if placing not in chosen)
+
+    # Steps
+
+    def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """Return the examples of each of these GPUs where they are known, in the order of their towers."""
+        asked = self.request.batch_size
+        if not self.predicts:
+            return asked if isinstance(asked, tuple) else ()
+        return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
+
+    def step(self, gpus: Sequence[int], placing: Placement) -> StepSeconds | None:
+        """Return the predicted step; None if it is not predicted."""
+        if not self.predicts or placing.traffic is None:
+            return None
+        own = zip(gpus, self.batches(gpus), strict=True)
+        compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
+        found = predict(self.stepper, self.paths, gpus, compute_s, placing)
+        learned = self.basis.learned
+        if learned is None or learned.step_factor == 1.0 or found.step_s == compute_s:
+            return found
+        # What was learned is of whole steps; the compute of one GPU is known by itself.
+        exposed = max(0.0, learned.step_factor * found.step_s - compute_s) / (found.step_s - compute_s)
+        return found._replace(
+            weights_s=exposed * found.weights_s,
+            gradients_s=exposed * found.gradients_s,
+            variables_s=exposed * found.variables_s,
+        )
+
+    def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
+        """Return the predicted speed of a placement; None if it is not predicted."""
+        step = self.step(gpus, placing)
+        return None if step is None else sum(self.batches(gpus)) / step.step_s
+
+    def speed_of_best(self, gpus: Sequence[int] | None = None) -> float:
+        """Return the predicted speed of the choice, or of the placement that is chosen on some GPUs."""
+        gpus = self.best.gpus if gpus is None else gpus
+        return self.images_per_sec(gpus, self.decide(gpus).placing) or 0.0
+
+    def listed(self, count: int) -> list[PlacedGpus]:
+        """Return up to `count`: the choice, other placements on its GPUs, then other sets, the best first."""
+        best, chosen = self.best, self.decide(self.best.gpus).placing
+        first = self._first_sets if count <= LISTED else self.sets(self.pool, count, self.troubles)
+        sets = [one for one in first if one != best]
+        places = [one for one in self.allowed(best.gpus) if one.owner in (None, self.required, best.gpus[0])]
+        others = self._by_speed([(best, one) for one in places if one != chosen and self.predicts])
+        more = [self._placed(one, self.decide(one.gpus).placing) for one in sets]
+        return [self._placed(best, chosen), *others, *more][:count]
+
+    def every(self, count: int) -> list[PlacedGpus]:
+        """Return all candidates: the choice, then by predicted speed, those that are not predicted last."""
+        chosen = self.best, self.decide(self.best.gpus).placing
+        rest = [
+            (one, placing)
+            for one in self.sets(self.pool, count, self.troubles)
+            for placing in (*self.allowed(one.gpus), *self.never_chosen(one.gpus))
+            if (one, placing) != chosen
+        ]
+        return [self._placed(*chosen), *self._by_speed(rest)]
+
+    def _placed(self, of: GpuSet, placing: Placement) -> PlacedGpus:
+        return PlacedGpus(of, placing, self.step(of.gpus, placing))
+
+    def _by_speed(self, some: Sequence[tuple[GpuSet, Placement]]) -> list[PlacedGpus]:
+        def seconds(one: PlacedGpus) -> float:
+            own = one.step.step_s / (sum(self.batches(one.of.gpus)) or 1) if one.step else inf
+            return inf if one.placing.traffic == "none" else own
+
+        return sorted((self._placed(*one) for one in some), key=seconds)

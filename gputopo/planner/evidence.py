@@ -1,0 +1,140 @@
+"""What decides where the variables are: measurements of this machine, else a rule, else a clear prediction.
+
+Measured: earlier runs of this job here, or the published measurements of a bundled machine, if at least two
+placements were measured under the same conditions.
+
+The rule: every GPU has a copy of the variables, and NCCL adds the gradients, through host memory if there is
+no peer access. Only GPUs before Volta of which no two have peer access keep the variables on the CPU: NCCL 1,
+which they were measured with, is slow there. On published decisions that no constant was fitted to nothing
+beats it (`python -m tests.benchmarks.bench_decisions`).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from math import log2
+from typing import NamedTuple
+
+from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.prediction.links.paths import Paths
+from gputopo.prediction.one_gpu_speeds import SAME_RUN
+from gputopo.prediction.step import NCCL, ON_CPU, Placement
+from gputopo.reference.expectations import expected_of
+from gputopo.reference.published import published
+from gputopo.values.machine import Machine
+from gputopo.values.run.plan import Evidence, MeasuredSpeed
+
+BEFORE_VOLTA = ("Fermi", "Kepler", "Maxwell", "Pascal")
+# Predicted speeds decide only beyond this: on machines that were left out of the fit nine of ten predicted
+# ratios of two placements are within it (`tests.fits.ranges`).
+CLEARLY_FASTER = 1.25
+
+
+class Decision(NamedTuple):
+    """A placement, what speaks for it, and why; `speeds`: images/sec as measured on these GPUs and batch."""
+
+    placing: Placement
+    evidence: Evidence
+    reasons: tuple[str, ...]
+    speeds: Mapping[Placement, float] = {}
+
+
+def has_peer_access(paths: Paths, gpus: Sequence[int]) -> bool:
+    """Return whether any two GPUs copy directly to each other."""
+    return any(paths.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
+
+
+def rule(machine: Machine, paths: Paths, gpus: Sequence[int]) -> tuple[Placement, str]:
+    """Return the placement of the rule for several GPUs, and why."""
+    if has_peer_access(paths, gpus):
+        return NCCL, "by rule: a copy of the variables on each GPU, and NCCL adds the gradients"
+    rows = [expected_of(gpu) for gpu in machine.gpus if gpu.index in gpus]
+    if all(row is not None and row.architecture in BEFORE_VOLTA for row in rows):
+        return ON_CPU, "by rule: GPUs before Volta without peer access keep the variables on the CPU"
+    return NCCL, (
+        "by rule: a copy of the variables on each GPU, and NCCL adds the gradients through host memory, as "
+        "there is no peer access"
+    )
+
+
+def published_speeds(machine: Machine) -> tuple[MeasuredSpeed, ...]:
+    """Return the published measurements of a bundled machine with several GPUs; none of other machines."""
+    name = _bundled_name(machine)
+    return tuple(
+        MeasuredSpeed(
+            model=row.model,
+            precision=row.precision,
+            batch=(row.batch or 0) / len(row.gpus) if row.batch_per_gpu is None else row.batch_per_gpu,
+            gpus=row.gpus,
+            variable_update=row.variable_update,
+            ps_device=row.ps_device,
+            all_reduce=row.all_reduce,
+            images_per_sec=row.images_per_sec,
+            conditions=f"{row.source} {row.program} {row.version} {row.batch_per_gpu or row.batch}",
+            says=" ".join(filter(None, (row.program, row.version))),
+        )
+        for row in (published() if name else ())
+        if row.machine == name and len(row.gpus) > 1 and row.variable_update is not None
+        if row.data == "synthetic" and not row.xla and not row.is_suspect
+    )
+
+
+def _bundled_name(machine: Machine) -> str | None:
+    if not machine.source.startswith("bundled machine"):
+        return None
+
+    def identity(one: Machine) -> object:
+        return [(gpu.name, gpu.pci_address) for gpu in one.gpus], one.host.cpu_model
+
+    return next((name for name in bundled_names() if identity(read_bundled(name)) == identity(machine)), None)
+
+
+def measured(
+    speeds: Iterable[MeasuredSpeed],
+    gpus: Sequence[int],
+    batch: float,
+    by_rule: Placement,
+    are_alike: Callable[[Sequence[int]], bool],
+) -> Decision | None:
+    """Return the fastest placement that was measured for a job; None without two to compare.
+
+    `speeds`: of this model and precision, of placements that are allowed. Batches within a factor of two
+    count, and GPUs that are as far apart (`are_alike`), these GPUs before others. Below SAME_RUN a
+    difference is none, and the placement of the rule wins.
+    """
+    groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
+    for one in speeds:
+        here = set(one.gpus) == set(gpus) or (len(one.gpus) == len(gpus) and are_alike(one.gpus))
+        if here and one.variable_update != "independent" and abs(log2(one.batch / batch)) <= 1:
+            placing = Placement(one.variable_update, one.ps_device, one.all_reduce)
+            groups[one.conditions, one.gpus].setdefault(placing, one)
+    several = [(key, found) for key, found in groups.items() if len(found) > 1]
+    if not several:
+        return None
+
+    def fit(item: tuple[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]]) -> tuple[object, ...]:
+        (_, of), found = item
+        apart = abs(log2(next(iter(found.values())).batch / batch))
+        return set(of) != set(gpus), apart, -len(found)
+
+    (_, of), found = min(several, key=fit)
+    placing, best = max(found.items(), key=lambda item: item[1].images_per_sec)
+    own = found.get(by_rule)
+    if own is not None and own.images_per_sec >= (1 - SAME_RUN) * best.images_per_sec:
+        placing, best = by_rule, own
+    others = sorted(
+        (one for one in found.values() if one != best), key=lambda one: one.images_per_sec, reverse=True
+    )
+    beaten = ", ".join(f"{_mode(one)} {one.images_per_sec:,.0f}" for one in others[:2])
+    where = "" if set(of) == set(gpus) else f" on GPUs {','.join(map(str, of))}"
+    reason = (
+        f"measured with {best.says}{where}, batch {best.batch:g}: {_mode(best)} "
+        f"{best.images_per_sec:,.0f} images/sec; {beaten}"
+    )
+    same = not where and best.batch == batch
+    shown = {one: speed.images_per_sec for one, speed in found.items()} if same else {}
+    return Decision(placing, "measured", (reason,), shown)
+
+
+def _mode(one: MeasuredSpeed) -> str:
+    return " ".join(filter(None, (one.variable_update, one.ps_device, one.all_reduce)))
