@@ -5,7 +5,7 @@ from functools import cached_property
 from math import inf, log2
 from typing import NamedTuple
 
-from gputopo.planner.evidence import CLEARLY_FASTER, Decision, has_peer_access, measured, rule
+from gputopo.planner.evidence import Decision, has_peer_access, measured, rule
 from gputopo.planner.reasons import pairs_of
 from gputopo.planner.request import Request, batches, speed_classes
 from gputopo.planner.selection import LISTED, Selection
@@ -20,7 +20,7 @@ from gputopo.topology.hops import class_name
 from gputopo.values.machine import Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import SPREAD, Learned, MeasuredSpeed
+from gputopo.values.run.plan import CLEARLY_FASTER, SPREAD, Learned, MeasuredSpeed
 
 NO_SHARE = 0.005  # of images/sec: less is no difference
 

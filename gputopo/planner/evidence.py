@@ -25,9 +25,6 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Evidence, MeasuredSpeed
 
 BEFORE_VOLTA = ("Fermi", "Kepler", "Maxwell", "Pascal")
-# Predicted speeds decide only beyond this: on machines that were left out of the fit nine of ten predicted
-# ratios of two placements are within it (`tests.fits.ranges`).
-CLEARLY_FASTER = 1.25
 
 
 class Decision(NamedTuple):

@@ -19,6 +19,7 @@ from gputopo.report.units import counted, rough, whole
 from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
+    CLEARLY_FASTER,
     MIN_JOBS,
     Candidate,
     Learned,
@@ -83,7 +84,9 @@ def answer(plan: Plan) -> str:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     words += f": {_speed(choice, plan.model)}."
     fewer = plan.prediction.fewer if plan.prediction is not None else None
-    if fewer is None or fewer.images_per_sec <= choice.images_per_sec:
+    # A prediction beside a measured speed.
+    least = CLEARLY_FASTER if choice.evidence == "measured" else 1.0
+    if fewer is None or fewer.images_per_sec <= least * choice.images_per_sec:
         return words
     count = fewer.num_gpus
     faster = whole(fewer.images_per_sec)

@@ -6,10 +6,10 @@ from statistics import median
 import msgspec
 import pytest
 
-from gputopo.planner.evidence import CLEARLY_FASTER
 from gputopo.prediction.programs import ProgramConstants, require_program
 from gputopo.prediction.ranges import EXCHANGE
 from gputopo.reference.published import published
+from gputopo.values.run.plan import CLEARLY_FASTER
 from tests.fits.cases import Case, Constants, cases, quantile, score
 from tests.fits.programs import BOUNDS, our_own
 from tests.fits.ranges import OF_RATIOS, SHARE, factors, fitted, ratio_factors

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.evidence import CLEARLY_FASTER
 from gputopo.planner.how_many import GAIN, enough, gains, reason_of
 from gputopo.planner.request import batches, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.plan import HowMany, Plan, Unequal
+from gputopo.values.run.plan import CLEARLY_FASTER, HowMany, Plan, Unequal
 from tests import there
 from tests.matrices import SEVEN, machine_of
 from tests.prediction.test_what_if import box

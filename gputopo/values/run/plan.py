@@ -12,6 +12,9 @@ from gputopo.values.run.batches import BatchSize
 VariableUpdate = Literal["parameter_server", "replicated", "independent"]
 Evidence = Literal["measured", "rule", "predicted"]
 """What speaks for a placement: it was measured on this machine, the rule, a prediction."""
+# A prediction decides only beyond this: on machines that were left out of the fit nine of ten predicted
+# ratios of two placements are within it (`tests.fits.ranges`).
+CLEARLY_FASTER = 1.25
 AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 """A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
 
