@@ -9,11 +9,20 @@ only.
 
 from collections.abc import Callable, Mapping, Sequence
 
-pass
 import msgspec
 
 from gputopo.values.run.events import TowerMarks
 from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Cost
+
+
+class KeptStep(msgspec.Struct, frozen=True):
+    """A step's seconds, images and usable marks by tower."""
+
+    step: int
+    seconds: float
+    images: int
+    marks: Mapping[int, TowerMarks]
+
 
 # Modes of `variable_update` in which no tower waits for the others.
 ALONE = frozenset({"independent", "async"})
@@ -82,12 +91,3 @@ def _as_peer(step: KeptStep, tower: int, peers: Peers, allowance: Callable[[int,
 
 def _busy(mark: TowerMarks) -> float:
     return mark.weights_s + mark.compute_s
-
-
-class KeptStep(msgspec.Struct, frozen=True):
-    """A step's seconds, images and usable marks by tower."""
-
-    step: int
-    seconds: float
-    images: int
-    marks: Mapping[int, TowerMarks]
