@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gputopo.findings import Inspection as InspectionDocument
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, UsageError
+from gputopo.values.finding import Inspection as InspectionDocument
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.plan import Plan
@@ -43,9 +43,10 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
         return self.machine.gpus
 
     def __repr__(self) -> str:
+        from gputopo.findings import checks_made
         from gputopo.report.findings import verdict
 
-        return verdict(self.machine, self.findings)
+        return verdict(self.machine, self.findings, checks_made(self.machine))
 
     def _repr_html_(self) -> str:
         """Return the first line and the table of the GPUs, for notebooks."""
@@ -142,7 +143,7 @@ def load_runs(*paths: str | Path) -> Runs:
 
     Raises GputopoError if there are none.
     """
-    from gputopo.measurements.study import Study
+    from gputopo.values.study import Study
 
     folders = [str(Path(path).expanduser()) for path in paths]
     study = _document("report", [*folders, "--json"], Study)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for, observed_link
+from gputopo.copies.expected import links_for
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.links.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
 from gputopo.reference.expectations import (
@@ -20,12 +20,12 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_of,
     known_gpus,
+    observed_link,
 )
 from gputopo.topology.peer_access import redirected_pairs, why_off
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
-from gputopo.values.machine import Link, Machine
+from gputopo.values.machine import Gpu, Link, Machine, Pcie
 from gputopo.values.option import listed, nearest
 
 EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX 4090"'

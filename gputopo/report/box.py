@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 
-from gputopo.captures import training_table
-from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
-from gputopo.measurements.study import Study
-from gputopo.measurements.words import figure
 from gputopo.report.document import Block, Document, Section, Table
 from gputopo.report.study_models import bullets, table
 from gputopo.report.units import counted
-from gputopo.runs.history import date_in_words
+from gputopo.values.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.words import date_in_words, figure
 
 _ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
@@ -95,7 +92,7 @@ def _over_time(series: Sequence[Series], unit: str) -> Table:
 def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tuple[Block, ...]:
     from gputopo.report.pictures.charts import ChartPoint, dated_picture
     from gputopo.report.pictures.charts import ChartSeries as Curve
-    from gputopo.runs.over_time import Happening
+    from gputopo.values.run.over_time import Happening
 
     worse = {change.what: change for change in box.changes}
     several = [one for one in series if len(one.points) > 1]
@@ -129,16 +126,3 @@ def _runs(runs: Sequence[Measurement]) -> Table:
     heads = ("date", "model", "images/sec", "GPUs", "variables", "batch", "remarks", "run")
     words = ("date", "model", "GPUs", "variables", "remarks", "run")
     return table(heads, rows, words=words, shown=_ROWS)
-
-
-def study_csv(study: Study) -> str:
-    """Return the table. A run without a figure has its status and reason, and no figures."""
-    rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
-    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
-    more: dict[str, list[float | None]] = {
-        "speedup": [row.speedup if row else None for _, row, _ in runs],
-        "efficiency_percent": [row.efficiency_percent if row else None for _, row, _ in runs],
-        "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
-    }
-    text = training_table.write([one for one, _, _ in runs], more)
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

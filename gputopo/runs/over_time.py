@@ -6,10 +6,9 @@ another.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from gputopo.runs.bounded import Blocks
-from gputopo.runs.devices import batch_sizes, short_name_of
+from gputopo.runs.devices import batch_sizes
+from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import (
     Anomaly,
     CheckpointSaved,
@@ -24,6 +23,7 @@ from gputopo.values.run.events import (
     Step,
     WarmupDone,
 )
+from gputopo.values.run.over_time import Curve, Happening, OverTime
 
 _FACTS: Mapping[str, str] = {  # of a sample, and how it is written
     "graphics_mhz": "core clock, MHz",
@@ -32,31 +32,6 @@ _FACTS: Mapping[str, str] = {  # of a sample, and how it is written
     "power_w": "power, W",
 }
 _MAX_HAPPENINGS = 40
-
-
-class Curve(NamedTuple):
-    """Values over time: `label` of the device, seconds since the start of the run, the values."""
-
-    label: str
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
-
-
-class Happening(NamedTuple):
-    """What happened at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
-
-    seconds: float
-    says: str
-    is_fault: bool
-
-
-class OverTime(NamedTuple):
-    """A run over time. `paces`: images/sec of each device; `facts`: curves by fact ("core clock, MHz")."""
-
-    paces: tuple[Curve, ...]
-    facts: dict[str, tuple[Curve, ...]]
-    happenings: tuple[Happening, ...]
-    duration_s: float
 
 
 def over_time(events: Iterable[Event]) -> OverTime | None:
@@ -89,14 +64,14 @@ class _Reader:
             self._begin = event.time_s
         self._last = event.time_s
         if isinstance(event, RunStarted):
-            self._labels = [short_name_of(device) for device in event.devices]
+            self._labels = [device.short_name for device in event.devices]
             self._batches = batch_sizes(event)
             self._places = {device.device: place for place, device in enumerate(event.devices)}
             self._towers = {device.tower: self._places[device.device] for device in event.devices}
             self._steps = Blocks()
             hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
             self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
-            self._names = [short_name_of(one) for one in hosted]
+            self._names = [one.short_name for one in hosted]
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:

@@ -5,11 +5,11 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.check_with import check_command
 from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
 from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
 from gputopo.findings.rule import ELSEWHERE, place_of
+from gputopo.reference.check_with import check_command
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine, NumaNode
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
 from tests.findings.catalogue import catalogue

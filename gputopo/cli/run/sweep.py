@@ -165,7 +165,6 @@ def _run(
     from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
-    from gputopo.sweeps.course import left_s
     from gputopo.sweeps.expand import ordered
     from gputopo.values import schema
 
@@ -173,7 +172,7 @@ def _run(
 
     def on_cell(cell: "SweepCell", result: "Result", now: "Sweep") -> None:
         remember(result, folder / cell.folder, machine)
-        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=now.cool_down_s))}\n")
+        to_stderr(f"{cell_line(cell, now.cells, now.left_s)}\n")
 
     numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
     schema.write(folder / FILE, found)

@@ -3,30 +3,29 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
-from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
-from gputopo.findings.rule import (
-    Fault,
-    Rule,
-    Severity,
-    check,
-    copies_of,
-    facts_of,
-    present,
-    rule_of,
-    threshold,
-)
+from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present, rule_of, threshold
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, Sample, gpu_of, gpus_of
+from gputopo.values import grouped
+from gputopo.values.bandwidth import (
+    COLLECTIVE_NAMES,
+    COLLECTIVES,
+    NETWORK,
+    SEPARATE_RUNS,
+    Failure,
+    Sample,
+    gpu_of,
+    gpus_of,
+)
+from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
+from gputopo.values.rates import judged
 from gputopo.values.subject import MACHINE, Subject
 
 UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
@@ -92,7 +91,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     case = COPY_FAILED.cases.get(reason)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
     ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     left = list(failed)
     while left:
         counts = Counter(gpu for one in left for gpu in sorted(ends[id(one)]))
@@ -179,7 +178,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
     found = [
         sample
         for sample in copies_of(machine).samples
-        if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
+        if sample.is_large and is_unsteady(sample) and sample.kind not in NETWORK
         if sample.kind != "host_memory" or not is_busy(machine)
     ]
     if found:

@@ -8,10 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.numbers import Pair, floor_of, noise_share, pair_copies, rate
-from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
-from gputopo.copies.physics import over_nvlink as faster_than_pcie
-from gputopo.findings.compare import grouped, maxima
+from gputopo.copies.pairs import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,
@@ -29,11 +26,15 @@ from gputopo.findings.measured.links import (
     narrow_links,
     narrow_pairs,
 )
-from gputopo.findings.rule import Fault, Rule, Severity, check, copies_of, roughly, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.reference.expectations import over_nvlink as faster_than_pcie
 from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.values import grouped, maxima
+from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
+from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Hop, Machine
+from gputopo.values.rates import pair_copies
 
 PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")
 UNKNOWN_PAIR_SHARE = threshold("measured.pairs.UNKNOWN_PAIR_SHARE")
@@ -98,7 +99,7 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
-    best = maxima((gpu, rate(one)) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
+    best = maxima((gpu, one.rate) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
     for path in _AT_ONCE:
         measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
@@ -170,7 +171,7 @@ def _is_unusual(worst: SlowPair, fits: Sequence[LinkExpectation]) -> bool:
 
 
 def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
-    return {pair for pair, one in copies.items() if rate(one) < floor_of(one)}
+    return {pair for pair, one in copies.items() if one.rate < one.floor_gb_per_s}
 
 
 def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[LinkExpectation, ...]:
@@ -201,14 +202,14 @@ def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
 
 def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, rate(one), one.expected_gb_per_s)
+        SlowPair(pair, one.rate, one.expected_gb_per_s)
         for pair, one in copies.items()
         if pair in pairs and one.expected_gb_per_s
     ]
 
 
 def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
-    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    rates = {pair: sample.rate for pair, sample in copies.items()}
     out = maxima((a, gb_per_s) for (a, _), gb_per_s in rates.items())
     into = maxima((b, gb_per_s) for (_, b), gb_per_s in rates.items())
     limits = {(a, b): min(out[a], into[b]) for a, b in rates}
@@ -233,7 +234,7 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
 
 
 def _is_below(sample: Sample, limit: float) -> bool:
-    return rate(sample) * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
+    return sample.rate * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
 
 
 def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Machine) -> _NvClass | None:
@@ -251,7 +252,7 @@ def _over_nvlink(
     of: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
-    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    rates = {pair: sample.rate for pair, sample in copies.items()}
     usual = fastest(rates)
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
     behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}
@@ -276,7 +277,7 @@ def _of_gpus(
     of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     for index in ends.gpus:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})

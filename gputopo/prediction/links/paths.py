@@ -11,26 +11,26 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import observed_link
-from gputopo.copies.numbers import (
-    Pair,
-    host_copies,
-    rates,
-)
-from gputopo.copies.pair_speeds import NvLinks, PairSpeed, is_uniform, pair_speeds
-from gputopo.copies.physics import over_nvlink
+from gputopo.copies.pairs import NvLinks, is_uniform
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     Uplink,
     uplinks,
 )
-from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
+from gputopo.reference.expectations import (
+    LinkExpectation,
+    expected_link,
+    expected_of,
+    observed_link,
+    over_nvlink,
+)
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.peer_access import redirected_pairs
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.rates import PairSpeed, host_link_rates, pair_speeds
 
 # redirected: directly, but by access control through the root complex also below one switch.
 PathKind = Literal["nvlink", "direct", "redirected", "staged"]
@@ -119,7 +119,7 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
 
 def paths_of(machine: Machine) -> Paths:
     """Return the paths between all places of a machine."""
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     links = believed_links(machine)
     hosts = _hosts(machine)
     pairs = _Pairs(machine, links, hosts)
@@ -152,8 +152,8 @@ def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:
     samples = machine.bandwidth.samples if machine.bandwidth else ()
-    down = rates(host_copies(samples, "h2d", machine))
-    up = rates(host_copies(samples, "d2h", machine))
+    down = host_link_rates(samples, "h2d", machine)
+    up = host_link_rates(samples, "d2h", machine)
     hosts = {}
     for gpu in machine.gpus:
         index = gpu.index
@@ -193,7 +193,7 @@ class _Pairs:
 
     def __init__(self, machine: Machine, links: Mapping[Pair, Link], hosts: Mapping[int, HostLink]) -> None:
         self._hosts, self._links = hosts, links
-        self._gpus = {gpu.index: gpu for gpu in machine.gpus}
+        self._gpus = machine.by_index
         self._models = {
             index: row for index, gpu in self._gpus.items() if (row := expected_of(gpu)) is not None
         }

@@ -7,22 +7,25 @@ from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
-from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
-from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.words import (
-    CONFIDENCE,
-    EVEN_PERCENT,
-    MAX_MORE_S,
-    SLOW_PERCENT,
-    at_most,
-    costs,
-    percent,
-)
 from gputopo.values.run.drill import drills_of
-from gputopo.values.run.events import NETWORK, Device
+from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
+from gputopo.values.run.several_runs import Repeats
+from gputopo.values.run.verdict import (
+    CANNOT_TELL,
+    CONFIDENCE,
+    EVEN,
+    EVEN_PERCENT,
+    OUTSIDE,
+    SLOW,
+    SLOW_PERCENT,
+    SOUND,
+    Cost,
+    Hardware,
+    Verdict,
+)
+from gputopo.values.words import at_most, percent, speed
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -109,7 +112,7 @@ def title(result: Result, *, ended: bool = True) -> str:
 def _place(name: str, devices: Sequence[Device]) -> str:
     """Return the name for people of the device that holds variables; TensorFlow's numbers are its own."""
     on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
-    return next((short_name_of(device) for device in devices if device.device == name), on_host)
+    return next((device.short_name for device in devices if device.device == name), on_host)
 
 
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
@@ -122,8 +125,8 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     for first, *others in slow.values():
         if first.verdict is not None and first.verdict.cost is not None:
             is_of_host = others or first.verdict.part == NETWORK
-            name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
-            lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
+            name = f"host {first.device.host}" if is_of_host else first.device.short_name
+            lines.append((f"{_cost_words(name, first.verdict.cost)}.", ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
         lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
@@ -164,7 +167,14 @@ def run_verdict_line(verdict: Verdict) -> Span:
 
 
 MINUTES_S = 300.0  # from here on a time is in minutes
+MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
 MAX_NAMES = 8
+
+
+def _cost_words(name: str, cost: Cost) -> str:
+    """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
+    would, did = speed(cost.without), speed(cost.images_per_sec)
+    return f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec"
 
 
 def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
@@ -212,7 +222,7 @@ def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> st
 def _names(devices: Sequence[Device]) -> str:
     if len(devices) > MAX_NAMES:
         return f"{len(devices)} devices"
-    return ", ".join(short_name_of(device) for device in devices)
+    return ", ".join(device.short_name for device in devices)
 
 
 def _is_ahead(verdict: Verdict) -> bool:
@@ -225,7 +235,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(_is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{short_name_of(device)} was {percent(under)}% slower than its peers in these steps, "
+        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
         "which is not proven. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
@@ -344,7 +354,7 @@ def _columns(result: Result) -> list[Column]:
     def right(head: str, cells: Sequence[str]) -> Column:
         return Column(head, tuple(cells), "right", styles=styles)
 
-    columns = [left("device", [label_of(row.device) for row in rows])]
+    columns = [left("device", [row.device.label for row in rows])]
     if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
         columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _NAME_WIDTH))
     # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
@@ -422,7 +432,7 @@ def _cause(row: DeviceResult) -> str:
 def _name(row: DeviceResult) -> str:
     name = units.gpu_name(row.device.gpu_name)
     # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
-    is_named = row.device.gpu is None or row.device.host is not None or not is_cpu(row.device)
+    is_named = row.device.gpu is None or row.device.host is not None or not row.device.is_cpu
     index = "" if is_named else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN
 

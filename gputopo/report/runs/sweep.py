@@ -9,7 +9,6 @@ from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_models import without_empty
-from gputopo.sweeps.course import left_s
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
@@ -169,7 +168,7 @@ def _counts(found: Sweep, *, dry: bool) -> str:
     if dry:
         unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
         guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
-        took = f"about {units.seconds(left_s(found.cells, pause_s=found.cool_down_s))}{guessed}."
+        took = f"about {units.seconds(found.left_s)}{guessed}."
     else:
         took = f"{units.seconds(found.seconds)}."
         took += f" Ended by {found.ended_by}." if found.ended_by else ""

@@ -1,11 +1,13 @@
 """Documents of several runs: a screen (`gputopo.screen/1`) and a sweep (`gputopo.sweep/1`)."""
 
+from statistics import median
 from typing import Any, Literal
 
 import msgspec
 
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.verdict import Causes, Verdict
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import SLOW, Causes, Verdict
 
 Kind = Literal["alone", "independent", "together", "pair"]
 
@@ -97,6 +99,11 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[str, ...] = ()  # what is different from it, in words
     failure: str | None = None
 
+    @property
+    def is_outlier(self) -> bool:
+        """Whether it is slow, or slower than in the last screen."""
+        return self.word == SLOW or self.slower
+
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.screen/1"):
     """What was screened."""
@@ -119,6 +126,7 @@ CellState = Literal["pending", "running", "done", "failed", "refused", "left_out
 # Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
 FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
 BY_TIME = "time"  # ended by its time budget
+FALLBACK_S = 60.0  # of a cell of which nothing is known yet
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,3 +205,48 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
         if self.time_budget_s is None:
             return None
         return self.time_budget_s - (self.seconds - self.budget_from_s)
+
+    def expected_s(self, cell: SweepCell) -> float:
+        """Return the seconds that a cell will take: medians of the cells that ran.
+
+        As long as other repeats of it, else its prediction, as much longer or shorter as those of the cells
+        that ran; else as those of its model, as all, or FALLBACK_S.
+        """
+        ran = [one for one in self.cells if one.ran and one.seconds is not None]
+        ratios = [(one.seconds or 0.0) / one.predicted_s for one in ran if one.predicted_s]
+        repeats = [one for one in ran if (one.options, one.counted_s) == (cell.options, cell.counted_s)]
+        if not repeats and cell.predicted_s is not None:
+            return cell.predicted_s * (median(ratios) if ratios else 1.0)
+        of_model = [one for one in ran if one.options.get("model") == cell.options.get("model")]
+        alike = repeats or of_model or ran
+        return median(one.seconds or 0.0 for one in alike) if alike else FALLBACK_S
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that the pending cells will take, each with the pause before it."""
+        pending = [cell for cell in self.cells if cell.state in ("pending", "running")]
+        return sum(self.expected_s(cell) + self.cool_down_s for cell in pending)
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second over repeats. `deviation`: of the sample (n - 1), None of a single one."""
+
+    mean: float
+    deviation: float | None
+    lowest: float
+    highest: float
+    of: int
+
+
+class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.repeats/1"):
+    """All repeats in their order. `images_per_sec` is that of the complete ones, None if there is none.
+
+    `asked`: how many there should be. A repeat that failed is in `runs` with its failure, and in no mean.
+    """
+
+    status: str  # complete; failed or interrupted as the first repeat that did not complete
+    exit_code: int
+    asked: int
+    complete: int
+    images_per_sec: Spread | None
+    runs: tuple[Result, ...]

@@ -1,20 +1,15 @@
-"""Speed of a run: throughput by the formulas of tf_cnn_benchmarks, and sums of its steps."""
+"""The speed of a run so far, by the formulas of tf_cnn_benchmarks, and how long counting takes at most."""
 
 import math
 from statistics import median, pstdev
-from typing import Any
 
-from gputopo.runs.bounded import Blocks, Thinned
-from gputopo.runs.verdict.bounds import error_of_ratio
+from gputopo.values.run.bounded import Blocks, Thinned
 from gputopo.values.run.events import Event, Step, WarmupDone
+from gputopo.values.run.noise import MAD_TO_SIGMA, error_of_ratio
 from gputopo.values.run.result import Throughput
 
-# Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
-MAD_TO_SIGMA = 1.4826
 # Speeds that are stored for median and jitter: beyond, they are those of evenly spread steps. Ours.
 KEPT_SPEEDS = 10_000
-
-
 # Counting by a relative error: steps and seconds at least, and seconds at most until there are as many steps.
 # A verdict on two devices needs 11 steps, the host is sampled once a second, and noise that lasts for a
 # second does not show in less. Nobody waits longer than a minute for 12 steps. Ours.
@@ -122,57 +117,3 @@ class RunningThroughput:
             median=median(self._speeds.items),
             total=total,
         )
-
-
-# Steps whose marks are stored for the medians of the devices: the median of so many has a fortieth of the
-# noise of one. With marks of 16 towers they take 7 MB. Ours.
-KEPT_STEPS = 2000
-
-
-class CountedSteps:
-    """First and last step after the warm-up, some to take medians of, and how long they waited for input.
-
-    `lost_loss`: the first step, warm-up included, whose loss is no number.
-    """
-
-    def __init__(self) -> None:
-        self.first: Step | None = None
-        self.last: Step | None = None
-        self.lost_loss: Step | None = None
-        self.in_warmup = 0
-        self._kept: Thinned[Step] = Thinned(KEPT_STEPS)
-        self._measured_s = self._waited_s = 0.0  # of steps whose waiting for the input is known
-
-    def add(self, step: Step) -> None:
-        """Add the next step of the run."""
-        if step.loss is None:
-            self.lost_loss = self.lost_loss or step
-        if step.warmup:
-            self.in_warmup += 1
-            return
-        self.first = self.first or step
-        self.last = step
-        if step.waited_s is not None:
-            self._measured_s += step.seconds
-            self._waited_s += step.waited_s
-        self._kept.add(step)
-
-    @property
-    def kept(self) -> list[Step]:
-        """Return all counted steps of a short run, evenly spread ones of a long one; always the first."""
-        return self._kept.items
-
-    def fields(self) -> dict[str, Any]:
-        """Return those fields of `gputopo.values.run.result.Result` that follow from these steps alone."""
-        first, last = self.first, self.last
-        return {
-            "input_waited_share": self._waited_share(),
-            "first_loss": first.loss if first else None,
-            "last_loss": last.loss if last else None,
-            "last_top1": last.top1 if last else None,
-            "last_top5": last.top5 if last else None,
-        }
-
-    def _waited_share(self) -> float | None:
-        """Return the share of the steps' time, 0 to 1, in which the devices waited for the input."""
-        return min(max(self._waited_s / self._measured_s, 0.0), 1.0) if self._measured_s > 0 else None

@@ -1,0 +1,185 @@
+"""Pairs of GPUs as measured: their NVLinks, and GPUs that explain slow pairs."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import ceil
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from gputopo.reference.expectations import (
+    GpuExpectation,
+    NvLinkExpectation,
+    expected_gpu,
+    expected_nvlink,
+    pcie_max,
+)
+from gputopo.values.bandwidth import Bandwidth, Pair, Sample
+from gputopo.values.machine import Machine
+from gputopo.values.rates import pair_copies
+
+# The rate of the fastest copies of several that should be the same: one in ten may be faster, so that a
+# single high number does not count. Ours.
+FASTEST_SHARE = 0.9
+
+
+class PairNvLinks(NamedTuple):
+    """How many NVLinks connect two GPUs, their reference data, and how the number is known.
+
+    `by`: "source" that reports it, "model" whose pairs all have it, or "rate" of the pair.
+    """
+
+    links: int
+    row: NvLinkExpectation
+    by: Literal["source", "model", "rate"]
+
+
+def fastest(rates: Mapping[Pair, float]) -> float:
+    """Return the rate that nine of ten copies do not exceed."""
+    ordered = sorted(rates.values())
+    return ordered[ceil(FASTEST_SHARE * len(ordered)) - 1]
+
+
+def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
+    """Return the direct copies of each pair, and how they are named: each alone, if there are any.
+
+    Else both directions at once, as their sum or as one direction beside the other; else copies by kernels.
+    """
+    if alone := pair_copies(samples, "p2p_direct"):
+        return alone, "direct"
+    if both := pair_copies(samples, "bidirectional", "direct"):
+        return both, "direct bidirectional"
+    beside = (msgspec.structs.replace(one, group=None) for one in samples if one.with_reverse)
+    if found := pair_copies(beside, "p2p_direct"):
+        return found, "direct bidirectional"
+    by_kernels = (msgspec.structs.replace(one, method=None) for one in samples if not one.is_by_copy_engine)
+    return pair_copies(by_kernels, "p2p_direct"), "direct kernel"
+
+
+def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
+    """Return the rates of direct copies in one direction: half of both at once where only those are known."""
+    copies, _ = direct_copies(samples)
+    found = {pair: one.rate / (2 if one.kind == "bidirectional" else 1) for pair, one in copies.items()}
+    return {(b, a): one for (a, b), one in found.items()} | found
+
+
+class NvLinks:
+    """The NVLinks of all pairs of a machine, as reported or as its direct copies show them."""
+
+    def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
+        self._machine = machine
+        self._gpus = machine.by_index
+        self._models = {
+            index: row
+            for index, gpu in self._gpus.items()
+            if (row := expected_gpu(gpu.name, gpu.pci_device_id)) is not None and not gpu.mig.mode
+        }
+        self._rates = direct_rates(bandwidth.samples)
+        self._by_model: dict[str, dict[Pair, float]] = {}
+        for (a, b), one in self._rates.items():
+            if a in self._models and self._models[a] == self._models.get(b):
+                self._by_model.setdefault(self._models[a].name, {})[a, b] = one
+
+    def between(self, a: int, b: int) -> PairNvLinks | None:
+        """Return the NVLinks of a pair; None where it has none, or nothing shows how many."""
+        link = self._machine.link(a, b)
+        count = link.nvlinks if link is not None else None
+        row = self.reference(a, b)
+        if row is None or count == 0:
+            return None
+        if count is not None:
+            return PairNvLinks(count, row, "source")
+        model = self._models.get(a)
+        if model is None or model != self._models.get(b) or (a, b) not in self._rates:
+            return None
+        measured = max(self._rates[a, b], self._rates.get((b, a), 0.0))
+        if is_uniform(model):
+            total = model.nvlinks or 0
+            peers = sum(one == model for one in self._models.values()) - 1
+            counts = [one for one in model.pair_nvlinks if one == total or one * peers <= total]
+            links = _min_links(counts, max(measured, fastest(self._by_model[model.name])), row)
+            return PairNvLinks(links, row, "model") if links else None
+        if measured <= pcie_max(self._gpus[a]):
+            return None
+        links = _min_links(model.pair_nvlinks, measured, row)
+        return PairNvLinks(links, row, "rate") if links else None
+
+    def reference(self, a: int, b: int) -> NvLinkExpectation | None:
+        """Return the row of the NVLink version that both have."""
+        rows = [self._models[index] for index in (a, b) if index in self._models]
+        versions = {
+            port.version
+            for index in (a, b)
+            for port in (self._gpus[index].nvlinks if index in self._gpus else None) or ()
+            if port.version
+        } or {row.nvlink_generation for row in rows if row.nvlink_generation}
+        chips = {row.chip for row in rows}
+        if len(versions) != 1:
+            return None
+        return expected_nvlink(versions.pop(), chips.pop() if len(chips) == 1 else None)
+
+
+def is_hybrid(model: GpuExpectation) -> bool:
+    """Return whether pairs of a module have one NVLink or several or none: eight P100 or V100, or in POWER.
+
+    There the path through the CPUs may be faster than PCIe too: 20 to 29 GB/s (IBM S822LC and AC922).
+    """
+    return model.is_module and not is_uniform(model)
+
+
+def is_uniform(model: GpuExpectation) -> bool:
+    """Return whether all pairs have the same number of NVLinks: by switches, or four modules in a full mesh.
+
+    Others (eight P100 or V100) have one or two, or none, and cards have none without a bridge.
+    """
+    return model.is_module and model.nvlinks in model.pair_nvlinks
+
+
+def _min_links(counts: Iterable[int], gb_per_s: float, row: NvLinkExpectation) -> int | None:
+    """Return the lowest number of NVLinks of a sound machine that carries a rate."""
+    return next((one for one in counts if gb_per_s <= one * row.link_gb_per_s), None)
+
+
+# A GPU explains its slow copies in one direction where more than half of those with its peers are slow, and
+# at least two: with fewer, the pair may be slow. Ours.
+MIN_PARTNERS = 2
+SLOW_SHARE = 0.5
+
+
+class SlowEnds(NamedTuple):
+    """GPUs that are slow as source or as destination, each with its slow copies, and the other slow pairs."""
+
+    out: dict[int, list[Pair]]
+    into: dict[int, list[Pair]]
+    pairs: list[Pair]
+
+    @property
+    def gpus(self) -> list[int]:
+        """Return the GPUs that are slow in one direction or both."""
+        return sorted({*self.out, *self.into})
+
+
+def slow_ends(slow: Collection[Pair], measured: Collection[Pair]) -> SlowEnds:
+    """Return the fewest GPUs that explain the slow ones among measured copies (source, destination).
+
+    The end with the largest share of slow copies explains them first; the others are judged by the rest.
+    """
+    found = SlowEnds({}, {}, [])
+    rest, left = set(measured), set(slow)
+    while left:
+        ends = {(side, gpu) for pair in left for side, gpu in enumerate(pair)}
+        side, gpu = max(sorted(ends), key=lambda end: _share(left, rest, end))
+        if _share(left, rest, (side, gpu)) <= SLOW_SHARE:
+            break
+        (found.into if side else found.out)[gpu] = sorted(pair for pair in left if pair[side] == gpu)
+        rest = {pair for pair in rest if pair[side] != gpu}
+        left &= rest
+    found.pairs.extend(sorted(left))
+    return found
+
+
+def _share(slow: Collection[Pair], measured: Collection[Pair], end: tuple[int, int]) -> float:
+    """Return the share of slow copies among those out of (0) or into (1) a GPU; 0 where one alone is slow."""
+    side, gpu = end
+    of_end = [pair for pair in measured if pair[side] == gpu]
+    count = sum(pair in slow for pair in of_end)
+    return count / len(of_end) if count >= MIN_PARTNERS else 0.0
