@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.runs.devices import short_name_of
 from gputopo.values.errors import ExitCode
 from gputopo.values.install import install_tensorflow
 from gputopo.values.run.batches import batch_words
@@ -167,7 +166,7 @@ def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
     """Return what the GPUs did in a sample; empty without one. `devices`: of the run."""
     if sample is None:
         return ""
-    names = {(one.rank, one.gpu): short_name_of(one) for one in devices if one.host is not None}
+    names = {(one.rank, one.gpu): one.short_name for one in devices if one.host is not None}
     said = []
     for gpu in sample.gpus:
         words = [names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}")]

@@ -31,9 +31,9 @@ from gputopo.measurements.ratios import (
     scalings_of,
 )
 from gputopo.reference.expectations import expected_gpu
-from gputopo.runs.verdict.bounds import students_t
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement, Predicted
+from gputopo.values.run.noise import students_t
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):

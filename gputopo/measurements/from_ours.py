@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.runs.devices import place_name
 from gputopo.sweeps.matrix import MADE
 from gputopo.values.run.drill import labels
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import Device, place_name
 from gputopo.values.run.job import Job, JobData
 from gputopo.values.run.measurement import (
     BUSY,

@@ -14,19 +14,15 @@ the noise ends that one's runs. All end where one is left, where lead + noise is
 left, or where the time does not suffice for the next run.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from statistics import median, stdev
+from statistics import median
 
 from gputopo.runs.repeats import TimeBudget
-from gputopo.runs.speed import MAD_TO_SIGMA
+from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 
 SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
-FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
-# Student's t, 97.5 %, for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
@@ -93,19 +89,3 @@ class Race:
         elif all(sum(leads[one]) < SAME for one in self.racing if one != leader):
             self.settled = "same"
         return self.settled != "stopped"
-
-
-def lead(faster: Sequence[TimedRun], slower: Sequence[TimedRun]) -> tuple[float, float]:
-    """Return by how much one is faster, as a logarithm, and the noise of that; infinite for one round."""
-    pairs = list(zip(faster, slower, strict=False))
-    ratios = [math.log(a.images_per_sec / b.images_per_sec) for a, b in pairs]
-    middle, rounds = median(ratios), len(ratios)
-    if rounds < 2:
-        return middle, math.inf
-    if rounds < FOR_MAD:
-        deviation = stdev(ratios)
-    else:
-        deviation = MAD_TO_SIGMA * median(abs(ratio - middle) for ratio in ratios)
-    within = median(math.hypot(a.noise, b.noise) for a, b in pairs)
-    t = _T[min(rounds - 1, len(_T)) - 1]
-    return middle, t * max(deviation, within) / math.sqrt(rounds)

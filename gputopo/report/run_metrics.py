@@ -1,8 +1,6 @@
 """The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
 from gputopo.report.prometheus import MIB, Exposition, Label
-from gputopo.runs.devices import place_name
-from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.events import (
     Anomaly,
     Device,
@@ -17,7 +15,9 @@ from gputopo.values.run.events import (
     Sample,
     Standing,
     Step,
+    place_name,
 )
+from gputopo.values.run.speed import RunningThroughput
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 
 _MHZ, _MB = 1e6, 1e6  # Hz, bytes

@@ -23,7 +23,6 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, name_of
 from gputopo.runs.past_runs import why_unpredicted
 from gputopo.runs.ran import what_ran
 from gputopo.runs.verdict.words import EVEN_PERCENT
@@ -150,8 +149,8 @@ def _resource(
     if part == "compute":
         others = [row.compute_ms or 0.0 for row in devices if row != slowest]
         alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others)
-        nouns = "CPU devices" if is_cpu(slowest.device) else "GPUs"
-        return name_of(slowest.device) if alone or not others else f"all {len(devices)} {nouns}"
+        nouns = "CPU devices" if slowest.device.is_cpu else "GPUs"
+        return slowest.device.name if alone or not others else f"all {len(devices)} {nouns}"
     if choice.exposed_ms.get("network", 0.0) >= max(choice.exposed_ms.values(), default=0.0) > 0:
         return choice.links.get("network", "the network")
     if part == "weights":

@@ -1,6 +1,5 @@
 """The devices of a run: names, groups, and their rows of the final table."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, median_low
 from typing import Any
@@ -22,70 +21,13 @@ from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import Screen
 from gputopo.values.run.verdict import Verdict
 
-# A device of one of several hosts, as TensorFlow names it.
-_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
-
 
 def kind_of(device: Device) -> str:
     """Return what a device is compared with: "CPU", or the GPU's name.
 
     A CPU device that stands for a GPU in a rehearsal is a CPU device.
     """
-    return "CPU" if is_cpu(device) else f"GPU {device.gpu_name or 'of unknown name'}"
-
-
-def place_name(place: str, devices: Iterable[Device]) -> str:
-    """Return the name of a place that TensorFlow names: "n2 GPU 3", "n2 CPU 0"; on a single host as it is.
-
-    `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
-    """
-    found = _HOSTED.fullmatch(place)
-    return place if found is None else _name(found, devices)
-
-
-def with_names(text: str, devices: Iterable[Device]) -> str:
-    """Return a text, such as an error of TensorFlow's, in which devices of several hosts have their names."""
-    known = tuple(devices)
-    return _HOSTED.sub(lambda found: _name(found, known), text)
-
-
-def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
-    rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
-    own = [device for device in devices if device.rank == rank and device.host is not None]
-    if not own:
-        return found[0]
-    for device in own:
-        ends = device.device.upper().endswith(f"{kind}:{number}")
-        if ends and kind == "GPU" and device.gpu is not None:
-            return f"{device.host} {kind} {device.gpu}"
-    return f"{own[0].host} {kind} {number}"
-
-
-def label_of(device: Device) -> str:
-    """Return what a device is called in tables and bars: "GPU 3", "CPU 1"; of several hosts "n2 GPU 3"."""
-    if device.host is not None:
-        return place_name(device.device, (device,))
-    return f"CPU {device.tower}" if is_cpu(device) else short_name_of(device)
-
-
-def name_of(device: Device) -> str:
-    """Return a device's name for people: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "CPU device 1"."""
-    known = device.gpu_name and not is_cpu(device)
-    return f"{short_name_of(device)} ({device.gpu_name})" if known else short_name_of(device)
-
-
-def short_name_of(device: Device) -> str:
-    """Return "GPU 3", or "CPU device 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
-    if device.host is not None:
-        return label_of(device)
-    if is_cpu(device):
-        return f"CPU device {device.tower}"
-    return f"device {device.tower}" if device.gpu is None else f"GPU {device.gpu}"
-
-
-def is_cpu(device: Device) -> bool:
-    """Whether the device is a CPU device, also where it stands for a GPU."""
-    return "CPU" in device.device.upper()
+    return "CPU" if device.is_cpu else f"GPU {device.gpu_name or 'of unknown name'}"
 
 
 def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:

@@ -11,9 +11,10 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.speed import MAD_TO_SIGMA, RunningThroughput
 from gputopo.values.run.events import Step
+from gputopo.values.run.noise import MAD_TO_SIGMA
 from gputopo.values.run.result import SpeedChange
+from gputopo.values.run.speed import RunningThroughput
 
 # A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2%. Ours.
 LEVEL_SHARE = 0.05

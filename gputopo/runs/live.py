@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from gputopo.runs.devices import short_name_of
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.runs.verdict.words import at_most
@@ -136,7 +135,7 @@ class Reports:
             since = f" since about step {now.to_step + 1:,}" if now.to_step is not None else ""
             even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)}%"
             device = found.device_of(now)
-            name = f"device {tower}" if device is None else short_name_of(device)
+            name = f"device {tower}" if device is None else device.short_name
             says = f"{name} is even with its peers again{since}{even}"
             yield _over(found, now, known[0], says, time_s)
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.runs.bounded import Blocks
-from gputopo.runs.devices import batch_sizes, short_name_of
+from gputopo.runs.devices import batch_sizes
+from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import (
     Anomaly,
     CheckpointSaved,
@@ -91,14 +91,14 @@ class _Reader:
         if isinstance(event, Restarted) and event.fewer is not None:
             self._towers = {device.tower: self._places[device.device] for device in event.fewer.devices}
         if isinstance(event, RunStarted):
-            self._labels = [short_name_of(device) for device in event.devices]
+            self._labels = [device.short_name for device in event.devices]
             self._batches = batch_sizes(event)
             self._places = {device.device: place for place, device in enumerate(event.devices)}
             self._towers = {device.tower: self._places[device.device] for device in event.devices}
             self._steps = Blocks()
             hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
             self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
-            self._names = [short_name_of(one) for one in hosted]
+            self._names = [one.short_name for one in hosted]
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:

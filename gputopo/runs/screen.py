@@ -10,7 +10,7 @@ further rounds, each only as a whole. A run is begun only where one as long as t
 time.
 
 A device alone is compared with the middle one of the others of its kind, round by round (see
-`gputopo.planner.autotune.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
+`gputopo.values.run.noise.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
 
     slow         the lower bound of the difference is above SLOW_PERCENT
     even         its upper bound is not above EVEN_PERCENT
@@ -27,12 +27,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.planner.autotune import lead
 from gputopo.runs.verdict import sampled
-from gputopo.runs.verdict.bounds import students_t
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.words import CONFIDENCE, EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
+from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.runs.bounded import Thinned
 from gputopo.runs.devices import batch_sizes, device_results
 from gputopo.runs.first_part import SteadySpeed
 from gputopo.runs.hardware import HostRecords
 from gputopo.runs.ran import what_ran
-from gputopo.runs.speed import CountedSteps, RunningThroughput
+from gputopo.runs.speed import CountedSteps
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.sampled import (
@@ -28,6 +27,7 @@ from gputopo.runs.verdict.sampled import (
     THROTTLED_THERMAL,
     OneMachine,
 )
+from gputopo.values.run.bounded import Thinned
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import (
     Anomaly,
@@ -55,6 +55,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.job import PROGRAM, job_of
 from gputopo.values.run.result import Result
+from gputopo.values.run.speed import RunningThroughput
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed

@@ -21,7 +21,7 @@ import msgspec
 from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.probes.processes import kill_group, tethered
-from gputopo.runs.devices import batch_sizes, short_name_of
+from gputopo.runs.devices import batch_sizes
 from gputopo.values.run.batches import stored_batches
 from gputopo.values.run.events import (
     Anomaly,
@@ -186,7 +186,7 @@ class SampleScalars:
                 self._folder = Path(folder) if isinstance(folder, str) else None
                 self._towers = _towers(event.devices, batch_sizes(event))
                 self._names = {
-                    (one.rank, one.gpu): _IN_A_PATH.sub("_", short_name_of(one).lower())
+                    (one.rank, one.gpu): _IN_A_PATH.sub("_", one.short_name.lower())
                     for one in event.devices
                     if one.gpu is not None
                 }

@@ -24,12 +24,12 @@ import msgspec
 from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.runs.bounded import WrittenSamples
 from gputopo.runs.history import fingerprint
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
 from gputopo.values.machine import Machine
+from gputopo.values.run.bounded import WrittenSamples
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result

@@ -33,7 +33,6 @@ from gputopo.launch.supervise.worker_process import (
     WorkerOutput,
     WorkerProcess,
 )
-from gputopo.runs.devices import with_names
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
     SERVING,
@@ -44,6 +43,7 @@ from gputopo.values.run.events import (
     RankFailed,
     Sample,
     Silent,
+    with_names,
 )
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity

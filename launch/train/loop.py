@@ -12,7 +12,6 @@ import numpy as np
 from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
-from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import (
     LossNotFinite,
@@ -22,6 +21,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.speed import RunningThroughput, time_left_s
 
 MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time: of 1 ms they take a second
 LOOKS = 10  # the error of the speed is looked at again after a tenth more steps, as a look may take ms

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, trial_of
 from gputopo.probes.run_watch import RunWatch
-from gputopo.runs.verdict.bounds import students_t
+from gputopo.values.run.noise import students_t
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.launch.specs import cpu_spec, plan_for

@@ -2,26 +2,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.devices import label_of, name_of, place_name, short_name_of, with_names
-from gputopo.values.run.events import Device
+from gputopo.values.run.events import Device, place_name, with_names
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 
 
 def test_a_device_of_a_single_host_is_called_as_ever() -> None:
     gpu, cpu = gpu_devices(2, "GTX 1070")[1], cpu_devices(2)[1]
-    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == ("GPU 1", "GPU 1", "GPU 1 (GTX 1070)")
-    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("CPU 1", "CPU device 1", "CPU device 1")
+    assert (gpu.label, gpu.short_name, gpu.name) == ("GPU 1", "GPU 1", "GPU 1 (GTX 1070)")
+    assert (cpu.label, cpu.short_name, cpu.name) == ("CPU 1", "CPU device 1", "CPU device 1")
 
 
 def test_a_device_of_several_hosts_is_called_by_its_host_and_its_number_there() -> None:
     gpu, cpu = on_hosts(gpu_devices(2, "GTX 1070"), cpu_devices(1))[1:]
-    assert (label_of(gpu), short_name_of(gpu), name_of(gpu)) == (*["n1 GPU 1"] * 2, "n1 GPU 1 (GTX 1070)")
-    assert (label_of(cpu), short_name_of(cpu), name_of(cpu)) == ("n2 CPU 0",) * 3
+    assert (gpu.label, gpu.short_name, gpu.name) == (*["n1 GPU 1"] * 2, "n1 GPU 1 (GTX 1070)")
+    assert (cpu.label, cpu.short_name, cpu.name) == ("n2 CPU 0",) * 3
 
 
 def test_a_gpu_has_the_number_of_its_machine_not_that_of_tensorflow() -> None:
     device = Device(tower=5, device="/job:worker/task:2/device:GPU:1", rank=2, host="n3", gpu=6)
-    assert short_name_of(device) == "n3 GPU 6"
+    assert device.short_name == "n3 GPU 6"
     assert place_name("/job:worker/replica:0/task:2/device:CPU:0", [device]) == "n3 CPU 0"
 
 

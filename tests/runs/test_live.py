@@ -2,10 +2,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.runs.bounded import RECENT_STEPS
 from gputopo.runs.live import EVERY_S, MAX_SHARE, RecentSteps, Reports
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
+from gputopo.values.run.bounded import RECENT_STEPS
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from tests.invented_runs import BEGAN_S

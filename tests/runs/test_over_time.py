@@ -2,8 +2,8 @@
 
 import pytest
 
-from gputopo.runs.bounded import CAPACITY
 from gputopo.runs.over_time import OverTime, over_time
+from gputopo.values.run.bounded import CAPACITY
 from gputopo.values.run.events import Anomaly, Device, Event, GpuSample, RunStarted, Sample, Step, TowerMarks
 from tests import there
 

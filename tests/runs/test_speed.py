@@ -6,15 +6,9 @@ from statistics import fmean, median, pstdev
 import msgspec
 import pytest
 
-from gputopo.runs.speed import (
-    KEPT_STEPS,
-    LONGEST_S,
-    MIN_COUNTED,
-    CountedSteps,
-    RunningThroughput,
-    time_left_s,
-)
+from gputopo.runs.speed import KEPT_STEPS, CountedSteps
 from gputopo.values.run.events import Step, WarmupDone
+from gputopo.values.run.speed import LONGEST_S, MIN_COUNTED, RunningThroughput, time_left_s
 from tests import there
 from tests.invented_runs import BEGAN_S, InventedRun, Noise, cpu_devices, step, stream
 

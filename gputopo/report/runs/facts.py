@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
-from gputopo.runs.devices import place_name, short_name_of
 from gputopo.runs.ran import OWN_TRAINER
 from gputopo.values.run.batches import as_typed, plain
+from gputopo.values.run.events import place_name
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
@@ -110,7 +110,7 @@ def _missing(result: Result) -> Iterator[RunFact]:
 def _gpu_names(rows: Sequence[DeviceResult]) -> str:
     """Return "GPU 1, 3"; of several hosts "n2 GPU 1, n2 GPU 3"."""
     if any(row.device.host is not None for row in rows):
-        return ", ".join(short_name_of(row.device) for row in rows)
+        return ", ".join(row.device.short_name for row in rows)
     return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import NOT_RELIABLE, RunState, news
-from gputopo.runs.devices import label_of
 from gputopo.values.run.events import Event, RunStarted
 
 _GAP = "  "
@@ -38,7 +37,7 @@ class Display:
         if verdict := state.verdict_words():
             yield _cut(Text(f"verdict: {verdict}", ANOMALY_STYLE if state.is_slow else ""))
         paces = state.paces()
-        labels = ["steps", *(label_of(device) for device, _ in paces)]
+        labels = ["steps", *(device.label for device, _ in paces)]
         bar_width = min(30, max(8, width // 4))
         room = width - max(map(len, labels)) - bar_width - len(_GAP)
         bars = Table.grid(padding=(0, 1, 0, 0))
@@ -55,7 +54,7 @@ class Display:
         for device, pace in paces:
             bar = ProgressBar(total=1.0, completed=pace, width=bar_width)
             share = f"{100 * pace:.0f}%" + (" of the best" if width >= 100 else "")
-            bars.add_row(Text(label_of(device)), bar, Text(_fitting([share, *state.sensors(device)], room)))
+            bars.add_row(Text(device.label), bar, Text(_fitting([share, *state.sensors(device)], room)))
         yield bars
 
 

@@ -7,7 +7,6 @@ from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
-from gputopo.runs.devices import is_cpu, label_of, place_name, short_name_of
 from gputopo.runs.repeats import Repeats
 from gputopo.runs.verdict.words import (
     CONFIDENCE,
@@ -19,7 +18,7 @@ from gputopo.runs.verdict.words import (
     percent,
 )
 from gputopo.values.run.drill import drills_of
-from gputopo.values.run.events import NETWORK, Device
+from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
@@ -109,7 +108,7 @@ def title(result: Result, *, ended: bool = True) -> str:
 def _place(name: str, devices: Sequence[Device]) -> str:
     """Return the name for people of the device that holds variables; TensorFlow's numbers are its own."""
     on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
-    return next((short_name_of(device) for device in devices if device.device == name), on_host)
+    return next((device.short_name for device in devices if device.device == name), on_host)
 
 
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
@@ -122,7 +121,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     for first, *others in slow.values():
         if first.verdict is not None and first.verdict.cost is not None:
             is_of_host = others or first.verdict.part == NETWORK
-            name = f"host {first.device.host}" if is_of_host else short_name_of(first.device)
+            name = f"host {first.device.host}" if is_of_host else first.device.short_name
             lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
@@ -212,7 +211,7 @@ def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> st
 def _names(devices: Sequence[Device]) -> str:
     if len(devices) > MAX_NAMES:
         return f"{len(devices)} devices"
-    return ", ".join(short_name_of(device) for device in devices)
+    return ", ".join(device.short_name for device in devices)
 
 
 def _is_ahead(verdict: Verdict) -> bool:
@@ -225,7 +224,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(_is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{short_name_of(device)} was {percent(under)}% slower than its peers in these steps, "
+        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
         "which is not proven. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
@@ -344,7 +343,7 @@ def _columns(result: Result) -> list[Column]:
     def right(head: str, cells: Sequence[str]) -> Column:
         return Column(head, tuple(cells), "right", styles=styles)
 
-    columns = [left("device", [label_of(row.device) for row in rows])]
+    columns = [left("device", [row.device.label for row in rows])]
     if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
         columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _NAME_WIDTH))
     # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
@@ -422,7 +421,7 @@ def _cause(row: DeviceResult) -> str:
 def _name(row: DeviceResult) -> str:
     name = units.gpu_name(row.device.gpu_name)
     # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
-    is_named = row.device.gpu is None or row.device.host is not None or not is_cpu(row.device)
+    is_named = row.device.gpu is None or row.device.host is not None or not row.device.is_cpu
     index = "" if is_named else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN
 

@@ -10,8 +10,6 @@ import msgspec
 
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
-from gputopo.runs.devices import is_cpu, label_of, short_name_of
-from gputopo.runs.speed import RunningThroughput, time_left_s
 from gputopo.runs.verdict.hosts import host_name, whole_hosts
 from gputopo.runs.verdict.sampled import HostLoads
 from gputopo.runs.verdict.words import EVEN_PERCENT, at_most, percent
@@ -48,6 +46,7 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.speed import RunningThroughput, time_left_s
 from gputopo.values.run.verdict import EVEN, SLOW
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
@@ -166,7 +165,7 @@ class RunState:
         under = 100 * (1 - pace)
         if under <= EVEN_PERCENT:
             return None
-        return f"{label_of(device)} looks {percent(under)}% slower; this is not proven so far"
+        return f"{device.label} looks {percent(under)}% slower; this is not proven so far"
 
     @property
     def busy(self) -> str | None:
@@ -352,12 +351,14 @@ class RunState:
 
 def share_cores(devices: Sequence[Device]) -> bool:
     """Whether several of these are CPU devices of one host, which compute on the same cores."""
-    return all(map(is_cpu, devices)) and len({device.rank for device in devices}) < len(devices)
+    return all(device.is_cpu for device in devices) and len({device.rank for device in devices}) < len(
+        devices
+    )
 
 
 def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:
     """Yield each slow device, or a host that is slow as a whole, by how much and why."""
-    names: dict[int, str | None] = {device.tower: short_name_of(device) for device in devices}
+    names: dict[int, str | None] = {device.tower: device.short_name for device in devices}
     whole = whole_hosts(devices, {one.tower: one.cause for one in slow})
     for own in whole.values():
         names |= dict.fromkeys((device.tower for device in own), None)
@@ -401,7 +402,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case Traced():
             return f"traced {steps_words(event.steps)}: {event.path}"
         case LossNotFinite():
-            names = {one.tower: short_name_of(one) for one in devices}
+            names = {one.tower: one.short_name for one in devices}
             towers = ", ".join(names.get(tower, f"device {tower}") for tower in event.towers)
             since = f"from step {event.step} on" if event.step > 0 else "from the warm-up on"
             return f"the loss is {event.value} {since} ({towers})"

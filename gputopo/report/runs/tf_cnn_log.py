@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 
 from gputopo.report import units
-from gputopo.runs.devices import label_of
-from gputopo.runs.speed import RunningThroughput
 from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import (
     Evaluated,
@@ -24,6 +22,7 @@ from gputopo.values.run.events import (
     Step,
     WarmupDone,
 )
+from gputopo.values.run.speed import RunningThroughput
 from gputopo.workload import workloads as workload
 
 DISPLAY_EVERY = 10  # the default of its --display_every
@@ -110,7 +109,7 @@ class TfCnnLog:
 def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
     several, made = started.devices if started else (), _part(spec, "data").get("folder") is None
-    devices = [one.device.lower() if one.host is None else label_of(one) for one in several]
+    devices = [one.device.lower() if one.host is None else one.label for one in several]
     known = {**(started.versions if started else {}), **versions}
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),

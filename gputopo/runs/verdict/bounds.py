@@ -15,34 +15,16 @@ the others leave.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise
-from operator import mul
-from statistics import NormalDist, correlation, fmean, median
-from typing import NamedTuple
+from statistics import correlation, fmean, median
 
 import msgspec
 
-# Batches of a series at most. Not measured; chosen because Student's t of 60 is within 10% of the normal
-# distribution at the chances of verdicts, and longer batches show noise that lasts for longer.
-MAX_BATCHES = 60
+from gputopo.values.run.noise import Error, error_of, students_t
+
 # In the typical step, a value beyond so many deviations from the median counts as just there. By simulation:
 # bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.
 OUTLIER = 2.0
 MIN_AWAY = 0.03  # but not a value that is closer. Not measured; chosen because 3% is what is called slow.
-# Student's t of correlated values has so many degrees of freedom at least. Not measured; chosen because the
-# bounds of fewer are so wide that they say nothing.
-MIN_FREEDOM = 2.0
-NO_NOISE = 1e-18  # variance of equal values that were computed
-
-
-class Error(NamedTuple):
-    """Standard error of a mean. `effective`: independent values that weigh as much.
-
-    `freedom`: degrees of freedom of its `size`, for Student's t.
-    """
-
-    size: float
-    effective: float
-    freedom: float
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,50 +78,6 @@ def _interval(middle: float, error: Error, chance: float) -> Interval:
     return Interval(low=middle - width, middle=middle, high=middle + width, effective=error.effective)
 
 
-def error_of(values: Sequence[float], lines: int = 1) -> Error:
-    """Return the standard error of the mean of `values`, two at least, in the order of their steps.
-
-    `lines`: 2 if their slope was taken away, else 1.
-    """
-    count = len(values)
-    batches = min(count, MAX_BATCHES)
-    starts = [count * batch // batches for batch in range(batches + 1)]
-    means = values if batches == count else [fmean(values[begin:end]) for begin, end in pairwise(starts)]
-    squares, alike = _alike(means)
-    if squares <= NO_NOISE * batches:
-        return Error(size=0.0, effective=count, freedom=batches - 1)
-    # Around their own mean, or line, values look less alike than they are (M. G. Kendall, Note on bias in the
-    # estimation of autocorrelation, Biometrika 41, 1954; around a line by twice as much).
-    alike = min(max(alike + (lines + (2 + lines) * alike) / batches, 0.0), 1 - 1 / batches)
-    effective = batches * (1 - alike) / (1 + alike)
-    size = math.sqrt(squares / (batches - 1) / effective)
-    return Error(
-        size=size,
-        effective=min(count, _alike(values)[0] / (count - 1) / size**2),
-        freedom=max(effective - 1, min(batches - 1, MIN_FREEDOM)),
-    )
-
-
-def error_of_ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the standard error of the ratio of two sums, as a share of it; 0 of fewer than two values.
-
-    Twice as much is passed in 5 % of cases, also where the values are few: by Student's t.
-    """
-    if len(values) < 2 or sum(others) <= 0 or sum(values) <= 0:
-        return 0.0
-    ratio = sum(values) / sum(others)
-    error = error_of([value - ratio * other for value, other in zip(values, others, strict=True)])
-    return error.size / fmean(values) * students_t(error.freedom, 0.025) / 2
-
-
-def _alike(values: Sequence[float]) -> tuple[float, float]:
-    """Return the sum of squared deviations from the mean, and the correlation of neighbours."""
-    mean = fmean(values)
-    centred = [value - mean for value in values]
-    squares = sum(map(mul, centred, centred))
-    return squares, sum(map(mul, centred, centred[1:])) / squares if squares > 0 else 0.0
-
-
 def without_outliers(values: Sequence[float]) -> list[float]:
     """Return the values with those beyond `OUTLIER` deviations from the median brought there."""
     if not values:
@@ -147,16 +85,6 @@ def without_outliers(values: Sequence[float]) -> list[float]:
     level = median(values)
     limit = max(MIN_AWAY, OUTLIER * _DEVIATION * median(abs(value - level) for value in values))
     return [min(max(value, level - limit), level + limit) for value in values]
-
-
-def students_t(freedom: float, chance: float) -> float:
-    """Return what Student's t is above with this chance, at most 0.5; `freedom` need not be whole.
-
-    By D. L. Wallace, Bounds on normal approximations, Annals of Mathematical Statistics 30(4), 1959.
-    """
-    normal = -NormalDist().inv_cdf(chance)
-    scaled = normal * (8 * freedom + 3) / (8 * freedom + 1)
-    return math.sqrt(freedom * math.expm1(scaled**2 / freedom))
 
 
 # Blocks of a series at most, rows of a block at least, blocks at least. Ours.

@@ -7,7 +7,6 @@ from statistics import fmean, median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, level_bounds, slopes
 from gputopo.runs.verdict.paces import Paces
@@ -48,7 +47,7 @@ class _Part(msgspec.Struct):
 def explained(facts: Facts, paces: Paces, found: PeerDifference, verdict: Verdict) -> Causes:
     """Return the causes of a slow device: those of `found`, the difference that the verdict is about."""
     waits = paces.weights(found.device.tower)
-    kind = CPU if is_cpu(found.device) else GPU
+    kind = CPU if found.device.is_cpu else GPU
     view = View(
         facts=facts,
         tower=found.device.tower,
@@ -268,7 +267,7 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     missing = {part.id: part.needs for part in PARTS if part not in shares}
     found = _said(causes, percent, min(total, 1.0), [part.id for part in shares], missing)
     grew = " and ".join(f"{one.says}, {_range(one)}" for one in causes)
-    fell = _clocks_fell(facts, [device for device in devices if not is_cpu(device)], after)
+    fell = _clocks_fell(facts, [device for device in devices if not device.is_cpu], after)
     if fell:
         return msgspec.structs.replace(found, says=f"Cause: {fell}; {grew}")
     return msgspec.structs.replace(found, says=f"{grew[0].upper()}{grew[1:]}") if grew else found
@@ -284,7 +283,7 @@ def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) ->
         for reason in _REASONS
     }
     whys = (_REASONS[one] for one, of in flags.items() if all(now and fmean(now) > 0.5 for now in of))
-    whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else short_name_of(gpus[0])
+    whose = f"all {len(gpus)} GPUs" if len(gpus) > 1 else gpus[0].short_name
     first, last = (median(chain.from_iterable(part)) for part in zip(*clocks, strict=True))
     return f"the core clock of {whose} fell from {first:,.0f} to {last:,.0f} MHz{next(whys, '')}"
 

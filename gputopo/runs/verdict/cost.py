@@ -9,9 +9,20 @@ only.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gputopo.runs.bounded import KeptStep
+import msgspec
+
 from gputopo.values.run.events import TowerMarks
 from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Cost
+
+
+class KeptStep(msgspec.Struct, frozen=True):
+    """A step's seconds, images and usable marks by tower."""
+
+    step: int
+    seconds: float
+    images: int
+    marks: Mapping[int, TowerMarks]
+
 
 # Modes of `variable_update` in which no tower waits for the others.
 ALONE = frozenset({"independent", "async"})

@@ -11,10 +11,9 @@ from statistics import median, median_low
 
 import msgspec
 
-from gputopo.runs.bounded import Blocks
-from gputopo.runs.devices import is_cpu, short_name_of
 from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values
 from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE, over, percent, sure, when
+from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import Device, HostExchange, Step
 from gputopo.values.run.result import Exchanged, HostExchanged
 from gputopo.values.run.verdict import COMPUTE, SLOW, Verdict
@@ -191,7 +190,7 @@ def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) ->
 
 def host_name(devices: Sequence[Device]) -> str:
     """Return what a slow host is called, with its devices: "host n3: all 4 GPUs"."""
-    noun = "CPU devices" if is_cpu(devices[0]) else "GPUs"
+    noun = "CPU devices" if devices[0].is_cpu else "GPUs"
     return f"host {devices[0].host}: all {len(devices)} {noun}"
 
 
@@ -218,4 +217,4 @@ def _says(devices: Sequence[Device], found: Sequence[Verdict]) -> str:
     place = sorted(range(len(found)), key=lambda one: found[one].percent_under or 0.0)[len(found) // 2]
     causes = found[place].causes
     assert causes is not None
-    return f"{says}. On {short_name_of(devices[place])}: {causes.says}"
+    return f"{says}. On {devices[place].short_name}: {causes.says}"

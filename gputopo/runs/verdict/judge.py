@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu
 from gputopo.runs.verdict.bounds import level_bounds, min_values, part_bounds
 from gputopo.runs.verdict.causes import explained, run_explained
 from gputopo.runs.verdict.changes import PLACES, parts
@@ -153,7 +152,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
         word=SLOW,
         says=f"host {device.host or f'rank {device.rank}'}: {what} {later} ({sure}): {why}",
         tower=device.tower,
-        gpu=None if is_cpu(device) else device.gpu,
+        gpu=None if device.is_cpu else device.gpu,
         against="peers",
         part=NETWORK,
         percent_under=slow.percent.middle,
@@ -208,7 +207,7 @@ def _while_idle(
     What follows the load is not so slow there. A sample is of the time before it: the next one counts, too.
     """
     (whole,) = (one for one in found if one.part == slow.part)
-    taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if is_cpu(whole.device) else HOST_CPU)
+    taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if whole.device.is_cpu else HOST_CPU)
     later = math.ceil(len(taken) / max(samples, 1))
     idle = [
         place
@@ -247,7 +246,7 @@ def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[PeerDifference]
     """Return the verdict on a slow device with its causes; a CPU device has few that are sampled."""
     (difference,) = (one for one in found if one.part == verdict.part)
     causes = explained(paces.facts, paces, difference, verdict)
-    if is_cpu(difference.device) and not causes.found:
+    if difference.device.is_cpu and not causes.found:
         return verdict
     return _replace(verdict, causes=causes, says=f"{verdict.says}. {causes.says}")
 
@@ -266,9 +265,9 @@ def _gone(paces: Paces, device: Device) -> str:
     """Return that a device has no marks any more, and what NVML reported of its GPU."""
     why = f"no time marks after step {paces.last_seen[device.tower]}"
     place = (device.rank, device.gpu)
-    if not is_cpu(device) and place in paces.facts.lost:
+    if not device.is_cpu and place in paces.facts.lost:
         why += "; NVML reported that the GPU is lost"
-    xid = None if is_cpu(device) or device.gpu is None else paces.facts.xids.get(place)
+    xid = None if device.is_cpu or device.gpu is None else paces.facts.xids.get(place)
     return why if xid is None else f"{why}; Xid {xid}"
 
 

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from operator import add, sub
 from statistics import fmean, median, median_low
 
-from gputopo.runs.bounded import RECENT_STEPS, Blocks, KeptStep, Thinned
 from gputopo.runs.devices import groups, kind_of
+from gputopo.runs.verdict.cost import KeptStep
 from gputopo.runs.verdict.hosts import ExchangeRecord
 from gputopo.runs.verdict.sampled import Facts, HostLoads
+from gputopo.values.run.bounded import RECENT_STEPS, Blocks, Thinned
 from gputopo.values.run.events import (
     Device,
     Event,

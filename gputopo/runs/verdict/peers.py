@@ -11,7 +11,7 @@ from statistics import NormalDist, fmean, median
 
 import msgspec
 
-from gputopo.runs.devices import is_cpu, name_of, reference_of
+from gputopo.runs.devices import reference_of
 from gputopo.runs.verdict.bounds import Interval, level_bounds, mean_bounds, min_values, part_bounds
 from gputopo.runs.verdict.changes import (
     PLACES,
@@ -138,10 +138,10 @@ def _weights_percent(difference: float) -> float:
 
 def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
     """Return that a device is neither slow nor even, and why, with the measured figures of `like`."""
-    gpu = None if is_cpu(device) else device.gpu
+    gpu = None if device.is_cpu else device.gpu
     found = like or Verdict(word=CANNOT_TELL, says="", tower=device.tower, gpu=gpu)
     known = f" is {slower_at_most(found)}" if found.percent_under_high is not None else ": not compared"
-    return _replace(found, word=CANNOT_TELL, why=why, says=f"{name_of(device)}{known}: {why}")
+    return _replace(found, word=CANNOT_TELL, why=why, says=f"{device.name}{known}: {why}")
 
 
 def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
@@ -157,7 +157,7 @@ class _Answer:
 
     def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
         self.paces, self.found, self.device = paces, found, found.device
-        self.name, self.percent = name_of(found.device), percent_of(found.part)
+        self.name, self.percent = found.device.name, percent_of(found.part)
         kinds = paces.kind_by_tower
         own_kind = kinds[self.device.tower]
         self.others = [
@@ -174,7 +174,7 @@ class _Answer:
             word=CANNOT_TELL,
             says="",
             tower=self.device.tower,
-            gpu=None if is_cpu(self.device) else self.device.gpu,
+            gpu=None if self.device.is_cpu else self.device.gpu,
             against="peers",
             part=found.part,
             percent_under=self.percent(median(found.values)),

@@ -11,8 +11,7 @@ import msgspec
 
 from gputopo.reference.clock_events import BITS
 from gputopo.reference.expectations import expected_link
-from gputopo.runs.bounded import Blocks
-from gputopo.runs.devices import is_cpu
+from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.verdict import HostSummary, Known
 
@@ -181,7 +180,7 @@ class HostLoads:
 
     def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
         """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
-        on_cpu = bool(devices) and all(map(is_cpu, devices))
+        on_cpu = bool(devices) and all(device.is_cpu for device in devices)
         found = {}
         for rank, record in self._records.items():
             own = [device for device in devices if device.rank == rank]

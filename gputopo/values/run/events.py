@@ -3,6 +3,7 @@
 Times: `time_s` is seconds since the Unix epoch; durations have their unit in their names.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,6 +24,8 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 NETWORK = "network"  # the hop to variables on another host
+# A device of one of several hosts, as TensorFlow names it.
+_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,60 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int | None = None  # index in the machine
     gpu_name: str | None = None
     hop_to_variables: str | None = None  # "PIX"; "local"; "host"; "network"; None: own copy
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is a CPU device, also where it stands for a GPU."""
+        return "CPU" in self.device.upper()
+
+    @property
+    def label(self) -> str:
+        """Its name in tables and bars: "GPU 3", "CPU 1"; of several hosts "n2 GPU 3"."""
+        if self.host is not None:
+            return place_name(self.device, (self,))
+        return f"CPU {self.tower}" if self.is_cpu else self.short_name
+
+    @property
+    def short_name(self) -> str:
+        """Its name for people: "GPU 3", or "CPU device 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
+        if self.host is not None:
+            return self.label
+        if self.is_cpu:
+            return f"CPU device {self.tower}"
+        return f"device {self.tower}" if self.gpu is None else f"GPU {self.gpu}"
+
+    @property
+    def name(self) -> str:
+        """Its name with the model: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "CPU device 1"."""
+        known = self.gpu_name and not self.is_cpu
+        return f"{self.short_name} ({self.gpu_name})" if known else self.short_name
+
+
+def place_name(place: str, devices: Iterable[Device]) -> str:
+    """Return the name of a place that TensorFlow names: "n2 GPU 3", "n2 CPU 0"; on a single host as it is.
+
+    `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
+    """
+    found = _HOSTED.fullmatch(place)
+    return place if found is None else _name(found, devices)
+
+
+def with_names(text: str, devices: Iterable[Device]) -> str:
+    """Return a text, such as an error of TensorFlow's, in which devices of several hosts have their names."""
+    known = tuple(devices)
+    return _HOSTED.sub(lambda found: _name(found, known), text)
+
+
+def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
+    rank, kind, number = int(found[1]), found[2].upper(), int(found[3])
+    own = [device for device in devices if device.rank == rank and device.host is not None]
+    if not own:
+        return found[0]
+    for device in own:
+        ends = device.device.upper().endswith(f"{kind}:{number}")
+        if ends and kind == "GPU" and device.gpu is not None:
+            return f"{device.host} {kind} {device.gpu}"
+    return f"{own[0].host} {kind} {number}"
 
 
 def gpu_key(rank: int, gpu: int | None) -> str:

@@ -9,7 +9,6 @@ import tensorflow as tf
 from gputopo.launch.models.layers import TYPES, GraphLayers, Stream, TowerRows
 from gputopo.launch.spec.run_spec import DataFormat, PrecisionName, RunSpec
 from gputopo.launch.train.op_errors import first_line, gpu_remedy
-from gputopo.runs.devices import name_of
 from gputopo.values.errors import HardwareError
 
 Tensor = Any
@@ -35,7 +34,7 @@ def require_gpus(spec: RunSpec) -> None:
         except _CANNOT as why:
             traceback.print_exc()  # into worker.log
             reason = first_line(str(why)) or type(why).__name__
-            what = f"{name_of(device)} cannot compute with this TensorFlow: {reason}"
+            what = f"{device.name} cannot compute with this TensorFlow: {reason}"
             raise HardwareError(what, gpu_remedy(reason)) from why
 
 

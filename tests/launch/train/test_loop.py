@@ -23,7 +23,6 @@ from gputopo.launch.train.loop import (
 )
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import StepOutcome
-from gputopo.runs.speed import LONGEST_S, MIN_COUNTED
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import (
     Event,
@@ -34,6 +33,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.speed import LONGEST_S, MIN_COUNTED
 from tests.launch.specs import cpu_spec
 
 NAN = float("nan")

@@ -6,7 +6,6 @@ import pytest
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import run_document
-from gputopo.runs.devices import label_of
 from gputopo.runs.summary import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
@@ -22,7 +21,7 @@ def rows_of(width: int, *, gpus: bool) -> tuple[list[str], list[list[str]]]:
         [
             word
             for line in lines
-            if re.match(rf"{label_of(device)} +(?!costs|\()", line)
+            if re.match(rf"{device.label} +(?!costs|\()", line)
             for word in line.split()[2:]
         ]
         for device in devices

@@ -13,7 +13,7 @@ from gputopo.report.runs.report import (
     title,
     verdict_lines,
 )
-from gputopo.runs.devices import alone_of_screen, label_of, with_alone
+from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.repeats import combine
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
@@ -56,7 +56,7 @@ def test_the_report_fits_80_columns_and_hides_nothing(count: int) -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for device in devices:
-        row = " ".join(re.findall(rf"^{label_of(device)} .*$", text, re.MULTILINE))
+        row = " ".join(re.findall(rf"^{device.label} .*$", text, re.MULTILINE))
         assert "1700 (85)" in row
         assert "3800 (95)" in row
         assert row.split()[1] == str(device.gpu)

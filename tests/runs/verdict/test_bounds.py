@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.runs.verdict.bounds import error_of, mean_bounds, min_values, students_t
+from gputopo.runs.verdict.bounds import mean_bounds, min_values
 from gputopo.runs.verdict.changes import lost_bounds, slow_limit
+from gputopo.values.run.noise import error_of, students_t
 from tests import there
 
 finite = st.floats(-1e6, 1e6)

@@ -2,13 +2,11 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Generic, TypeVar
 
-import msgspec
-
-from gputopo.values.run.events import Sample, TowerMarks
+from gputopo.values.run.events import Sample
 
 T = TypeVar("T")
 
@@ -65,15 +63,6 @@ class WrittenSamples:
         every = 1 << (self._seen // ALL_SAMPLES).bit_length()
         block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
         return bool(sample.xids) or sample.gap_s is not None or block % every == 0
-
-
-class KeptStep(msgspec.Struct, frozen=True):
-    """A step's seconds, images and usable marks by tower."""
-
-    step: int
-    seconds: float
-    images: int
-    marks: Mapping[int, TowerMarks]
 
 
 # Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
