@@ -157,7 +157,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
 
     every_s = interval_of(60 * (options.soak or 0.0))
     with SoakReadings(machine, every_s, lambda: machine_from(()), gpus=options.gpus) as readings:
-        measured = measure_links(options, machine, readings.tick)
+        measured = with_expected(machine, measure_links(options, machine, readings.tick))
         machine = with_reasons(readings.machine())
         soak = measured.soak and msgspec.structs.replace(measured.soak, port_errors=readings.port_errors())
         notes = (*measured.notes, *readings.notes())

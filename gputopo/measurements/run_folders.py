@@ -13,16 +13,16 @@ import msgspec
 from gputopo.measurements.from_ours import of_result, without_a_run
 from gputopo.measurements.study import Study
 from gputopo.runs.history import fingerprint
-from gputopo.runs.over_time import OverTime, over_time
-from gputopo.runs.repeats import Repeats
+from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import BUSY, Measurement
+from gputopo.values.run.over_time import OverTime
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import FOLDER, MANIFEST, Sweep, SweepCell
+from gputopo.values.run.several_runs import FOLDER, MANIFEST, Repeats, Sweep, SweepCell
 
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line

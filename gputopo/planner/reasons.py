@@ -13,13 +13,13 @@ from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.hosts import host_of_node
 from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
-from gputopo.runs.history import date_in_words
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
+from gputopo.values.words import date_in_words
 
 Links = Mapping[tuple[int, int], Link]
 

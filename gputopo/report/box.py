@@ -9,8 +9,8 @@ from gputopo.measurements.words import figure
 from gputopo.report.document import Block, Document, Section, Table
 from gputopo.report.study_models import bullets, table
 from gputopo.report.units import counted
-from gputopo.runs.history import date_in_words
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.words import date_in_words
 
 _ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
@@ -95,7 +95,7 @@ def _over_time(series: Sequence[Series], unit: str) -> Table:
 def _pictures(box: Box, series: Sequence[Series], title: str, unit: str) -> tuple[Block, ...]:
     from gputopo.report.pictures.charts import ChartPoint, dated_picture
     from gputopo.report.pictures.charts import ChartSeries as Curve
-    from gputopo.runs.over_time import Happening
+    from gputopo.values.run.over_time import Happening
 
     worse = {change.what: change for change in box.changes}
     several = [one for one in series if len(one.points) > 1]

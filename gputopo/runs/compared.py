@@ -25,10 +25,10 @@ import msgspec
 
 from gputopo.runs.past_runs import why_unpredicted
 from gputopo.runs.ran import what_ran
-from gputopo.runs.verdict.words import EVEN_PERCENT
 from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, InputVerdict, PartMs, Result
+from gputopo.values.run.verdict import EVEN_PERCENT
 
 UPDATE = "update of the variables"
 VARIABLES = "cost of variables"

@@ -11,11 +11,11 @@ import msgspec
 from gputopo.findings.rule import SEVERITIES, Fault
 from gputopo.findings.usage import CONTEXT_MIB
 from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
-from gputopo.runs.verdict.sampled import HostRecord
 from gputopo.values.history import BUSY_PERCENT, History
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device, GpuSample, MachineSample, Sample
+from gputopo.values.run.hosts import HostRecord
 from gputopo.values.run.verdict import (
     AS_PLANNED,
     FAULTY,

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from gputopo.values.errors import InputError
 from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.machine import Gpu, Host, Machine
 from gputopo.values.run.result import Result
+from gputopo.values.words import date_in_words
 
 if TYPE_CHECKING:
     import sqlite3
@@ -96,14 +96,6 @@ _TABLES = (
     "finished_at REAL NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL)",
     "CREATE INDEX IF NOT EXISTS result_of_machine ON result (fingerprint, finished_at)",
 )
-
-
-def date_in_words(seconds: float) -> str:
-    """Return seconds since the epoch as `2026-11-20 16:02 UTC`."""
-    try:
-        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
-    except (OverflowError, OSError, ValueError):
-        return "unknown date"
 
 
 def history_file(environ: Mapping[str, str] = os.environ) -> Path:

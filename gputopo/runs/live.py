@@ -12,7 +12,6 @@ import msgspec
 
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
-from gputopo.runs.verdict.words import at_most
 from gputopo.values.run.events import (
     NETWORK,
     Anomaly,
@@ -25,6 +24,7 @@ from gputopo.values.run.events import (
     WarmupDone,
 )
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
+from gputopo.values.words import at_most
 
 # Between two looks at least, so that a slow device is reported within 100 steps. Ours.
 EVERY_STEPS, EVERY_S = 25, 2.0

@@ -6,7 +6,6 @@ another.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from gputopo.runs.devices import batch_sizes
 from gputopo.values.run.bounded import Blocks
@@ -24,6 +23,7 @@ from gputopo.values.run.events import (
     Step,
     WarmupDone,
 )
+from gputopo.values.run.over_time import Curve, Happening, OverTime
 
 _FACTS: Mapping[str, str] = {  # of a sample, and how it is written
     "graphics_mhz": "core clock, MHz",
@@ -32,31 +32,6 @@ _FACTS: Mapping[str, str] = {  # of a sample, and how it is written
     "power_w": "power, W",
 }
 _MAX_HAPPENINGS = 40
-
-
-class Curve(NamedTuple):
-    """Values over time: `label` of the device, seconds since the start of the run, the values."""
-
-    label: str
-    seconds: tuple[float, ...]
-    values: tuple[float, ...]
-
-
-class Happening(NamedTuple):
-    """What happened at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
-
-    seconds: float
-    says: str
-    is_fault: bool
-
-
-class OverTime(NamedTuple):
-    """A run over time. `paces`: images/sec of each device; `facts`: curves by fact ("core clock, MHz")."""
-
-    paces: tuple[Curve, ...]
-    facts: dict[str, tuple[Curve, ...]]
-    happenings: tuple[Happening, ...]
-    duration_s: float
 
 
 def over_time(events: Iterable[Event]) -> OverTime | None:

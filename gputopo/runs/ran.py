@@ -3,9 +3,8 @@
 from typing import Any
 
 from gputopo.values.run.all_reduce import MEANINGS, parse
-from gputopo.values.run.job import PROGRAM, Job, JobData
+from gputopo.values.run.job import OWN_TRAINER, PROGRAM, Job, JobData
 
-OWN_TRAINER = "own towers"  # in result.json
 _NOTHING = "nothing: there is one device"
 _MADE = {"cpu": "made on the CPU", "python": "made in Python"}
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import Repeats, Spread
 
 T = TypeVar("T")
 
@@ -37,30 +38,6 @@ class TimeBudget:
         done = job()
         self._longest = max(self._longest, self._clock() - began)
         return done
-
-
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Images per second over repeats. `deviation`: of the sample (n - 1), None of a single one."""
-
-    mean: float
-    deviation: float | None
-    lowest: float
-    highest: float
-    of: int
-
-
-class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.repeats/1"):
-    """All repeats in their order. `images_per_sec` is that of the complete ones, None if there is none.
-
-    `asked`: how many there should be. A repeat that failed is in `runs` with its failure, and in no mean.
-    """
-
-    status: str  # complete; failed or interrupted as the first repeat that did not complete
-    exit_code: int
-    asked: int
-    complete: int
-    images_per_sec: Spread | None
-    runs: tuple[Result, ...]
 
 
 def combine(runs: Sequence[Result], asked: int) -> Repeats:

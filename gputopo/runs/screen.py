@@ -30,11 +30,20 @@ import msgspec
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
-from gputopo.runs.verdict.words import CONFIDENCE, EVEN_PERCENT, SLOW_PERCENT, at_least, at_most, percent
 from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
-from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, Causes
+from gputopo.values.run.verdict import (
+    CANNOT_TELL,
+    COMPUTE,
+    CONFIDENCE,
+    EVEN,
+    EVEN_PERCENT,
+    SLOW,
+    SLOW_PERCENT,
+    Causes,
+)
+from gputopo.values.words import at_least, at_most, percent
 
 ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10% open
 AT_ONCE: Kind = "independent"
@@ -199,11 +208,6 @@ def device_rows(
     speeds = {number: _alone(runs, number) for number in names}
     best = max((_speed(one) for one in speeds.values() if one), default=None)
     return tuple(_row(number, names, runs, speeds, best, last, noun) for number in names)
-
-
-def outliers(rows: Sequence[ScreenDevice]) -> list[ScreenDevice]:
-    """Return the devices that are slow, or slower than in the last screen."""
-    return [row for row in rows if row.word == SLOW or row.slower]
 
 
 def _row(

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gputopo.runs.counted import CountedSteps
 from gputopo.runs.devices import batch_sizes, device_results
 from gputopo.runs.first_part import SteadySpeed
 from gputopo.runs.hardware import HostRecords
 from gputopo.runs.ran import what_ran
-from gputopo.runs.speed import CountedSteps
 from gputopo.runs.verdict.judge import Judgement, judge
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.sampled import (
@@ -25,7 +25,6 @@ from gputopo.runs.verdict.sampled import (
     THROTTLED_HARDWARE,
     THROTTLED_POWER,
     THROTTLED_THERMAL,
-    OneMachine,
 )
 from gputopo.values.run.bounded import Thinned
 from gputopo.values.run.drill import labels
@@ -53,6 +52,7 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.hosts import OneMachine
 from gputopo.values.run.job import PROGRAM, job_of
 from gputopo.values.run.result import Result
 from gputopo.values.run.speed import RunningThroughput

@@ -12,7 +12,6 @@ import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
 from gputopo.copies.copies import SessionRequest, Setting, WindowRunner, gpu_place
-from gputopo.copies.expected import with_expectations
 from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked, l2_mib
 from gputopo.copies.sharing import uplink_groups
@@ -180,7 +179,7 @@ def bandwidth_of(
     measured_at: float,
     duration_s: float,
 ) -> Bandwidth:
-    """Return the results of a session with what is expected of each number, and the groups of an uplink.
+    """Return the results of a session checked, with the groups of GPUs that share an uplink.
 
     Raises NoGpuMeasuredError.
     """
@@ -201,8 +200,7 @@ def bandwidth_of(
         host_load=results.host_load,
     )
     bandwidth = checked(measured, machine)
-    groups = uplink_groups(bandwidth.samples, machine)
-    bandwidth = with_expectations(msgspec.structs.replace(bandwidth, uplink_groups=groups), machine)
+    bandwidth = msgspec.structs.replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
     if refusal is not None:
         raise NoGpuMeasuredError(refusal.what, refusal.hint, bandwidth)
     return bandwidth

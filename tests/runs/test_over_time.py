@@ -2,9 +2,10 @@
 
 import pytest
 
-from gputopo.runs.over_time import OverTime, over_time
+from gputopo.runs.over_time import over_time
 from gputopo.values.run.bounded import CAPACITY
 from gputopo.values.run.events import Anomaly, Device, Event, GpuSample, RunStarted, Sample, Step, TowerMarks
+from gputopo.values.run.over_time import OverTime
 from tests import there
 
 DEVICES = tuple(Device(tower=tower, device=f"/GPU:{tower}", gpu=tower + 2) for tower in range(2))

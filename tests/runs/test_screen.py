@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, outliers, stages
+from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, stages
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
@@ -204,7 +204,7 @@ def test_the_published_table_is_made_anew_with_its_unexplained_part() -> None:
     assert rows[1].explained_percent == pytest.approx(4.5, abs=0.2)
     assert rows[1].unexplained_percent == pytest.approx(10.7, abs=0.4)
     assert "unexplained" in rows[1].says
-    assert [row.number for row in outliers(tuple(rows.values()))] == [1, 3]
+    assert [row.number for row in rows.values() if row.is_outlier] == [1, 3]
 
 
 def test_one_round_alone_leaves_it_open_and_the_run_of_all_at_once_decides() -> None:

@@ -6,7 +6,7 @@ from statistics import fmean, median, pstdev
 import msgspec
 import pytest
 
-from gputopo.runs.speed import KEPT_STEPS, CountedSteps
+from gputopo.runs.counted import KEPT_STEPS, CountedSteps
 from gputopo.values.run.events import Step, WarmupDone
 from gputopo.values.run.speed import LONGEST_S, MIN_COUNTED, RunningThroughput, time_left_s
 from tests import there

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.restarting import Regrouping
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.launch.spec.target import Target
-    from gputopo.runs.repeats import Repeats
     from gputopo.values.machine import Machine
     from gputopo.values.run.result import Result
+    from gputopo.values.run.several_runs import Repeats
     from gputopo.values.run.verdict import Known
 
 _FUTURE_SPEC = Path("RUN_FOLDER/spec.json")

@@ -18,7 +18,6 @@ from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
-from gputopo.runs.history import date_in_words
 from gputopo.values.bandwidth import (
     COLLECTIVES,
     KERNELS,
@@ -31,6 +30,7 @@ from gputopo.values.bandwidth import (
 )
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.words import date_in_words
 
 _MAX_NAMED = 2
 _MIN_PEERS = 3  # rates that are compared with one another

@@ -22,7 +22,7 @@ from gputopo.report.pictures.drawing import (
     number,
     short,
 )
-from gputopo.runs.over_time import Curve, Happening, OverTime
+from gputopo.values.run.over_time import Curve, Happening, OverTime
 
 _MAX_POINTS = 12_000  # of one picture, of some 100 KB
 MAX_NAMED = 8  # series of a picture with a colour and a name

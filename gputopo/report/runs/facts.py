@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
-from gputopo.runs.ran import OWN_TRAINER
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import place_name
+from gputopo.values.run.job import OWN_TRAINER
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.

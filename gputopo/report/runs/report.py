@@ -7,21 +7,25 @@ from gputopo.report.document import Document, Rows, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Span
 from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
-from gputopo.runs.repeats import Repeats
-from gputopo.runs.verdict.words import (
-    CONFIDENCE,
-    EVEN_PERCENT,
-    MAX_MORE_S,
-    SLOW_PERCENT,
-    at_most,
-    costs,
-    percent,
-)
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.verdict import CANNOT_TELL, EVEN, OUTSIDE, SLOW, SOUND, Hardware, Verdict
+from gputopo.values.run.several_runs import Repeats
+from gputopo.values.run.verdict import (
+    CANNOT_TELL,
+    CONFIDENCE,
+    EVEN,
+    EVEN_PERCENT,
+    MAX_MORE_S,
+    OUTSIDE,
+    SLOW,
+    SLOW_PERCENT,
+    SOUND,
+    Hardware,
+    Verdict,
+)
+from gputopo.values.words import at_most, percent
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
@@ -122,7 +126,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
         if first.verdict is not None and first.verdict.cost is not None:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else first.device.short_name
-            lines.append((f"{costs(name, first.verdict.cost)}.", ANOMALY_STYLE))
+            lines.append((f"{first.verdict.cost.words(name)}.", ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
         lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]

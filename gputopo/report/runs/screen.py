@@ -6,17 +6,16 @@ from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
-from gputopo.runs.screen import outliers
-from gputopo.runs.verdict.words import at_most, percent
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun
 from gputopo.values.run.verdict import EVEN, SLOW
+from gputopo.values.words import at_most, percent
 
 
 def screen_document(found: Screen) -> Document:
     """Return the whole report."""
     noun = "GPU" if found.backend == "gpu" else "CPU"
-    named = {row.number for row in outliers(found.devices)}
+    named = {row.number for row in found.devices if row.is_outlier}
     styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
     names = [f"{row.number} {units.gpu_name(row.name)}".strip() for row in found.devices]
     heads = Column(noun, tuple(names), styles=styles)
@@ -57,7 +56,7 @@ def _busy(found: Screen) -> list[Styled]:
 def _headline(found: Screen, noun: str) -> str:
     """Return which devices are slow, else for which that is excluded, and what ran."""
     ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
-    if slow := outliers(found.devices):
+    if slow := [row for row in found.devices if row.is_outlier]:
         return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
     open_ones = [row.number for row in found.devices if row.word != EVEN]
     even = [row.number for row in found.devices if row.word == EVEN]

@@ -10,9 +10,6 @@ import msgspec
 
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
-from gputopo.runs.verdict.hosts import host_name, whole_hosts
-from gputopo.runs.verdict.sampled import HostLoads
-from gputopo.runs.verdict.words import EVEN_PERCENT, at_most, percent
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import (
@@ -46,8 +43,10 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.hosts import HostLoads, host_name, whole_hosts
 from gputopo.values.run.speed import RunningThroughput, time_left_s
-from gputopo.values.run.verdict import EVEN, SLOW
+from gputopo.values.run.verdict import EVEN, EVEN_PERCENT, SLOW
+from gputopo.values.words import at_most, percent
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
 # A device's bar is the median of so many steps: one stalled step does not make it jump.

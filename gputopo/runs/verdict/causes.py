@@ -13,9 +13,9 @@ from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
 from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
-from gputopo.runs.verdict.words import percent as number
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict
+from gputopo.values.words import percent as number
 
 # From so much of the gap on what was found is the cause. As TraceML.
 COVERED_SHARE = 0.80

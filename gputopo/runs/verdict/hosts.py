@@ -12,11 +12,13 @@ from statistics import median, median_low
 import msgspec
 
 from gputopo.runs.verdict.bounds import Interval, level_bounds, min_values
-from gputopo.runs.verdict.words import FALSE_ALARM, SLOW_PERCENT, WHOLE_SHARE, over, percent, sure, when
+from gputopo.runs.verdict.words import WHOLE_SHARE, over, sure, when
 from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import Device, HostExchange, Step
+from gputopo.values.run.hosts import host_name, whole_hosts
 from gputopo.values.run.result import Exchanged, HostExchanged
-from gputopo.values.run.verdict import COMPUTE, SLOW, Verdict
+from gputopo.values.run.verdict import COMPUTE, FALSE_ALARM, SLOW, SLOW_PERCENT, Verdict
+from gputopo.values.words import percent
 
 SENDS, RECEIVES, SUMS = 0, 1, 2
 # What the clocks of two hosts may be apart: the least time that a message took counts as their difference,
@@ -146,25 +148,6 @@ def _median(values: Sequence[float]) -> float | None:
     return median(known) if known else None
 
 
-def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[int, tuple[Device, ...]]:
-    """Return the hosts, by rank, of which two devices or more, and all, are slow alike, with their devices.
-
-    `slow`: in what a device is slow, by tower. A host with one device is named by its device.
-    """
-    by_rank: dict[int, list[Device]] = {}
-    for device in devices:
-        by_rank.setdefault(device.rank, []).append(device)
-    if len(by_rank) < 2:
-        return {}
-    return {
-        rank: tuple(own)
-        for rank, own in by_rank.items()
-        if len(own) > 1
-        and all(device.tower in slow for device in own)
-        and len({slow[device.tower] for device in own}) == 1
-    }
-
-
 def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
     """Return the verdicts by tower, those of a host that is slow as a whole with one sentence on the host.
 
@@ -186,12 +169,6 @@ def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) ->
             if (one.percent_under_low or 0.0) <= middle + SLOW_PERCENT:
                 named[device.tower] = msgspec.structs.replace(one, says=says)
     return named
-
-
-def host_name(devices: Sequence[Device]) -> str:
-    """Return what a slow host is called, with its devices: "host n3: all 4 GPUs"."""
-    noun = "CPU devices" if devices[0].is_cpu else "GPUs"
-    return f"host {devices[0].host}: all {len(devices)} {noun}"
 
 
 def _says(devices: Sequence[Device], found: Sequence[Verdict]) -> str:

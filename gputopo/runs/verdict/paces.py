@@ -16,7 +16,7 @@ from statistics import fmean, median, median_low
 from gputopo.runs.devices import groups, kind_of
 from gputopo.runs.verdict.cost import KeptStep
 from gputopo.runs.verdict.hosts import ExchangeRecord
-from gputopo.runs.verdict.sampled import Facts, HostLoads
+from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.run.bounded import RECENT_STEPS, Blocks, Thinned
 from gputopo.values.run.events import (
     Device,
@@ -28,6 +28,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.hosts import HostLoads
 from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Expected, Known
 
 # A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.

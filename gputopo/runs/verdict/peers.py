@@ -23,24 +23,29 @@ from gputopo.runs.verdict.changes import (
 )
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.words import (
-    EVEN_PERCENT,
-    FALSE_ALARM,
     MARKS_OFFSET_S,
     MARKS_RESOLUTION_S,
     POWER,
-    SLOW_PERCENT,
     WARMUP_SHARE,
     WHOLE_SHARE,
-    at_least,
-    at_most,
     over,
-    percent,
     slower_at_most,
     sure,
     when,
 )
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import CANNOT_TELL, COMPUTE, EVEN, SLOW, WEIGHTS, Verdict
+from gputopo.values.run.verdict import (
+    CANNOT_TELL,
+    COMPUTE,
+    EVEN,
+    EVEN_PERCENT,
+    FALSE_ALARM,
+    SLOW,
+    SLOW_PERCENT,
+    WEIGHTS,
+    Verdict,
+)
+from gputopo.values.words import at_least, at_most, percent
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0

@@ -1,22 +1,11 @@
 """Thresholds and sentences of verdicts. Pure."""
 
-import math
-
 from gputopo.values.run.events import NETWORK, Device
-from gputopo.values.run.verdict import Cost, Verdict
+from gputopo.values.run.verdict import CONFIDENCE, Cost, Verdict
+from gputopo.values.words import at_least, at_most, percent, speed
 
-# Chance that a window of an even run names any device, for all comparisons together.
-FALSE_ALARM = 0.001
-CONFIDENCE = 1 - FALSE_ALARM
 # Half of the chance is for the run as a whole, half for its parts.
 WHOLE_SHARE = 0.5
-# Slow: at least so much is proven. GPUs of one model differ by one or two percent as they come from the
-# factory: in the 7gforce table of six GTX 1070 one at 98.83% of the reference counts as even, one at 94.54 %
-# as slow. Ours, between the two.
-SLOW_PERCENT = 3.0
-# Even: more than so much is excluded.
-EVEN_PERCENT = 5.0
-MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
 # A difference of the resolution is named with this chance.
 POWER = 0.95
 # Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where
@@ -62,23 +51,3 @@ def costs(name: str, found: Cost) -> str:
     """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
     would, did = speed(found.without), speed(found.images_per_sec)
     return f"{name} costs {percent(found.percent)}% of this run: {would} instead of {did} images/sec"
-
-
-def percent(value: float) -> str:
-    """Write a percentage: with a decimal below 10."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-
-
-def at_least(value: float) -> str:
-    """Write a lower bound, rounded down."""
-    return f"{math.floor(value)}" if value >= 10 else f"{math.floor(value * 10) / 10:.1f}"
-
-
-def at_most(value: float) -> str:
-    """Write an upper bound, rounded up."""
-    return f"{math.ceil(value)}" if value >= 10 else f"{math.ceil(value * 10) / 10:.1f}"
-
-
-def speed(images_per_sec: float) -> str:
-    """Write images/sec: with a decimal below 100."""
-    return f"{images_per_sec:,.0f}" if images_per_sec >= 100 else f"{images_per_sec:.1f}"

@@ -5,7 +5,8 @@ from typing import Any, Literal
 import msgspec
 
 from gputopo.values.run.batches import BatchSize
-from gputopo.values.run.verdict import Causes, Verdict
+from gputopo.values.run.result import Result
+from gputopo.values.run.verdict import SLOW, Causes, Verdict
 
 Kind = Literal["alone", "independent", "together", "pair"]
 
@@ -96,6 +97,11 @@ class ScreenDevice(msgspec.Struct, frozen=True, kw_only=True):
     slower: bool = False  # beyond the noise
     changes: tuple[str, ...] = ()  # what is different from it, in words
     failure: str | None = None
+
+    @property
+    def is_outlier(self) -> bool:
+        """Whether it is slow, or slower than in the last screen."""
+        return self.word == SLOW or self.slower
 
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.screen/1"):
@@ -197,3 +203,27 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
         if self.time_budget_s is None:
             return None
         return self.time_budget_s - (self.seconds - self.budget_from_s)
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Images per second over repeats. `deviation`: of the sample (n - 1), None of a single one."""
+
+    mean: float
+    deviation: float | None
+    lowest: float
+    highest: float
+    of: int
+
+
+class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.repeats/1"):
+    """All repeats in their order. `images_per_sec` is that of the complete ones, None if there is none.
+
+    `asked`: how many there should be. A repeat that failed is in `runs` with its failure, and in no mean.
+    """
+
+    status: str  # complete; failed or interrupted as the first repeat that did not complete
+    exit_code: int
+    asked: int
+    complete: int
+    images_per_sec: Spread | None
+    runs: tuple[Result, ...]

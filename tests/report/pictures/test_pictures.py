@@ -16,8 +16,8 @@ from gputopo.report.pictures.charts import (
     scaling_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.runs.over_time import Curve, Happening, OverTime
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.run.over_time import Curve, Happening, OverTime
 from gputopo.values.subject import Subject
 from tests.kit.faults import selected
 from tests.kit.machines import read

@@ -3,8 +3,9 @@
 import pytest
 
 from gputopo.runs.verdict import sampled
-from gputopo.runs.verdict.sampled import Facts, OneMachine
+from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.run.events import GpuSample, HostLoad, Sample, Step, Xid
+from gputopo.values.run.hosts import OneMachine
 from tests.invented_runs import cpu_devices, gpu_devices, on_hosts
 
 

@@ -1,0 +1,211 @@
+"""The hosts of a run: whether each is too busy to judge, and those that are slow as a whole."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gputopo.values.run.events import Device, HostLoad, Sample
+from gputopo.values.run.verdict import HostSummary
+
+# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
+OTHER_CPU_SHARE = 0.10
+# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
+CORES_TAKEN_SHARE = 0.90
+# A host that swaps stops threads of one device and not of others. Pages of 4 KiB: 256 a second. Ours.
+SWAP_BYTES_PER_S = 1_048_576.0
+MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while programs wait. Ours.
+# A fifth of the samples: a median over the steps ignores fewer. Ours.
+BUSY_SHARE = 0.20
+_BINS = 100  # of a share: percents
+
+
+class OneMachine:
+    """The ranks of a run that share a machine: what one of them computes is of no other program to the next.
+
+    These are the ones whose servers have one address, or one of the loopback network. `spec`: the run's.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        servers = spec.get("servers")
+        places = [_machine(one) for one in servers] if isinstance(servers, list) else []
+        self._beside = {
+            rank: [other for other, its in enumerate(places) if other != rank and its == place]
+            for rank, place in enumerate(places)
+            if place is not None
+        }
+        self._own: dict[int, float] = {}  # by rank: the share that it took last
+
+    def without_ranks(self, sample: Sample) -> Sample:
+        """Return a sample in which the CPU time of other programs is without that of the other ranks."""
+        load, beside = sample.host, self._beside.get(sample.rank)
+        if load is None or not beside:
+            return sample
+        self._own[sample.rank] = load.run_cpu_share or 0.0
+        if load.other_cpu_share is None:
+            return sample
+        others = max(0.0, load.other_cpu_share - sum(self._own.get(rank, 0.0) for rank in beside))
+        return msgspec.structs.replace(sample, host=msgspec.structs.replace(load, other_cpu_share=others))
+
+
+def _machine(server: object) -> str | None:
+    """Return what two servers on one machine have in common, None where nothing is known."""
+    address = server.get("address") if isinstance(server, Mapping) else None
+    if not isinstance(address, str):
+        return None
+    name = address.rpartition(":")[0].strip("[]")
+    return "localhost" if name.startswith("127.") or name == "::1" else name
+
+
+def cores_taken(load: HostLoad) -> bool:
+    """Whether other programs leave no core."""
+    other = load.other_cpu_share or 0.0
+    queued = load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
+    return other >= OTHER_CPU_SHARE and (other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or queued)
+
+
+class HostRecord:
+    """Sums over the samples of the host."""
+
+    def __init__(self) -> None:
+        self._count: dict[str, int] = {}
+        self._sum: dict[str, float] = {}
+        self._cores: int | None = None
+        self._memory: float | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the samples so far."""
+        self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
+        self._count, self._sum, self._memory = {}, {}, None
+        self._others = [0] * (_BINS + 1)  # samples by the share that others took
+
+    def add(self, load: HostLoad) -> None:
+        """Add a sample."""
+        self._samples += 1
+        self._cores = load.cores or self._cores
+        swaps = [one for one in (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s) if one is not None]
+        swap = sum(swaps) if swaps else None
+        for name, value in (("other", load.other_cpu_share), ("queue", load.run_queue), ("swap", swap)):
+            if value is not None:
+                self._count[name] = self._count.get(name, 0) + 1
+                self._sum[name] = self._sum.get(name, 0.0) + value
+        if load.memory_available_share is not None:
+            known = self._memory
+            self._memory = min(load.memory_available_share, 1.0 if known is None else known)
+            self._short += load.memory_available_share < MEMORY_AVAILABLE_SHARE
+        other = load.other_cpu_share or 0.0
+        self._others[min(_BINS, math.ceil(_BINS * other))] += 1
+        self._by_programs += other >= OTHER_CPU_SHARE
+        self._full += cores_taken(load)
+        self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
+
+    def summary(self, *, cpu_devices: int) -> HostSummary | None:
+        """Return the load of the host; None without a sample. `cpu_devices`: those the run computes on."""
+        if not self._samples:
+            return None
+        found = HostSummary(
+            samples=self._samples,
+            other_cpu_share=self._mean("other"),
+            run_queue=self._mean("queue"),
+            cores=self._cores,
+            memory_available_share=self._memory,
+            swap_bytes_per_s=self._mean("swap"),
+        )
+        busy = self._busy(found, cpu_devices > 0)
+        may_cost = None
+        lacks_memory = max(self._swapped, self._short) > BUSY_SHARE * self._samples
+        if busy is not None and cpu_devices and not lacks_memory:
+            may_cost = 100 * self._most_for_one(cpu_devices)
+        return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
+
+    def _most_for_one(self, cpu_devices: int) -> float:
+        """Return the share of its pace that other programs can cost one CPU device at most.
+
+        They took no more than some share of all cores' time in all samples but `BUSY_SHARE` of them, which a
+        median ignores. At worst all of it was taken from that device's part of the cores; or from one core,
+        with a thread that the others of the device wait for.
+        """
+        left, place = BUSY_SHARE * self._samples, _BINS
+        while place and self._others[place] <= left:
+            left -= self._others[place]
+            place -= 1
+        return min(1.0, place / _BINS * max(cpu_devices, self._cores or math.inf))
+
+    def _busy(self, found: HostSummary, on_cpu: bool) -> str | None:
+        allowed = BUSY_SHARE * self._samples
+        if (self._by_programs if on_cpu else self._full) > allowed and found.other_cpu_share is not None:
+            return f"other programs used {100 * found.other_cpu_share:.0f}% of the CPU"
+        if self._swapped > allowed and found.swap_bytes_per_s is not None:
+            return f"the host swapped {found.swap_bytes_per_s / 1e6:.0f} MB/s"
+        if self._short > allowed and found.memory_available_share is not None:
+            return f"only {100 * found.memory_available_share:.1f}% of the host's memory was available"
+        return None
+
+    def _mean(self, name: str) -> float | None:
+        return self._sum[name] / self._count[name] if name in self._count else None
+
+
+class HostLoads:
+    """The load of each host while the steps of a run are counted; of a shorter run, that before.
+
+    `spec`: the run's, as of `OneMachine`.
+    """
+
+    def __init__(self, spec: Mapping[str, Any] = {}) -> None:
+        self._one_machine = OneMachine(spec)
+        self._records: dict[int, HostRecord] = {}  # by rank
+        self._begins = False
+
+    def begin(self) -> None:
+        """Note that the counted steps begin."""
+        self._begins = True
+
+    def add(self, sample: Sample) -> None:
+        """Add a sample; one without the load of its host changes nothing."""
+        load = self._one_machine.without_ranks(sample).host
+        if load is None:
+            return
+        if self._begins:
+            self._records.clear()
+            self._begins = False
+        self._records.setdefault(sample.rank, HostRecord()).add(load)
+
+    def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
+        """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
+        on_cpu = bool(devices) and all(device.is_cpu for device in devices)
+        found = {}
+        for rank, record in self._records.items():
+            own = [device for device in devices if device.rank == rank]
+            load = record.summary(cpu_devices=len(own) if on_cpu else 0)
+            if load is not None and load.busy is not None and own and own[0].host is not None:
+                load = msgspec.structs.replace(load, busy=f"on {own[0].host} {load.busy}")
+            if load is not None:
+                found[rank] = load
+        return found
+
+
+def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[int, tuple[Device, ...]]:
+    """Return the hosts, by rank, of which two devices or more, and all, are slow alike, with their devices.
+
+    `slow`: in what a device is slow, by tower. A host with one device is named by its device.
+    """
+    by_rank: dict[int, list[Device]] = {}
+    for device in devices:
+        by_rank.setdefault(device.rank, []).append(device)
+    if len(by_rank) < 2:
+        return {}
+    return {
+        rank: tuple(own)
+        for rank, own in by_rank.items()
+        if len(own) > 1
+        and all(device.tower in slow for device in own)
+        and len({slow[device.tower] for device in own}) == 1
+    }
+
+
+def host_name(devices: Sequence[Device]) -> str:
+    """Return what a slow host is called, with its devices: "host n3: all 4 GPUs"."""
+    noun = "CPU devices" if devices[0].is_cpu else "GPUs"
+    return f"host {devices[0].host}: all {len(devices)} {noun}"

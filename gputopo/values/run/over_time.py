@@ -1,0 +1,28 @@
+"""A run over time: curves, and what happened."""
+
+from typing import NamedTuple
+
+
+class Curve(NamedTuple):
+    """Values over time: `label` of the device, seconds since the start of the run, the values."""
+
+    label: str
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+class Happening(NamedTuple):
+    """What happened at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
+
+    seconds: float
+    says: str
+    is_fault: bool
+
+
+class OverTime(NamedTuple):
+    """A run over time. `paces`: images/sec of each device; `facts`: curves by fact ("core clock, MHz")."""
+
+    paces: tuple[Curve, ...]
+    facts: dict[str, tuple[Curve, ...]]
+    happenings: tuple[Happening, ...]
+    duration_s: float
