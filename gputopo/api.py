@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from gputopo.findings import Inspection as InspectionDocument
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, UsageError
+from gputopo.values.finding import Inspection as InspectionDocument
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.plan import Plan

@@ -19,9 +19,9 @@ from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gputopo.findings import Finding
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
+    from gputopo.values.finding import Finding
     from gputopo.values.machine import Machine, Nic
 
 Shape = Literal["table", "json", "markdown"]

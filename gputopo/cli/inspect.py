@@ -15,9 +15,9 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.option import Given, OptionsOf
 
 if TYPE_CHECKING:
-    from gputopo.findings import Inspection
     from gputopo.report.document import Document
     from gputopo.report.machine.inspection import Detail
+    from gputopo.values.finding import Inspection
     from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown", "prometheus", "csv", "scontrol"]
@@ -129,6 +129,7 @@ def _inspect_once(options: InspectOptions) -> int:
         from gputopo.topology.identities import without_identities
         from gputopo.topology.peer_access import with_reasons
         from gputopo.values import schema
+        from gputopo.values.finding import Inspection
 
         whole = with_reasons(read())
     chosen = _chosen(whole, options.gpus)
@@ -136,7 +137,7 @@ def _inspect_once(options: InspectOptions) -> int:
     found = findings.find(machine)
     if chosen:
         found = tuple(one for one in found if set(chosen).intersection(one.subject.gpus))
-    inspection = findings.Inspection(machine=machine, findings=found)
+    inspection = Inspection(machine=machine, findings=found)
     if options.record is not None:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
@@ -144,7 +145,7 @@ def _inspect_once(options: InspectOptions) -> int:
         _print_difference(old, whole, options.shape)
     else:
         # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
-        shown = findings.Inspection(machine=whole, findings=inspection.findings)
+        shown = Inspection(machine=whole, findings=inspection.findings)
         _print(shown if options.shape == "table" else inspection, options, chosen)
     if not options.sources and findings.driver_broken(machine) is not None:  # a capture's is as any other
         return ExitCode.HARDWARE

@@ -8,9 +8,9 @@ import msgspec
 
 from gputopo import findings
 from gputopo.cli.printing import emit, show, to_stderr
-from gputopo.findings import Finding, Severity
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
+from gputopo.values.finding import Finding, Severity
 from gputopo.values.run.events import MachineSample
 
 if TYPE_CHECKING:

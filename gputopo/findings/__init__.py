@@ -23,31 +23,17 @@ from gputopo.findings import (
     usage,
 )
 from gputopo.findings.coverage import Need, never, of_gpus, of_machine
-from gputopo.findings.rule import (
-    SEVERITIES,
-    Case,
-    Check,
-    Finding,
-    Inspection,
-    Rule,
-    Severity,
-    Threshold,
-    fails,
-    reaches,
-    worst_first,
-)
+from gputopo.findings.rule import Case, Check, Rule, Threshold, fails, reaches, worst_first
 from gputopo.findings.tensorflow import Support, install_support, support_of
+from gputopo.reference.clock_events import under_load
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.samples import at_samples, max_counters
 
 __all__ = [
     "CHECKS",
-    "SEVERITIES",
     "Case",
-    "Finding",
-    "Inspection",
     "Rule",
-    "Severity",
     "Support",
     "Threshold",
     "checks_made",
@@ -90,7 +76,7 @@ CHECKS: Mapping[Check[[]], Need] = {
     clocks.below_peers: of_gpus("pstate", peers=_PEERS),
     memory_health.field_errors: of_gpus("pstate", peers=2),
     pcie.widths: of_gpus("pcie.width_now"),
-    pcie.generations: of_gpus("pcie.gen_now", when=usage.under_load),
+    pcie.generations: of_gpus("pcie.gen_now", when=under_load),
     pcie.slots: of_gpus("pcie.gen_max_host", "pcie.limiting_hop"),
     pcie.errors: of_gpus("pcie.replay_counter", "pcie.aer"),
     pcie.logged_errors: of_machine("kernel_events"),

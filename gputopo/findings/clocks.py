@@ -4,13 +4,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gputopo.findings import pcie, throttling
-from gputopo.findings.compare import differences, grouped, known
+from gputopo.findings.compare import differences, known
 from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of, threshold
 from gputopo.findings.throttling import explained
-from gputopo.findings.usage import BUSY_PERCENT, LOAD_STATES, busy
-from gputopo.reference.clock_events import IDLE, reasons_of
+from gputopo.findings.usage import BUSY_PERCENT, busy
+from gputopo.reference.clock_events import IDLE, LOAD_STATES, reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 MEMORY_SHARE = threshold("clocks.MEMORY_SHARE")

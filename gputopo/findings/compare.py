@@ -5,26 +5,11 @@ from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gputopo.values.fields import field_at
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-Number = TypeVar("Number", int, float)
 Who = TypeVar("Who", bound=Hashable)
-
-
-def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key together, in the order of the first of each."""
-    found: dict[K, list[V]] = {}
-    for key, value in items:
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:
-    """Return the largest number of each key."""
-    return {key: max(values) for key, values in grouped(items).items()}
 
 
 class Majority(NamedTuple, Generic[Who]):

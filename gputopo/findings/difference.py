@@ -10,68 +10,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gputopo.findings import SEVERITIES, Finding, find
-from gputopo.findings.compare import maxima
+from gputopo.findings import find
 from gputopo.findings.rule import named
-from gputopo.findings.usage import under_load
+from gputopo.reference.clock_events import under_load
 from gputopo.topology.identities import without_identities
-from gputopo.values.fields import Field, field_at, path_in_words, same_address
-from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
-from gputopo.values.subject import GROUPS, FactPath, at_gpu, at_link, at_nic, at_pci, single_facts, within
+from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges, change_in_words
+from gputopo.values.fields import Field, field_at, same_address
+from gputopo.values.finding import SEVERITIES, Finding
+from gputopo.values.grouping import maxima
+from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
+from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, single_facts, within
 
 Device = TypeVar("Device", Gpu, Nic)
-
-# What stands for the place in the list, and what other facts or sentences report already.
-_NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
-    Gpu: frozenset({"index", "uuid", "lost"}),
-    Link: frozenset({"a", "b", "p2p_reason"}),
-    Nic: frozenset({"index", "hops"}),
-    Host: frozenset({"name", "fingerprint"}),
-    PciNode: frozenset({"address", "kind"}),
-}
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One fact that is not what it was. `fact` is its path in the new machine; None: it was not there."""
-
-    fact: str
-    was: Any
-    is_: Any
-    says: str
-
-    @property
-    def gpu(self) -> int | None:
-        """Index of the GPU whose fact changed; None of other devices, and where a GPU came, went or moved."""
-        at = FactPath.parse(self.fact)
-        of_gpu = at.group == "gpus" and at.fact != "" and at.fact not in _NOT_COMPARED[Gpu]
-        return at.indices[0] if of_gpu and at.indices else None
-
-    @property
-    def words(self) -> str:
-        """The change of a fact without its device: `power limit 250 W -> 300 W`."""
-        return _in_words(self.fact, self.was, self.is_)
-
-
-class FindingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings that only the new reading has, those that only the old one has, and those of both.
-
-    A finding about several GPUs came if it did so for any of them, or is worse than it was.
-    """
-
-    came: tuple[Finding, ...] = ()
-    went: tuple[Finding, ...] = ()
-    stayed: tuple[Finding, ...] = ()
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
-    """All that changed. `compared`: facts that both have; `one_sided`: facts that only one of them has."""
-
-    old_source: str
-    new_source: str
-    changes: tuple[Change, ...] = ()
-    compared: int = 0
-    one_sided: int = 0
-    findings: FindingChanges = FindingChanges()
 
 
 def difference(old: Machine, new: Machine) -> Difference:
@@ -139,7 +89,7 @@ def compared_facts(value: msgspec.Struct) -> Iterator[tuple[str, Field, Any]]:
 @functools.lru_cache(maxsize=8192)
 def _compared_field(kind: type[msgspec.Struct], fact: str) -> Field | None:
     field = field_at(kind, fact)
-    left_out = field.stability == "volatile" or field.path in _NOT_COMPARED.get(kind, frozenset())
+    left_out = field.stability == "volatile" or field.path in NOT_COMPARED.get(kind, frozenset())
     return None if left_out else field
 
 
@@ -225,19 +175,10 @@ class _Comparing:
             return
         self.compared += 1
         if now > was if field.counter else not field.same(was, now):
-            self._report(path, was, now, f"{subject}: {_in_words(path, was, now)}")
+            self._report(path, was, now, f"{subject}: {change_in_words(path, was, now)}")
 
     def _report(self, fact: str, was: Any, now: Any, says: str) -> None:
         self.changes.append(Change(fact=fact, was=was, is_=now, says=says))
-
-
-def _in_words(path: str, was: Any, now: Any) -> str:
-    at = FactPath.parse(path)
-    kind = GROUPS[at.group]
-    field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
-    if field.counter:
-        return f"{name} {was} -> {now} (+{now - was})"
-    return f"{name} {field.value_in_words(was)} -> {field.value_in_words(now)}"
 
 
 def _paired(

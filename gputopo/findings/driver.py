@@ -6,18 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import (
-    SEVERITIES,
-    Case,
-    Fault,
-    Finding,
-    Rule,
-    Severity,
-    check,
-    label,
-    named,
-    rule_of,
-)
+from gputopo.findings.rule import Case, Fault, Rule, check, named, rule_of
 from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.kernel import (
@@ -29,9 +18,10 @@ from gputopo.topology.kernel import (
     kernel_events,
 )
 from gputopo.values.fields import rows_of
+from gputopo.values.finding import SEVERITIES, Finding, Severity
 from gputopo.values.index_ranges import parse_ranges
 from gputopo.values.machine import Driver, Gpu, KernelEvent, Machine
-from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu
+from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu, label
 
 _STATUSES = (
     *("not_loaded", "library_missing", "version_mismatch", "too_old", "not_ready", "no_permission"),

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.findings import SEVERITIES, Finding, driver_broken, fails, find, worst_first
-from gputopo.findings.compare import grouped, majority
+from gputopo.findings import driver_broken, fails, find, worst_first
+from gputopo.findings.compare import majority
 from gputopo.findings.difference import difference, finding_keys
 from gputopo.findings.fleet_hosts import (
     HostDevice,
@@ -17,11 +17,13 @@ from gputopo.findings.fleet_hosts import (
     facts_of_host,
     kinds,
 )
-from gputopo.findings.rule import MAX_MESSAGES, Rule, Severity, rule_of
+from gputopo.findings.rule import MAX_MESSAGES, Rule, rule_of
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import field_at, path_in_words
+from gputopo.values.finding import SEVERITIES, Finding, Fleet, FleetKind, HostFinding, Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
 from gputopo.values.subject import GROUPS, MACHINE, Subject, within
@@ -37,31 +39,6 @@ CHANGED = rule_of("fleet.changed")
 _COUNTED = {"gpus": (GPU_COUNT, "GPU"), "nics": (NIC_COUNT, "network card")}
 _NOT_ASKED = "in the baseline, and not asked"
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
-
-
-class HostFinding(Finding, frozen=True, kw_only=True):
-    """A finding about a host, or several; its `subject` is within them."""
-
-    hosts: tuple[str, ...]
-
-
-class FleetKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts that were compared with one another, and how many facts of each were."""
-
-    name: str
-    hosts: tuple[str, ...]
-    compared: int
-
-
-class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.fleet/1"):
-    """Several hosts compared."""
-
-    kinds: tuple[FleetKind, ...] = ()
-    unread: tuple[str, ...] = ()
-    outliers: tuple[str, ...] = ()  # those that differ from the majority of a kind of three or more
-    findings: tuple[HostFinding, ...] = ()  # what differs, and the findings of single hosts
-    shared: tuple[HostFinding, ...] = ()  # those of most hosts of a kind, and load
-    exit_codes: dict[str, int] = {}  # of `gputopo inspect` on each host with the same --fail-on; 3: not read
 
 
 def inspect_fleet(

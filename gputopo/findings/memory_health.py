@@ -14,23 +14,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from gputopo.findings.coverage import DOES_NOT_APPLY
-from gputopo.findings.rule import (
-    SEVERITIES,
-    Fault,
-    Severity,
-    by_model,
-    check,
-    each_gpu,
-    kind_of_board,
-    present,
-    rule_of,
-    threshold,
-)
+from gputopo.findings.rule import Fault, by_model, check, each_gpu, kind_of_board, present, rule_of, threshold
 from gputopo.reference.expectations import expected_of
 from gputopo.values.fields import fields_of, path_in_words
+from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import FactPath
+from gputopo.values.subject import DOES_NOT_APPLY, FactPath
 
 MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 

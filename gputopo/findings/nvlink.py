@@ -10,23 +10,14 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.findings.compare import grouped
 from gputopo.findings.driver import FABRIC_MANAGER, event_evidence, known_errors, log_of, severity_of, times
-from gputopo.findings.rule import (
-    Case,
-    Fault,
-    Severity,
-    by_model,
-    check,
-    each_gpu,
-    present,
-    rule_of,
-    threshold,
-)
+from gputopo.findings.rule import Case, Fault, by_model, check, each_gpu, present, rule_of, threshold
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
 from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -50,17 +41,6 @@ NVLINK_DIFFERS = rule_of("nvlink.differs")
 FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
 FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
 
-JOINED = "completed"
-SUCCESS = "success"
-# The health of a fabric without a fault.
-SOUND = {
-    "summary": "healthy",
-    "bandwidth": "full",
-    "route_recovery_in_progress": "false",
-    "route_unhealthy": "false",
-    "access_timeout_recovery": "false",
-    "incorrect_configuration": "none",
-}
 # These leave GPUs unreachable; with the others copies are slow, or wait.
 _GRAVE = {("summary", "unhealthy"), ("route_unhealthy", "true")}
 
@@ -189,11 +169,11 @@ def fabric(gpu: Gpu) -> Iterator[Fault]:
     if one.joining:
         says = f"not joined to its NVSwitches (fabric state: {one.state}), so CUDA does not start on it"
         yield FABRIC_NOT_READY.fault(gpu, says, evidence)
-    elif one.state == JOINED and one.status not in (None, SUCCESS):
+    elif one.is_joined and one.is_accepted is False:
         says = f"refused by its NVSwitches ({one.status}), so it works without NVLink"
         yield FABRIC_NOT_READY.fault(gpu, says, evidence)
-    health = (one.health or {}).items() if one.state == JOINED else ()
-    if wrong := {name: word for name, word in health if SOUND.get(name, word) != word}:
+    health = (one.health or {}).items() if one.is_joined else ()
+    if wrong := {name: word for name, word in health if one.is_sound.get(name) is False}:
         words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
         grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
         severity: Severity = "error" if grave else "warning"

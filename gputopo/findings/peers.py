@@ -8,19 +8,9 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
 from gputopo.findings.compare import FactDifference, differences
-from gputopo.findings.rule import (
-    Check,
-    Fault,
-    Rule,
-    Severity,
-    Threshold,
-    accused,
-    by_model,
-    check,
-    present,
-    rule_of,
-)
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present, rule_of
 from gputopo.values.fields import fields_of
+from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
 

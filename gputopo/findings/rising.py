@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
-from gputopo.findings.rule import Fault, Severity, Threshold, check, copies_of, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Threshold, check, copies_of, present, rule_of, threshold
 from gputopo.values.bandwidth import Kind
 from gputopo.values.fields import path_in_words
+from gputopo.values.finding import Severity
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import seconds

@@ -10,21 +10,18 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Concatenate, Generic, Literal, ParamSpec
+from typing import Any, Concatenate, Generic, ParamSpec
 
 import msgspec
 
-from gputopo.findings.compare import grouped
 from gputopo.reference.expectations import expected_of, name_of
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import rows_of
+from gputopo.values.finding import SEVERITIES, Finding, Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import Subject, at_gpu
-
-Severity = Literal["info", "warning", "error"]
-
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+from gputopo.values.subject import Subject, label
 
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
@@ -51,24 +48,6 @@ _NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU
 
 P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to know about a machine."""
-
-    id: str
-    severity: Severity
-    subject: Subject  # in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `nic:0`, `driver` or `machine`
-    says: str  # the message
-    evidence: dict[str, Any] = {}  # the values that the finding is based on
-    remedy: str | None = None  # what a person can do about it
-
-
-class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
-    """A machine and its findings: the document that `gputopo inspect --json` prints."""
-
-    machine: Machine
-    findings: tuple[Finding, ...] = ()
 
 
 _UNMEASURED = "not measured on hardware"
@@ -267,12 +246,6 @@ def named(gpu: Gpu) -> str:
     """Return a GPU by number, model and address, as far as they are known."""
     known = ", ".join(fact for fact in (name_of(gpu), gpu.pci_address) if fact)
     return f"GPU {gpu.index}{f' ({known})' if known else ''}"
-
-
-def label(machine: Machine, gpu: Gpu) -> str:
-    """Return the number of a GPU, or its PCI address where the capture does not show its number."""
-    is_numbered = at_gpu(gpu.index, "index") not in machine.missing
-    return str(gpu.index) if is_numbered or gpu.pci_address is None else gpu.pci_address
 
 
 def roughly(share: float) -> str:

@@ -3,19 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from gputopo.findings.rule import (
-    Fault,
-    Rule,
-    Severity,
-    by_model,
-    check,
-    each_gpu,
-    present,
-    rule_of,
-    threshold,
-)
-from gputopo.findings.usage import idle
-from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, reasons_of, unnamed
+from gputopo.findings.rule import Fault, Rule, by_model, check, each_gpu, present, rule_of, threshold
+from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, idle, reasons_of, unnamed
+from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 
 LOW_DRAW_SHARE = threshold("throttling.LOW_DRAW_SHARE")

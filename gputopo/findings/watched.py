@@ -17,17 +17,7 @@ from gputopo.findings.pcie import (
     WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import (
-    Check,
-    Fault,
-    Finding,
-    check,
-    named,
-    present,
-    rule_of,
-    threshold,
-    worst_first,
-)
+from gputopo.findings.rule import Check, Fault, check, named, present, rule_of, threshold, worst_first
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -40,6 +30,7 @@ from gputopo.findings.throttling import (
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
+from gputopo.values.finding import Finding
 from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject

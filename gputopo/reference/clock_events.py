@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gputopo.values.fields import rows_of
-from gputopo.values.machine import Throttle
+from gputopo.values.history import BUSY_PERCENT
+from gputopo.values.machine import Gpu, Throttle
 
 
 class ClockEvent(NamedTuple):
@@ -64,3 +65,34 @@ def in_short_words(reasons: Iterable[str]) -> list[str]:
         for reason in reasons
         if reason != IDLE
     ]
+
+
+# CUDA runs GeForce GPUs in P2, and from P3 on clocks are lowered to save power (NVML API, nvmlPstates_t: P0
+# is the maximum performance).
+LOAD_STATES = ("P0", "P1", "P2")
+
+
+def under_load(gpu: Gpu) -> bool:
+    """Return whether the GPU was under load: in P0 to P2 and running kernels, not reported as idle.
+
+    False where that is unknown, so an idle reading is never a fault.
+    """
+    if gpu.pstate not in LOAD_STATES or IDLE in reasons_of(gpu.throttle):
+        return False
+    if gpu.utilization_percent.gpu is not None:
+        return gpu.utilization_percent.gpu > 0
+    # Reasons in words may be incomplete (--query-gpu has a column each), with "idle" not among the queried.
+    return gpu.throttle.mask is not None or gpu.throttle.reasons == ()
+
+
+def idle(gpu: Gpu) -> bool:
+    """Return whether the GPU is known to have been idle, or little used in a power-saving P-state.
+
+    Not the opposite of `under_load`: where nothing is known, both are False. A GPU that is used and stays in
+    such a state is throttled, and not idle.
+    """
+    used = gpu.utilization_percent.gpu
+    if IDLE in reasons_of(gpu.throttle) or used == 0:
+        return True
+    saving = gpu.pstate is not None and gpu.pstate not in LOAD_STATES
+    return saving and (used is None or used < BUSY_PERCENT)

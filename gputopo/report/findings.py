@@ -4,17 +4,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gputopo.findings import Finding, checks_made
-from gputopo.findings.compare import grouped
-from gputopo.findings.coverage import unread_parts
-from gputopo.findings.rule import label
+from gputopo.findings import checks_made
 from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
+from gputopo.values.coverage import unread_parts
+from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.option import listed
-from gputopo.values.subject import subjects_in_words
+from gputopo.values.subject import label, subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt

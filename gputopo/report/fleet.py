@@ -6,15 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.findings import SEVERITIES
-from gputopo.findings.difference import Change, Difference
-from gputopo.findings.fleet import Fleet, HostFinding
-from gputopo.findings.rule import Severity
 from gputopo.report import units
 from gputopo.report.document import Block, Bullets, Document, Rows, Styled, of_sections
 from gputopo.report.findings import counts_in_words, findings_block
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
+from gputopo.values.difference import Change, Difference
+from gputopo.values.finding import SEVERITIES, Fleet, HostFinding, Severity
 from gputopo.values.index_ranges import host_ranges, host_set, natural
 from gputopo.values.option import shown
 from gputopo.values.subject import Subject

@@ -10,12 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.findings import SEVERITIES, Inspection
-from gputopo.findings.nvlink import JOINED, SOUND, SUCCESS
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
 from gputopo.values.fields import fields_of
-from gputopo.values.machine import JOINING, Fabric, Gpu, Hop, Link, Machine, Nic
+from gputopo.values.finding import SEVERITIES, Inspection
+from gputopo.values.machine import JOINED, JOINING, Fabric, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
@@ -181,16 +180,11 @@ def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
     says = "state of joining the NVSwitch fabric: 1 for the current state"
     out.states("gpu_fabric_state", says, (*JOINING, JOINED), fabric.state, **labels)
     says = "whether a GPU has completed joining its NVSwitch fabric, with the driver's status"
-    status = fabric.status
-    out.gauge(
-        "gpu_fabric_joined", says, None if status is None else status == SUCCESS, **labels, status=status
-    )
+    out.gauge("gpu_fabric_joined", says, fabric.is_accepted, **labels, status=fabric.status)
     health = fabric.health or {}
     says = "whether a part of a GPU's NVSwitch fabric is healthy, with the driver's status"
-    for part in (part for part in SOUND if part in health):
-        out.gauge(
-            "gpu_fabric_healthy", says, health[part] == SOUND[part], **labels, part=part, status=health[part]
-        )
+    for part, is_sound in fabric.is_sound.items():
+        out.gauge("gpu_fabric_healthy", says, is_sound, **labels, part=part, status=health[part])
     assigned = health.get("partition_assigned")
     says = "whether a GPU has a partition of its NVSwitches"
     out.gauge(

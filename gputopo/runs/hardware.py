@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import SEVERITIES, Fault
+from gputopo.findings.rule import Fault
 from gputopo.findings.usage import CONTEXT_MIB
 from gputopo.findings.watched import SHORT_SHARE, WATCHES, is_loaded
+from gputopo.values.finding import SEVERITIES
 from gputopo.values.history import BUSY_PERCENT, History
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine

@@ -178,6 +178,16 @@ class NvLink(Value, frozen=True):
 
 
 JOINING = ("not started", "in progress")  # states of a fabric before "completed"
+JOINED = "completed"
+# The health of a fabric without a fault.
+_SOUND = {
+    "summary": "healthy",
+    "bandwidth": "full",
+    "route_recovery_in_progress": "false",
+    "route_unhealthy": "false",
+    "access_timeout_recovery": "false",
+    "incorrect_configuration": "none",
+}
 
 
 class Fabric(Value, frozen=True):
@@ -198,6 +208,22 @@ class Fabric(Value, frozen=True):
     def joining(self) -> bool:
         """Whether it has not joined yet: until then CUDA does not start on the GPU."""
         return self.state in JOINING
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether it has joined, however that ended."""
+        return self.state == JOINED
+
+    @property
+    def is_accepted(self) -> bool | None:
+        """Whether its NVSwitches took it; None: not reported."""
+        return None if self.status is None else self.status == "success"
+
+    @property
+    def is_sound(self) -> dict[str, bool]:
+        """Whether each part of its health that has such a word is without a fault."""
+        health = self.health or {}
+        return {part: health[part] == word for part, word in _SOUND.items() if part in health}
 
 
 class Gpu(Value, frozen=True):

@@ -15,6 +15,9 @@ from gputopo.values.fields import Value
 
 # Imported from here, too.
 from gputopo.values.gpu import (
+    JOINED as JOINED,
+)
+from gputopo.values.gpu import (
     JOINING as JOINING,
 )
 from gputopo.values.gpu import (

@@ -273,3 +273,13 @@ def single_facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for name, one in parts:
         yield from single_facts(one, name)
+
+
+# Reasons of a missing fact by which the card does not have it: of NVML, and of nvidia-smi.
+DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported", "[N/A]", "[Not Supported]")
+
+
+def label(machine: Machine, gpu: Gpu) -> str:
+    """Return the number of a GPU, or its PCI address where the capture does not show its number."""
+    is_numbered = at_gpu(gpu.index, "index") not in machine.missing
+    return str(gpu.index) if is_numbered or gpu.pci_address is None else gpu.pci_address

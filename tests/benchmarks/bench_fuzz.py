@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gputopo.captures import intake, reading, recording
-from gputopo.findings import Inspection, find
+from gputopo.findings import find
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.markdown import document_markdown
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Machine
 from tests.captures import samples, test_nccl_log
 from tests.kit.dialects import nccl_tests

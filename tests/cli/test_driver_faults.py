@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.findings import Inspection
 from gputopo.values import schema
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu
 from tests.kit import faulty_nvml
 from tests.kit.cuda.build import why_not

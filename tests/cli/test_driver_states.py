@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings import Inspection
 from gputopo.probes import child
 from gputopo.probes.nvml.reading import NvmlReading
 from gputopo.values import schema
+from gputopo.values.finding import Inspection
 from tests.cli.conftest import ByName, Call, Called
 from tests.kit.driver_time import DriverTime
 from tests.kit.faults import selected

@@ -8,9 +8,9 @@ import pytest
 
 from gputopo.captures import recording
 from gputopo.cli import printing
-from gputopo.findings import Inspection
 from gputopo.report.findings import TIMES
 from gputopo.values import schema
+from gputopo.values.finding import Inspection
 from gputopo.values.machine import Contradiction, Gpu, Machine
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import reading
-from gputopo.findings import Inspection
 from gputopo.values import schema
+from gputopo.values.finding import Inspection
 from tests.cli.conftest import Call
 from tests.report.exposition_grammar import read
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli.hosts.fleet import host_names
-from gputopo.findings.fleet import Fleet, HostFinding
 from gputopo.report.fleet import drain_commands
 from gputopo.values import schema
+from gputopo.values.finding import Fleet, HostFinding
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 from tests.cli.conftest import Call

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gputopo.captures import recording
-from gputopo.findings.difference import Difference
 from gputopo.values import schema
+from gputopo.values.difference import Difference
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie, PowerW
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands

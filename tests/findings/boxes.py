@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gputopo import findings
+from gputopo.values.finding import Finding
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -41,7 +42,7 @@ ROOT = "pci0000:00"
 PORT, UP = "0000:00:02.0", "0000:03:00.0"
 
 
-def find(machine: Machine) -> tuple[findings.Finding, ...]:
+def find(machine: Machine) -> tuple[Finding, ...]:
     """Return all findings but use without a process: the GPUs of these machines are under load."""
     return tuple(
         one

@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find, network
+from gputopo.findings import find, network
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Driver, Gpu, Hop, Machine, Nic, NicPort, PciNode
 
 CARDS = 4

@@ -1,6 +1,7 @@
 import pytest
 
-from gputopo.findings import Finding, peers
+from gputopo.findings import peers
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, find, gpu, sound
 from tests.findings.faults import IDLE

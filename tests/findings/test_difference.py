@@ -3,9 +3,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, find
-from gputopo.findings.difference import Change, Difference, difference
+from gputopo.findings import find
+from gputopo.findings.difference import difference
 from gputopo.values import schema
+from gputopo.values.difference import Change, Difference
+from gputopo.values.finding import Finding
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,

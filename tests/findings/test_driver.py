@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputopo.findings import Finding
+from gputopo.values.finding import Finding
 from gputopo.values.machine import KernelEvent, Machine
 from tests.findings.boxes import Change, all_of, find, gpu, sound
 

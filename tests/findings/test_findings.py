@@ -3,8 +3,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, Inspection, driver_broken, fleet, reaches
+from gputopo.findings import driver_broken, fleet, reaches
 from gputopo.findings.rule import _declared
+from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Contradiction, Driver, DriverStatus, Gpu, Machine, PciNode, Unread
 from gputopo.values.schema import decode, encode, to_builtins
 from tests.findings import tensorflow_installs

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.findings import fleet
-from gputopo.findings.fleet import Fleet, HostFinding, inspect_fleet
+from gputopo.findings.fleet import inspect_fleet
 from gputopo.values import schema
 from gputopo.values.errors import InputError
+from gputopo.values.finding import Fleet, HostFinding
 from gputopo.values.machine import Driver, Hop, Host, Machine
 from tests.findings import boxes
 from tests.invented_machines import machines

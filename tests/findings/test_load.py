@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.findings.usage import idle, under_load, use_of
+from gputopo.findings.usage import use_of
+from gputopo.reference.clock_events import idle, under_load
 from gputopo.values.machine import Gpu, GpuProcess, MemoryMib, Mig, PowerW, Throttle, UtilizationPercent
 from tests import there
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find_read, network
+from gputopo.findings import find_read, network
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Driver, Host, Machine, NicPort
 from tests.findings.network_cards import DOWN, alike, ethernet, machine, odd, port
 

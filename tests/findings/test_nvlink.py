@@ -3,7 +3,7 @@ from itertools import combinations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.rule import Finding
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Mig, NvLink
 from tests.findings.boxes import address, all_of, every_gpu, find, gpu, host, sound
 

@@ -1,6 +1,6 @@
 import msgspec
 
-from gputopo.findings import Finding
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import TIMES, at_times, find
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gputopo.findings import Finding
 from gputopo.findings.watched import find_watched
+from gputopo.values.finding import Finding
 from gputopo.values.history import History
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings import Finding, Inspection
 from gputopo.findings.difference import difference
 from gputopo.report.document import document_text
 from gputopo.report.fleet import difference_document
@@ -18,6 +17,7 @@ from gputopo.report.machine.tree import tree_view
 from gputopo.report.markdown import document_markdown
 from gputopo.report.prometheus import exposition
 from gputopo.values import schema
+from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import Machine
 from gputopo.values.subject import Subject
 from tests.invented_machines import ADDRESSES, machines

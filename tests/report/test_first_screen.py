@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo import findings
-from gputopo.findings import Finding, Inspection, Severity
 from gputopo.report.document import Items, block_lines, document_lines, document_text, of_sections
 from gputopo.report.findings import TIMES, short_findings, verdict
 from gputopo.report.layout import SEVERITY_STYLES, text_of
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
 from gputopo.report.markdown import document_markdown
+from gputopo.values.finding import Finding, Inspection, Severity
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, sound

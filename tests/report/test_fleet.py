@@ -1,12 +1,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.fleet import Fleet, FleetKind, inspect_fleet
+from gputopo.findings.fleet import inspect_fleet
 from gputopo.report.document import document_text
 from gputopo.report.fleet import fleet_document
 from gputopo.report.markdown import document_markdown
 from gputopo.values import schema
 from gputopo.values.errors import InputError
+from gputopo.values.finding import Fleet, FleetKind
 from gputopo.values.machine import Machine
 from tests.invented_machines import machines
 from tests.kit.machines import machine_of

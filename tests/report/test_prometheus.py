@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from gputopo.findings import Finding, Inspection
 from gputopo.report.prometheus import exposition
+from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,

@@ -14,10 +14,10 @@ from gputopo.copies.collectives import (
     nvls_is_off,
     series_of,
 )
-from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject

@@ -8,8 +8,9 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.copies.numbers import is_large, noise_share, runs_agree
-from gputopo.findings.difference import Difference, difference, paired_gpus
+from gputopo.findings.difference import difference, paired_gpus
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of
+from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.machine import Machine
 
 Measured = TypeVar("Measured", Sample, Failure)
@@ -38,42 +39,6 @@ MIN_CHANGE = 0.03
 MIN_CHANGE_SMALL = 0.15
 # Three standard deviations of both medians' repeats together.
 DEVIATIONS = 3.0
-
-
-class Changed(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One number that is not what it was. Rates in GB/s; `microseconds` instead for a latency."""
-
-    what: str
-    was: float
-    is_: float
-    percent: float  # of what it was, negative for less
-    noise_percent: float  # what would still have been noise
-    better: bool
-    microseconds: bool = False
-    conditions: tuple[str, ...] = ()  # what differed of the cards in the two timed windows, in words
-
-
-class BandwidthDifference(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth_diff/1"
-):
-    """All that changed between two sessions.
-
-    `appeared` and `gone`: numbers that only one has, in words. `failing` and `working`: copies that fail only
-    now, or only did before. `machine`: what else changed, None where a machine is not known. `missing_gpus`,
-    by their indices then, and `new_gpus`, by those now: what only one of the two could measure. What was
-    measured with them, `not_compared` numbers, is in none of the lists.
-    """
-
-    changes: tuple[Changed, ...] = ()
-    compared: int = 0  # numbers that both have
-    appeared: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    failing: tuple[str, ...] = ()
-    working: tuple[str, ...] = ()
-    machine: Difference | None = None
-    missing_gpus: tuple[int, ...] = ()
-    new_gpus: tuple[int, ...] = ()
-    not_compared: int = 0
 
 
 def bandwidth_difference(

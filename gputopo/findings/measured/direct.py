@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
 from gputopo.copies.physics import over_nvlink
-from gputopo.findings.compare import grouped
-from gputopo.findings.rule import Fault, Severity, copies_of, present, rule_of, threshold
+from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.subject import MACHINE, Subject

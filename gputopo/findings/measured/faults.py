@@ -8,24 +8,15 @@ from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
 from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.compare import grouped
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
-from gputopo.findings.rule import (
-    Fault,
-    Rule,
-    Severity,
-    check,
-    copies_of,
-    facts_of,
-    present,
-    rule_of,
-    threshold,
-)
+from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present, rule_of, threshold
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, Sample, gpu_of, gpus_of
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject

@@ -12,7 +12,6 @@ from gputopo.copies.expected import link_name, link_names, observed_link, with_e
 from gputopo.copies.numbers import by_copy_engine, floor_of, host_gpu, is_large, judged, pair_copies, rate
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
@@ -29,9 +28,11 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.pcie import SLOT_NARROW
-from gputopo.findings.rule import Fault, Severity, by_model, check, copies_of, present, roughly
+from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 
 # Cards of workstations and home computers, whose boards often have slots of 16 and of 8 lanes.

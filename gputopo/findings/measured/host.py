@@ -4,20 +4,12 @@ from collections.abc import Iterator
 
 from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
-from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
-from gputopo.findings.rule import (
-    Fault,
-    Severity,
-    check,
-    copies_of,
-    present,
-    roughly,
-    rule_of,
-    threshold,
-)
+from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from gputopo.copies.expected import link_name, link_names, links_for
 from gputopo.copies.numbers import Pair, host_copies, pair_copies, rate
 from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.compare import maxima
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -19,6 +18,7 @@ from gputopo.findings.pcie import (
 from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Sample
+from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import MACHINE
 

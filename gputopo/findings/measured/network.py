@@ -10,9 +10,9 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.findings.compare import grouped
 from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 

@@ -11,7 +11,6 @@ from gputopo.copies.expected import link_name, link_names, links_for, model_link
 from gputopo.copies.numbers import Pair, floor_of, noise_share, pair_copies, rate
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.copies.physics import over_nvlink as faster_than_pcie
-from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,
@@ -29,10 +28,12 @@ from gputopo.findings.measured.links import (
     narrow_links,
     narrow_pairs,
 )
-from gputopo.findings.rule import Fault, Rule, Severity, check, copies_of, roughly, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.topology.hops import class_name
 from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
 
 PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")

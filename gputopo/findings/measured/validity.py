@@ -7,10 +7,11 @@ from typing import Any
 from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
 from gputopo.copies.pair_speeds import gb
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
-from gputopo.findings.compare import grouped
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, Severity, check, copies_of, facts_of, present, rule_of
+from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
 from gputopo.values.bandwidth import Invalid, Sample, gpu_of
+from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 CACHE_RATE = rule_of("bandwidth.cache_rate")

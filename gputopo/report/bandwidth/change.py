@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Block, Bullets, Document, of_sections
 from gputopo.report.fleet import changes_in_words
 from gputopo.report.units import counted
+from gputopo.values.difference import BandwidthDifference, Changed
 
 _NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
 

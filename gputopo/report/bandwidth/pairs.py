@@ -7,7 +7,6 @@ from typing import NamedTuple, get_args
 
 from gputopo.copies.numbers import pair_of
 from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
-from gputopo.findings.compare import grouped
 from gputopo.report.bandwidth.numbers import (
     ENGINE,
     INVALID_MARK,
@@ -24,6 +23,7 @@ from gputopo.report.bandwidth.numbers import (
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
 from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
+from gputopo.values.grouping import grouped
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
 # Ours: a link of the next lower generation or width has half.

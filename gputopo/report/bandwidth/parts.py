@@ -7,7 +7,6 @@ from itertools import chain
 import msgspec
 
 from gputopo.copies.numbers import runs_agree
-from gputopo.findings import Finding
 from gputopo.report.bandwidth.between import (
     collective_parts,
     host_memory_part,
@@ -31,6 +30,7 @@ from gputopo.values.bandwidth import (
     Sample,
     gpu_of,
 )
+from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 

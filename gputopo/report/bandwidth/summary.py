@@ -9,8 +9,6 @@ from gputopo.copies.expected import observed_link
 from gputopo.copies.numbers import Pair, by_copy_engine, floor_of, is_large, pair_of, rate
 from gputopo.copies.pair_speeds import SAME_SPEED, speed_groups
 from gputopo.copies.physics import over_nvlink
-from gputopo.findings import Finding
-from gputopo.findings.compare import grouped, maxima
 from gputopo.findings.pcie import NARROW_LANES
 from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
@@ -28,6 +26,8 @@ from gputopo.values.bandwidth import (
     Sample,
     gpus_of,
 )
+from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.words import date_in_words

@@ -5,15 +5,14 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings import Finding
-from gputopo.findings.rule import label
-from gputopo.findings.usage import idle, under_load
+from gputopo.reference.clock_events import idle, under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
+from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
-from gputopo.values.subject import at_gpu, reason_for
+from gputopo.values.subject import at_gpu, label, reason_for
 
 _NAME_WIDTH = 34  # longer names are folded
 _LOST = SEVERITY_STYLES["error"]

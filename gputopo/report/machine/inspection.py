@@ -6,8 +6,6 @@ from typing import Literal
 
 import msgspec
 
-from gputopo.findings import Inspection
-from gputopo.findings.compare import grouped
 from gputopo.reference.clock_events import in_words, reasons_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Drawing, Rows, Styled, block_lines, of_sections
@@ -25,6 +23,8 @@ from gputopo.report.machine.matrix import (
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
+from gputopo.values.finding import Inspection
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
 from gputopo.values.subject import at_gpu, single_facts

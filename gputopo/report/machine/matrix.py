@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from itertools import chain, combinations
 
-from gputopo.findings.compare import grouped
 from gputopo.report.layout import (
     NOT_ASKED,
     QUIET,
@@ -17,6 +16,7 @@ from gputopo.report.layout import (
     plain,
 )
 from gputopo.topology.hops import class_name, links_by_pair, nearness
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Machine
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from gputopo.copies.numbers import host_copies, rates
 from gputopo.copies.pair_speeds import gb, pair_speeds
-from gputopo.findings.rule import Finding
 from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
 from gputopo.report.findings import short_model
@@ -14,6 +13,7 @@ from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
 from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas, short
 from gputopo.topology.hops import joined_by_hops, links_by_pair
+from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gputopo.findings.measured.difference import BandwidthDifference, bandwidth_difference
+from gputopo.findings.measured.difference import bandwidth_difference
 from gputopo.values.bandwidth import Bandwidth, Failure, Sample
+from gputopo.values.difference import BandwidthDifference
 from gputopo.values.schema import encode
 from tests.findings.boxes import driver, sound
 from tests.findings.measured.machines import sample, seen

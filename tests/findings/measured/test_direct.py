@@ -6,8 +6,9 @@ from itertools import combinations, permutations
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Method, Path, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests import there
 from tests.findings.measured.machines import sample

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.findings import Finding, fails, find_bandwidth
+from gputopo.findings import fails, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Path
+from gputopo.values.finding import Finding
 from gputopo.values.gpu import GpuProcess, UtilizationPercent
 from gputopo.values.machine import Machine
 from tests import there

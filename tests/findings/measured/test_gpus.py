@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.captures import reading
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.measured.machines import sample
 from tests.kit.dialects import nvbandwidth

@@ -3,8 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.measured.machines import added, copies, measured, memory, sample, with_copies
 

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
 from gputopo.findings.measured.network import Pair, verdict
-from gputopo.findings.rule import Finding
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests import there
 from tests.findings.measured.networks import machine, rates, slowed

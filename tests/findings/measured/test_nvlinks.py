@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.kit.dialects import nvbandwidth
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests.findings.measured.machines import sample
 

@@ -4,7 +4,8 @@ import pytest
 
 from gputopo.captures import reading
 from gputopo.copies.expected import with_expectations
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
+from gputopo.values.finding import Finding
 from tests import there
 
 

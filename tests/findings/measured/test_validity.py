@@ -3,8 +3,9 @@
 from msgspec.structs import replace
 
 from gputopo.copies.physics import checked
-from gputopo.findings import Finding, find_bandwidth
+from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 from tests.findings.measured.machines import sample

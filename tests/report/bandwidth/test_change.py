@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from gputopo.findings.measured.difference import BandwidthDifference, Changed
 from gputopo.report.bandwidth.change import change_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
+from gputopo.values.difference import BandwidthDifference, Changed
 
 WORSE = Changed(
     what="h2d host to gpu:1 (pinned)", was=12.25, is_=6.1, percent=-50.2, noise_percent=3.0, better=False,

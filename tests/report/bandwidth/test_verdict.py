@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from gputopo.captures import reading
 from gputopo.cli.bandwidth import with_expected
-from gputopo.findings import Finding, fails, find_bandwidth
+from gputopo.findings import fails, find_bandwidth
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests import there
 from tests.findings.measured.machines import as_read, timed

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings import Finding
 from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
 from tests import there

@@ -1,6 +1,5 @@
 import pytest
 
-from gputopo.findings import Finding, Inspection
 from gputopo.report.document import document_text
 from gputopo.report.layout import labelled, text_of
 from gputopo.report.machine.gpus import (
@@ -10,6 +9,7 @@ from gputopo.report.machine.gpus import (
     short_process_name,
 )
 from gputopo.report.machine.inspection import inspection_document
+from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     Ecc,
     Gpu,

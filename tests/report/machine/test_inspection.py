@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings import Finding, Inspection
-from gputopo.findings.difference import Change, Difference, FindingChanges
 from gputopo.report.document import document_text
 from gputopo.report.fleet import changes_in_words, difference_document
 from gputopo.report.machine.inspection import inspection_document, port_rows
 from gputopo.report.markdown import document_markdown
+from gputopo.values.difference import Change, Difference, FindingChanges
+from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,

@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 
 from gputopo import captures
-from gputopo.findings.rule import Finding
 from gputopo.report.document import Picture
 from gputopo.report.pictures.charts import (
     ChartPoint,
@@ -16,6 +15,7 @@ from gputopo.report.pictures.charts import (
     scaling_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.over_time import Curve, Happening, OverTime
 from gputopo.values.subject import Subject
