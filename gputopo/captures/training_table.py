@@ -1,25 +1,18 @@
-"""Measurements as CSV: a header of field names, one row a measurement. In both directions."""
+"""Measurements as CSV: a header of field names, one row a measurement."""
 
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gputopo.captures.intake import TooMuchError
 from gputopo.values.errors import InputError
-from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.measurement import COLUMNS, Measurement
 
 MAX_ROWS = 200_000
 MAX_CELL = 4096
-# Columns: the fields that are one value each.
-COLUMNS: tuple[str, ...] = tuple(
-    name
-    for name in Measurement.__struct_fields__
-    if name not in ("devices", "predicted", "conditions", "digest")
-)
 # Other names of a column that are read.
 _ALSO = {
     "tf_version": "version",
@@ -33,7 +26,6 @@ _ALSO = {
 _NUMBERS = {"images_per_sec", "median", "uncertainty", "jitter", "time_s"}
 _COUNTS = {"n_gpus", "batch_per_gpu", "steps"}
 _SWITCHES = {"xla", "distortions"}
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
 _HINT = (
     f"the header names fields such as model, n_gpus, batch_per_gpu, images_per_sec; all: {', '.join(COLUMNS)}"
 )
@@ -60,33 +52,6 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
     except (csv.Error, StopIteration) as error:
         raise InputError(f"{origin} is not a CSV table: {error}", _HINT) from error
     return tuple(found)
-
-
-def write(measurements: Sequence[Measurement], more: Mapping[str, Sequence[float | None]] = {}) -> str:
-    """Return a table of all measurements that `parse` reads. Text that looks like a formula gets a quote.
-
-    `more`: columns that it does not read.
-    """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*COLUMNS, *more))
-    for number, one in enumerate(measurements):
-        cells = [getattr(one, name) for name in COLUMNS] + [values[number] for values in more.values()]
-        writer.writerow(map(_cell_text, cells))
-    return out.getvalue()
-
-
-def _cell_text(value: Any) -> str:
-    """Return a value as it stands in a table: empty for None, numbers in full."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))
-    if isinstance(value, float):
-        return repr(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith((*_FORMULA, "'")) else str(value)
 
 
 def _names(line: str) -> list[str]:

@@ -269,11 +269,10 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
         return schema.encode_pretty(value)
     if shape == "csv":
-        from gputopo.captures import training_table
         from gputopo.measurements.study import Study
-        from gputopo.report.box import study_csv
+        from gputopo.report.measurements_csv import measurements_csv, study_csv
 
-        return study_csv(value) if isinstance(value, Study) else training_table.write(value.runs)
+        return study_csv(value) if isinstance(value, Study) else measurements_csv(value.runs)
     if shape == "html":
         from gputopo.report.page import page
 

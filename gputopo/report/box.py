@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from gputopo.captures import training_table
 from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
-from gputopo.measurements.study import Study
 from gputopo.measurements.words import figure
 from gputopo.report.document import Block, Document, Section, Table
 from gputopo.report.study_models import bullets, table
@@ -129,16 +127,3 @@ def _runs(runs: Sequence[Measurement]) -> Table:
     heads = ("date", "model", "images/sec", "GPUs", "variables", "batch", "remarks", "run")
     words = ("date", "model", "GPUs", "variables", "remarks", "run")
     return table(heads, rows, words=words, shown=_ROWS)
-
-
-def study_csv(study: Study) -> str:
-    """Return the table. A run without a figure has its status and reason, and no figures."""
-    rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
-    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
-    more: dict[str, list[float | None]] = {
-        "speedup": [row.speedup if row else None for _, row, _ in runs],
-        "efficiency_percent": [row.efficiency_percent if row else None for _, row, _ in runs],
-        "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
-    }
-    text = training_table.write([one for one, _, _ in runs], more)
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

@@ -22,12 +22,11 @@ from gputopo.launch.jobs.trials import (
 )
 from gputopo.launch.supervise import signals
 from gputopo.runs.repeats import TimeBudget
-from gputopo.sweeps.course import expected_s
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.hosts import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
+from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell, expected_s
 
 FILE, DATA = MANIFEST, EXAMPLES
 COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.sweeps.course import FALLBACK_S, START_S, expected_s, left_s, predicted_s
-from gputopo.values.run.several_runs import SweepCell
+from gputopo.sweeps.course import START_S, predicted_s
+from gputopo.values.run.several_runs import FALLBACK_S, SweepCell, expected_s, left_s
 
 
 def cell(number: int, model: str, **more: object) -> SweepCell:

@@ -165,9 +165,9 @@ def _run(
     from gputopo.launch.jobs.sweep import FILE, run_cells
     from gputopo.probes.run_watch import RunWatch
     from gputopo.report.runs.sweep import cell_line
-    from gputopo.sweeps.course import left_s
     from gputopo.sweeps.expand import ordered
     from gputopo.values import schema
+    from gputopo.values.run.several_runs import left_s
 
     pause = _pause(found, machine if found.backend == "gpu" else None)
 

@@ -9,9 +9,8 @@ from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_models import without_empty
-from gputopo.sweeps.course import left_s
 from gputopo.values.run.measurement import BUSY
-from gputopo.values.run.several_runs import Sweep, SweepCell
+from gputopo.values.run.several_runs import Sweep, SweepCell, left_s
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")

@@ -127,3 +127,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def program(self) -> str:
         """The program in short: `keras kuza55`."""
         return " ".join(filter(None, (self.framework, self.method)))
+
+
+# Columns: the fields that are one value each.
+COLUMNS: tuple[str, ...] = tuple(
+    name
+    for name in Measurement.__struct_fields__
+    if name not in ("devices", "predicted", "conditions", "digest")
+)

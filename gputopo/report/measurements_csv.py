@@ -1,0 +1,53 @@
+"""Measurements as CSV, which `gputopo report --import` reads: a header of field names, one row each."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gputopo.measurements.study import Study
+from gputopo.values.run.measurement import COLUMNS, Measurement
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
+
+
+def measurements_csv(
+    measurements: Sequence[Measurement], more: Mapping[str, Sequence[float | None]] = {}
+) -> str:
+    """Return a table of all measurements, which `--import` reads. What looks like a formula gets a quote.
+
+    `more`: columns that it does not read.
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow((*COLUMNS, *more))
+    for number, one in enumerate(measurements):
+        cells = [getattr(one, name) for name in COLUMNS] + [values[number] for values in more.values()]
+        writer.writerow(map(_cell_text, cells))
+    return out.getvalue()
+
+
+def _cell_text(value: Any) -> str:
+    """Return a value as it stands in a table: empty for None, numbers in full."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    if isinstance(value, float):
+        return repr(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith((*_FORMULA, "'")) else str(value)
+
+
+def study_csv(study: Study) -> str:
+    """Return the table of a study. A run without a figure has its status and reason, and no figures."""
+    rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
+    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
+    more: dict[str, list[float | None]] = {
+        "speedup": [row.speedup if row else None for _, row, _ in runs],
+        "efficiency_percent": [row.efficiency_percent if row else None for _, row, _ in runs],
+        "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
+    }
+    text = measurements_csv([one for one, _, _ in runs], more)
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
