@@ -142,7 +142,7 @@ def load_runs(*paths: str | Path) -> Runs:
 
     Raises GputopoError if there are none.
     """
-    from gputopo.measurements.study import Study
+    from gputopo.values.study import Study
 
     folders = [str(Path(path).expanduser()) for path in paths]
     study = _document("report", [*folders, "--json"], Study)

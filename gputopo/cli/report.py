@@ -19,10 +19,10 @@ from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import OptionsOf
 
 if TYPE_CHECKING:
-    from gputopo.measurements.box import Box
-    from gputopo.measurements.study import Study
     from gputopo.report.document import Document
+    from gputopo.values.box import Box
     from gputopo.values.run.measurement import Measurement
+    from gputopo.values.study import Study
 
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
 FailOn = Literal["warning", "error"]
@@ -180,9 +180,10 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures.training_files import encodable, read
     from gputopo.measurements.published import known_machines, published_measurements
-    from gputopo.measurements.study import UnreadFile, study_of
+    from gputopo.measurements.study import study_of
     from gputopo.reference.published import SOURCES
     from gputopo.values.run.measurement import PUBLISHED
+    from gputopo.values.study import UnreadFile
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
@@ -269,8 +270,8 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
         return schema.encode_pretty(value)
     if shape == "csv":
-        from gputopo.measurements.study import Study
         from gputopo.report.measurements_csv import measurements_csv, study_csv
+        from gputopo.values.study import Study
 
         return study_csv(value) if isinstance(value, Study) else measurements_csv(value.runs)
     if shape == "html":
@@ -284,8 +285,8 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
 def _foot(value: "Study | Box") -> str:
     """Return when, by what command and version, and of which machines a page was made."""
-    from gputopo.measurements.study import Study
-    from gputopo.measurements.words import listed
+    from gputopo.values.study import Study
+    from gputopo.values.words import listed
 
     machines: list[str | None] = [value.machine] if not isinstance(value, Study) else []
     if isinstance(value, Study):

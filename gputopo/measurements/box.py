@@ -16,9 +16,9 @@ import msgspec
 from gputopo.copies.numbers import host_copies, rate
 from gputopo.copies.pair_speeds import single_paths
 from gputopo.measurements.cells import key
-from gputopo.measurements.words import gpus_words, job_words
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
+from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
 from gputopo.values.run.measurement import Measurement
 
 # A change is a shift of so many standard errors, of this share at least, of at least this many measurements,
@@ -27,64 +27,11 @@ from gputopo.values.run.measurement import Measurement
 # outlier: one series in 1,000 has a change by chance.
 DEVIATIONS, USUAL_NOISE = 4.4, 0.03
 MIN_CHANGE = 0.03
-MIN_SIDE = 3
 _MAX_POINTS = 400  # of a series, the latest
 _MAD_TO_DEVIATION = 1.4826  # of normal noise
 _OUTLIER = 3.0  # deviations, from which on a difference counts as no more
 # Conditions that name a series of runs; the others are equal within it as well.
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
-
-
-class Point(msgspec.Struct, frozen=True):
-    """A value at a time, seconds since the epoch."""
-
-    time_s: float
-    value: float
-
-
-class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured over time, oldest first. `what`: "alexnet on 2 GPUs 0,1 ...", "host to GPU 3"."""
-
-    what: str
-    unit: str
-    points: tuple[Point, ...]
-
-
-class Worsening(msgspec.Struct, frozen=True, kw_only=True):
-    """A series that is worse since `since_s`. `before`, `after`: medians."""
-
-    what: str
-    unit: str
-    since_s: float
-    before: float
-    after: float
-    percent: float  # by which it fell
-    noise_percent: float  # a fall below this would be none
-    measurements_before: int
-    measurements_after: int
-    with_events: tuple[str, ...] = ()  # what changed between the last measurement before and the first after
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that changed: from `time_s` on it is the new one."""
-
-    time_s: float
-    says: str  # "TensorFlow 2.20 to 2.21"
-
-
-class Box(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.box/1"):
-    """The history of one machine. `runs`: oldest first; `changes`: what is worse, most first.
-
-    `to_repeat`: series whose last measurement alone is low; `elsewhere`: runs on other hardware, not shown.
-    """
-
-    machine: str | None
-    runs: tuple[Measurement, ...]
-    series: tuple[Series, ...]
-    changes: tuple[Worsening, ...]
-    to_repeat: tuple[Worsening, ...] = ()
-    events: tuple[Event, ...] = ()
-    elsewhere: int = 0
 
 
 def box_of(
@@ -211,7 +158,7 @@ def _of_runs(runs: Sequence[Measurement]) -> Iterable[Series]:
     for some in groups.values():
         first = some[0]
         gpus = f" {','.join(map(str, first.gpus))}" if first.gpus else ""
-        what = f"{job_words(first, _NAMING)}, {gpus_words(first)}{gpus}"
+        what = f"{first.job_words(_NAMING)}, {first.gpus_words}{gpus}"
         yield _run_series(what, some, [one.images_per_sec for one in some])
         for place, device in enumerate(first.devices if first.n_gpus > 1 else ()):
             kind = "GPU" if first.backend == "gpu" else "tower"

@@ -7,41 +7,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from gputopo.measurements.cells import RUN_TO_RUN, Cell, holds, key, ratio_noise
+from gputopo.measurements.cells import holds, key, ratio_noise
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
-
-
-class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. Percent are of the reference GPU.
-
-    `under_percent`: by how much its images/sec are below; `explained_percent` of it by the clock at most,
-    `unexplained_percent`: the rest; None where there is no clock, or nothing to explain.
-    """
-
-    gpu: int
-    name: str | None
-    images_per_sec: float
-    percent: float
-    clock: str | None = None  # which one, "core" or "memory", None: unknown
-    clock_mhz: float | None = None
-    clock_percent: float | None = None
-    under_percent: float
-    explained_percent: float | None = None
-    unexplained_percent: float | None = None
-    holds: bool = False
-
-
-class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of one machine by one job. `reference`: the GPU of 100 %, the first one. `cells`: numbers."""
-
-    machine: str | None
-    model: str
-    reference: int
-    rows: tuple[ClockRow, ...]
-    cells: tuple[int, ...]
+from gputopo.values.study import RUN_TO_RUN, Cell, ClockRow, ClockTable, CpuTable
 
 
 def clock_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[ClockTable, ...]:
@@ -120,18 +89,6 @@ def _clock_of(one: _Alone, machines: Mapping[str, Machine]) -> tuple[str, float]
     core = gpu.clocks_mhz.graphics if gpu else None
     known = core and (core.boost or core.max)
     return ("core", float(known)) if known else None
-
-
-class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: was not run.
-
-    A cell without a figure failed: its number is there, and the cell has the reason.
-    """
-
-    name: str
-    cpus: tuple[str, ...]
-    models: tuple[str, ...]
-    cells: tuple[tuple[int | None, ...], ...]
 
 
 def cpu_tables(cells: Sequence[Cell]) -> tuple[CpuTable, ...]:

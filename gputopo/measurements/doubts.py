@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.measurements.cells import CONDITIONS, MODE, SET, Cell, key, value_words, without_drills
-from gputopo.measurements.figures import Figures
-from gputopo.measurements.observations import Observation
-from gputopo.measurements.words import device_word, figure, gpus_words, job_words, listed, shared_words
-from gputopo.values.run.measurement import BUSY
+from gputopo.measurements.cells import SET, key, without_drills
+from gputopo.values.run.measurement import BUSY, CONDITIONS, MODE
+from gputopo.values.study import Cell, Figures, Observation
+from gputopo.values.study_words import shared_words
+from gputopo.values.words import figure, listed
 
 # What a speedup may not be computed over, each with why.
 _REFUSED = {
@@ -43,7 +43,7 @@ def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         of, known = figures.cells[row.cell].of, row.predicted
         yield Observation(
             id="prediction.outside",
-            says=f"{job_words(of, names)}, {gpus_words(of)}: {figure(row.images_per_sec)} {of.unit}/sec, "
+            says=f"{of.job_words(names)}, {of.gpus_words}: {figure(row.images_per_sec)} {of.unit}/sec, "
             f"{known.verdict} than predicted ({figure(known.low)} to {figure(known.high)}).",
             evidence={"predicted": known.images_per_sec, "measured": row.images_per_sec,
                       "outside": len(outside), "of": len(figures.predicted)},
@@ -99,7 +99,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             low, high = min(cell.repeats), max(cell.repeats)
             yield Observation(
                 id="repeats.contradict",
-                says=f"{job_words(cell.of, names)}, {gpus_words(cell.of)}: {len(cell.repeats)} runs, "
+                says=f"{cell.of.job_words(names)}, {cell.of.gpus_words}: {len(cell.repeats)} runs, "
                 f"{figure(low)} to {figure(high)} {cell.of.unit}/sec.",
                 evidence={"repeats": list(cell.repeats), "sources": list(cell.sources)},
                 cells=(cell.number,),
@@ -128,12 +128,12 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
         found = [(cell, one) for cell in rest if (one := alone.get(key(cell.of, free))) is not None]
         if not found:
             continue
-        pairs = (tuple(value_words(name, getattr(one.of, name)) for one in pair) for pair in found)
+        pairs = (tuple(one.of.value_words(name) for one in pair) for pair in found)
         values = listed([f"{several} against {one}" for several, one in dict.fromkeys(pairs)], 2)
         yield Observation(
             id="compare.refused",
             says=f"No speedup for {len(found)} run{'s' if len(found) > 1 else ''}: the run of one "
-            f"{device_word(found[0][0].of)} has another {CONDITIONS[name]} ({values}); {why}.",
+            f"{found[0][0].of.device_word} has another {CONDITIONS[name]} ({values}); {why}.",
             evidence={"condition": name, "runs": len(found)},
             cells=tuple(cell.number for cell, _ in found),
             weight=len(found),
@@ -161,7 +161,7 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
             also += "; one run: repeat it" if len(figures.cells[row.cell].repeats) == 1 else ""
             yield Observation(
                 id="earlier.regression" if row.is_regression else "earlier.changed",
-                says=f"{job_words(of, names)}, {gpus_words(of)}: {abs(row.difference_percent):.1f}% "
+                says=f"{of.job_words(names)}, {of.gpus_words}: {abs(row.difference_percent):.1f}% "
                 f"{row.verdict} than {figure(row.reference_images_per_sec)} {of.unit}/sec in {row.reference} "
                 f"(noise {row.noise_percent:.1f}%{also}).",
                 evidence={
@@ -191,7 +191,7 @@ def _published(figures: Figures) -> Iterator[Observation]:
         yield Observation(
             id="published.slower",
             says=f"{gpu}, {source}: {len(slower)} of {len(rows)} figures, by {-middle:.0f}% in the "
-            f"median; the most {cell.of.model} on {gpus_words(cell.of)}, {figure(cell.images_per_sec)} of "
+            f"median; the most {cell.of.model} on {cell.of.gpus_words}, {figure(cell.images_per_sec)} of "
             f"{figure(worst.reference_images_per_sec)} images/sec "
             f"(also different: {', '.join(worst.differs)}).",
             evidence={"difference_percent": round(worst.difference_percent, 2), "slower": len(slower)},

@@ -7,45 +7,23 @@ from itertools import combinations
 from statistics import fmean
 from typing import Any, Literal
 
-import msgspec
-
-from gputopo.measurements.cells import (
-    CONDITIONS,
-    DEVIATIONS,
-    Cell,
-    cells_of,
-    differences,
-    key,
-    ratio_noise,
-    without_drills,
-)
-from gputopo.measurements.clocks import ClockTable, CpuTable, clock_tables, cpu_tables
-from gputopo.measurements.ratios import (
-    MedianScaling,
-    PairTable,
-    RatioTable,
-    Scaling,
-    medians_of,
-    pair_tables,
-    ratio_tables,
-    scalings_of,
-)
+from gputopo.measurements.cells import cells_of, differences, key, ratio_noise, without_drills
+from gputopo.measurements.clocks import clock_tables, cpu_tables
+from gputopo.measurements.ratios import medians_of, pair_tables, ratio_tables, scalings_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.machine import Machine
-from gputopo.values.run.measurement import Measurement, Predicted
+from gputopo.values.run.measurement import CONDITIONS, Measurement
 from gputopo.values.run.noise import students_t
+from gputopo.values.study import (
+    DEVIATIONS,
+    Against,
+    Cell,
+    Figures,
+    PooledChange,
+    PredictedRow,
+    Word,
+)
 
-
-class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell beside what its plan predicted. `difference_percent`: measured over predicted, less 1."""
-
-    cell: int
-    predicted: Predicted
-    images_per_sec: float
-    difference_percent: float
-
-
-Word = Literal["slower", "faster", "even", "cannot tell"]
 # What may differ between a run and a published figure of the same job on the same GPU model.
 ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", "version", "dataset", "xla",
              "variable_update", "ps_device", "all_reduce", "data_format")  # fmt: skip
@@ -63,63 +41,6 @@ RUN_DEVIATION, RUN_FREEDOM = 0.025, 8
 # does not count: it would make false alarms more frequent. One-sided, 95% of a normal distribution.
 _NOISIER = 1.645
 _MOST_VALUES = 200  # of which `spread` looks at all pairs; they show the deviation to 6%
-
-
-class Against(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell beside a reference."""
-
-    cell: int
-    kind: Literal["published", "earlier"]
-    reference: str  # its source
-    reference_images_per_sec: float  # its figure
-    difference_percent: float  # of the cell over it, negative: slower
-    noise_percent: float  # a difference below this, in its direction, is not shown
-    verdict: Word
-    differs: tuple[str, ...] = ()  # conditions that differ as well
-    is_regression: bool = False  # slower than an earlier run with no other difference
-    is_spoilt: bool = False  # the reference supports no verdict
-
-
-class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean change of all cells that have an earlier run (geometric), with its confidence interval."""
-
-    cells: tuple[int, ...]
-    percent: float  # negative: slower
-    low_percent: float
-    high_percent: float
-    verdict: Word
-    differs: tuple[str, ...] = ()  # conditions that differ as well
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether the cells together are slower than earlier runs with no other difference."""
-        return self.verdict == "slower" and not self.differs
-
-    @property
-    def says(self) -> str:
-        """The change in a sentence."""
-        word: str = self.verdict
-        if word in ("slower", "faster"):
-            word = f"{abs(self.percent):.1f}% {word} than before"
-        software = ", with other software" if self.differs else ""
-        interval = f"{self.low_percent:+.1f} to {self.high_percent:+.1f}%"
-        return f"All {len(self.cells)} cells together: {word}{software} ({interval})."
-
-
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells and what follows from them. Numbers of cells are places in `cells`."""
-
-    cells: tuple[Cell, ...]
-    scalings: tuple[Scaling, ...] = ()
-    scaling_medians: tuple[MedianScaling, ...] = ()
-    ratios: tuple[RatioTable, ...] = ()
-    pairs: tuple[PairTable, ...] = ()
-    clocks: tuple[ClockTable, ...] = ()
-    cpus: tuple[CpuTable, ...] = ()
-    predicted: tuple[PredictedRow, ...] = ()
-    against: tuple[Against, ...] = ()
-    pooled_change: PooledChange | None = None  # from earlier runs
-    not_again: int = 0  # earlier cells with a figure whose job has none now
 
 
 def figures_of(

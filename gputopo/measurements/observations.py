@@ -8,57 +8,21 @@ from typing import Any
 
 import msgspec
 
-from gputopo.measurements.cells import DEVIATIONS, MODE, Cell, holds, key, ratio_holds
-from gputopo.measurements.clocks import ClockTable
-from gputopo.measurements.figures import Figures
-from gputopo.measurements.ratios import PairTable, Ratio, RatioTable, Scaling, ScalingRow
-from gputopo.measurements.words import change, device_word, figure, gpus_words, job_words, listed
-
-
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the figures show beyond their noise. `evidence`: the numbers; `cells`: their numbers.
-
-    `weight`: the larger it is, the earlier it is shown among those of its id.
-    """
-
-    id: str
-    says: str
-    evidence: dict[str, Any] = {}
-    cells: tuple[int, ...] = ()
-    weight: float = 0.0
-
-
-# Every id with its title, in the order in which observations are shown.
-OBSERVATIONS: dict[str, str] = {
-    "earlier.regression": "Slower than before, under the same conditions",
-    "conditions.other": "Runs under other conditions than the rest",
-    "repeats.contradict": "Repeats that differ by more than 10%",
-    "figure.suspect": "Figures that their source or a later measurement contradicts",
-    "scaling.verdict": "Scaling, median over the jobs",
-    "scaling.stops": "More GPUs do not pay",
-    "mode.best": "Fastest placement of the variables",
-    "pairs.path": "Path between two GPUs",
-    "clocks.unexplained": "GPUs slower than their peers",
-    "input.bottleneck": "The input limits",
-    "input.enough": "The input does not limit",
-    "cpu.matters": "Same GPUs, other CPUs",
-    "scaling.superlinear": "Above 100% efficiency: one of the two figures is wrong",
-    "prediction.outside": "Outside the predicted range",
-    "published.slower": "Slower than published for the same GPU model",
-    "earlier.changed": "Faster than before, or with other software",
-    "gpu.ratio": "GPU models",
-    "precision.ratio": "Half precision",
-    "xla.ratio": "XLA",
-    "layout.ratio": "Layout",
-    "batch.throughput": "Batch, images/sec",
-    "batch.scaling": "Batch, speedup",
-    "program.ratio": "Programs",
-    "model.ratio": "Models",
-    "cells.failed": "Runs without a figure",
-    "cells.not_run": "Cells of a sweep that were not run",
-    "compare.refused": "Not compared",
-    "repeats.duplicate": "Files given more than once",
-}
+from gputopo.measurements.cells import holds, key, ratio_holds
+from gputopo.values.run.measurement import MODE
+from gputopo.values.study import (
+    DEVIATIONS,
+    Cell,
+    ClockTable,
+    Figures,
+    Observation,
+    PairTable,
+    Ratio,
+    RatioTable,
+    Scaling,
+    ScalingRow,
+)
+from gputopo.values.words import change, figure, listed
 
 # Efficiency on the most GPUs, in percent, from which scaling is good, and below which it is poor: the tables
 # of tensorflow.org (93 % on 8 GPUs) read as good, 7gforce with tf_cnn_benchmarks (75 %) as fair, Keras there
@@ -121,7 +85,7 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         if noise > UNCLEAR_SHARE:
             word = f"not clear, figures are uncertain by {100 * noise:.0f}%"
         jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
-        noun = device_word(figures.cells[rows[0].cell].of)
+        noun = figures.cells[rows[0].cell].of.device_word
         yield Observation(
             id="scaling.verdict",
             says=f"{where or 'All runs'}: {word} to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
@@ -155,7 +119,7 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
     percent = 100 * (row.images_per_sec / best.images_per_sec - 1)
     yield Observation(
         id="scaling.stops",
-        says=f"{job_words(of, names)}: take {gpus_words(cells[best.cell].of)}: "
+        says=f"{of.job_words(names)}: take {cells[best.cell].of.gpus_words}: "
         f"{figure(best.images_per_sec)} {of.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
         f"({change(percent)}).",
         evidence={
@@ -184,7 +148,7 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
     of = cells[worst.cell].of
     yield Observation(
         id="scaling.superlinear",
-        says=f"{job_words(of, names)}: {worst.efficiency_percent:.1f}% on {gpus_words(of)} "
+        says=f"{of.job_words(names)}: {worst.efficiency_percent:.1f}% on {of.gpus_words} "
         f"({figure(worst.images_per_sec)} over {figure(scaling.rows[0].images_per_sec)} {of.unit}/sec). "
         f"{_likely_cause(cells[scaling.rows[0].baseline], over, rows)}",
         evidence={
@@ -197,7 +161,7 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
 
 
 def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[ScalingRow]) -> str:
-    noun = device_word(baseline.of)
+    noun = baseline.of.device_word
     if baseline.of.conditions or any(device.anomaly for device in baseline.of.devices):
         words = "; ".join(baseline.of.conditions) or "a device was slow"
         return f"The run of one {noun} was slowed: {words}.{_again(baseline)}"
@@ -232,11 +196,11 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
     alike = [name for name in names if name not in MODE]
     for (number, mode), some in wins.items():
         gain = median(100 * ((one.images_per_sec or 0) / (two.images_per_sec or 1) - 1) for one, two in some)
-        jobs_words = listed(list(dict.fromkeys(job_words(one.of, alike) for one, _ in some)), 1)
+        jobs_words = listed(list(dict.fromkeys(one.of.job_words(alike) for one, _ in some)), 1)
         yield Observation(
             id="mode.best",
             says=f"{mode} is the fastest in {len(some)} of {compared[number]} jobs on "
-            f"{gpus_words(some[0][0].of)}, by {gain:.0f}% over the next in the median ({jobs_words}).",
+            f"{some[0][0].of.gpus_words}, by {gain:.0f}% over the next in the median ({jobs_words}).",
             evidence={"n_gpus": number, "mode": mode, "jobs": len(some), "of": compared[number],
                       "median_gain_percent": round(gain, 1)},
             cells=tuple(cell.number for pair in some for cell in pair),
@@ -274,7 +238,7 @@ def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     for cell in limited:
         yield Observation(
             id="input.bottleneck",
-            says=f"{job_words(cell.of, names)}: {cell.of.limited_by_input}",
+            says=f"{cell.of.job_words(names)}: {cell.of.limited_by_input}",
             evidence={"runs": len(limited)},
             cells=(cell.number,),
         )
@@ -328,7 +292,7 @@ def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> It
             id="input.bottleneck",
             says=f"{model}: synthetic data is up to {worst.value:.2f}x as fast as real data "
             f"({figure(synthetic.images_per_sec)} against {figure(real.images_per_sec)} {real.of.unit}/sec, "
-            f"{job_words(real.of, names)}); above {LIMITED:.2f}x in {len(slow)} of {len(rows)} pairs.",
+            f"{real.of.job_words(names)}); above {LIMITED:.2f}x in {len(slow)} of {len(rows)} pairs.",
             evidence={"highest": round(worst.value, 3), "pairs": len(rows), "above": len(slow)},
             cells=tuple(number for row in slow for number in (row.above, row.below)),
             weight=worst.value,

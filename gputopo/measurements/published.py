@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.measurements.study import Study, study_of
+from gputopo.measurements.study import study_of
 from gputopo.reference.published import (
     SOURCES,
     Missing,
@@ -18,6 +18,7 @@ from gputopo.reference.published import (
 )
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import PUBLISHED, DeviceFigure, Measurement
+from gputopo.values.study import Study
 
 # The names of the programs with the year of their constants, and what the column `version` has of them.
 _METHODS = frozenset({"keras-2017"})

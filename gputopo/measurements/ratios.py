@@ -6,60 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
-import msgspec
-
-from gputopo.measurements.cells import (
-    COMPARISONS,
-    MODE,
-    RUN_TO_RUN,
-    SET,
-    Cell,
-    Comparison,
-    holds,
-    key,
-    ratio_holds,
-    ratio_noise,
-    value_words,
-)
+from gputopo.measurements.cells import COMPARISONS, SET, Comparison, holds, key, ratio_holds, ratio_noise
 from gputopo.topology.hops import links_by_pair
 from gputopo.values.machine import Hop, Machine
-
-
-class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of GPUs. `cell`, `baseline`: numbers of cells.
-
-    `same_mode`: whether the run of one GPU had the same exchange of variables, which matters little there.
-    """
-
-    cell: int
-    baseline: int
-    n_gpus: int
-    gpus: tuple[int, ...]
-    images_per_sec: float
-    speedup: float  # over one GPU
-    efficiency_percent: float  # speedup for each GPU
-    noise: float  # standard error of the speedup, as a share
-    same_mode: bool
-
-
-class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on one machine with several numbers of GPUs; `rows` by number, that of one GPU first."""
-
-    rows: tuple[ScalingRow, ...]
-
-    @property
-    def largest(self) -> ScalingRow:
-        """The row of the most GPUs."""
-        return self.rows[-1]
-
-
-class MedianScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Medians over `of` jobs with this number of GPUs."""
-
-    n_gpus: int
-    speedup: float
-    efficiency_percent: float
-    of: int
+from gputopo.values.run.measurement import MODE
+from gputopo.values.study import (
+    RUN_TO_RUN,
+    Cell,
+    MedianRatio,
+    MedianScaling,
+    PairRow,
+    PairTable,
+    Ratio,
+    RatioTable,
+    Scaling,
+    ScalingRow,
+)
 
 
 def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
@@ -133,36 +95,6 @@ def _row(cell: Cell, baseline: Cell) -> ScalingRow:
     )
 
 
-class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """One ratio: cell `above` over cell `below`. `noise`: standard error as a share; `holds`: beyond it."""
-
-    above: int
-    below: int
-    n_gpus: int
-    value: float
-    noise: float
-    holds: bool
-
-
-class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """The median of `of` ratios. `n_gpus`: of those of this number of GPUs, None: of all."""
-
-    n_gpus: int | None
-    value: float
-    of: int
-
-
-class RatioTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All ratios of the comparison `id` between two values; `above`, `below`: these in words."""
-
-    id: str
-    title: str
-    above: str
-    below: str
-    rows: tuple[Ratio, ...]
-    medians: tuple[MedianRatio, ...]
-
-
 def ratio_tables(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> tuple[RatioTable, ...]:
     """Return all comparisons that the cells allow, and the effect of the batch on scaling."""
     measured = [cell for cell in cells if cell.images_per_sec is not None]
@@ -186,7 +118,7 @@ def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
 def _value_words(comparison: Comparison, cell: Cell) -> str:
     if comparison.by == "framework":
         return cell.of.program or "not stated"
-    return value_words(comparison.by, getattr(cell.of, comparison.by))
+    return cell.of.value_words(comparison.by)
 
 
 def _of_pairs(
@@ -266,27 +198,6 @@ def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> lis
             )
     title = "Larger batch over smaller, speedup"
     return [_table("batch-scaling", title, *names, some) for names, some in rows.items()]
-
-
-class PairRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short."""
-
-    mode: str
-    near_path: str
-    far_path: str
-    near: tuple[int, ...]
-    far: tuple[int, ...]
-    gain: float  # mean images/sec of the near pairs over that of the far ones
-    noise: float  # standard error as a share
-    holds: bool
-
-
-class PairTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All modes of one job on pairs of one machine."""
-
-    machine: str
-    model: str
-    rows: tuple[PairRow, ...]
 
 
 def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[PairTable, ...]:

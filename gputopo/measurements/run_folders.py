@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-import msgspec
-
 from gputopo.measurements.from_ours import of_result, without_a_run
-from gputopo.measurements.study import Study
 from gputopo.runs.history import fingerprint
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
@@ -20,9 +17,10 @@ from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import read_events
 from gputopo.values.run.measurement import BUSY, Measurement
-from gputopo.values.run.over_time import OverTime
+from gputopo.values.run.over_time import OneRun, OverTime
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, MANIFEST, Repeats, Sweep, SweepCell
+from gputopo.values.study import Study
 
 MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
 MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
@@ -223,15 +221,6 @@ def result_in(folder: Path) -> Result | None:
     return None
 
 
-class OneRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. What its folder does not have, or what cannot be read, is None."""
-
-    name: str
-    result: Result
-    machine: Machine | None = None
-    over_time: OverTime | None = None
-
-
 def most_telling(runs: Sequence[tuple[Path, Measurement]], limit: int) -> list[Path]:
     """Return at most `limit` folders, oldest first: of runs that failed or were slow, then of the latest."""
     ordered = sorted(runs, key=lambda one: one[1].time_s or 0.0)
@@ -247,10 +236,14 @@ def one_run(folder: Path) -> OneRun | None:
     result = result_in(folder)
     if result is None:
         return None
+    from gputopo.findings import find  # not in a report without pictures
+
+    machine = _machine(folder)[0]
     return OneRun(
         name=folder.name,
         result=result,
-        machine=_machine(folder)[0],
+        machine=machine,
+        findings=() if machine is None else find(machine),
         over_time=_over_time(folder / "events.jsonl"),
     )
 

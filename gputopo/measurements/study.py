@@ -6,25 +6,22 @@ from itertools import chain, product
 from statistics import median
 from typing import Any
 
-import msgspec
-
-from gputopo.measurements.cells import MODE, SET, Cell, key, ratio_holds, without_drills
+from gputopo.measurements.cells import SET, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
-from gputopo.measurements.figures import SMALLEST_EFFECT, Figures, figures_of
+from gputopo.measurements.figures import SMALLEST_EFFECT, figures_of
 from gputopo.measurements.observations import (
     GOOD_PERCENT,
-    OBSERVATIONS,
     POOR_PERCENT,
-    Observation,
     of_ratios,
     of_scaling,
     where_it_stops,
     without_spoilt,
 )
-from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.words import change, device_word, figure, gpus_words, varying
 from gputopo.values.machine import Machine
-from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.measurement import MODE, Measurement
+from gputopo.values.study import OBSERVATIONS, Cell, Figures, Observation, ScalingRow, Study, UnreadFile
+from gputopo.values.study_words import varying
+from gputopo.values.words import change, figure
 
 _AVOID = 1.05  # gain of the near pairs from which the far ones are not to be used
 _MODES = {
@@ -62,7 +59,7 @@ def _speed(cells: Sequence[Cell]) -> str:
         return f"{len(measured)} cells whose speeds count different things: {', '.join(units)}."
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
     runs = len(best.repeats)
-    words = f"{best.of.model} on {gpus_words(best.of)}: {figure(best.images_per_sec)} {best.of.unit}/sec"
+    words = f"{best.of.model} on {best.of.gpus_words}: {figure(best.images_per_sec)} {best.of.unit}/sec"
     if len(measured) > 1:
         return f"The fastest of {len(measured)}: {words}."
     again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
@@ -122,7 +119,7 @@ def _take(figures: Figures) -> Iterator[str]:
     (number, mode), count = max(takes.items(), key=lambda item: (item[1], item[0]))
     some = [row for row in best if row.n_gpus == number]
     of = figures.cells[some[0].cell].of
-    words = f"Take {gpus_words(of)}"
+    words = f"Take {of.gpus_words}"
     words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
     words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not pay"
     yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
@@ -146,7 +143,7 @@ def _machines(figures: Figures) -> str:
     fair = len(middle) - good - poor
     counts = ((good, "good"), (fair, "fair"), (poor, "poor"))
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
-    noun = device_word(figures.cells[figures.scalings[0].largest.cell].of)
+    noun = figures.cells[figures.scalings[0].largest.cell].of.device_word
     worst = min(middle, key=lambda name: middle[name])
     name = worst or "one whose runs do not name it"
     last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
@@ -190,35 +187,6 @@ def _repeat(figures: Figures) -> Iterator[str]:
         says = next(detail.rstrip(")") or why for begin, _, detail in spoilt if begin == why)
         found = f"{of}: {why}" if len(measured) > 1 else says
         yield f"NOT RELIABLE: {found}. Repeat."
-
-
-class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was given and has no measurement. `why`: the reason in a line."""
-
-    source: str
-    why: str
-
-
-class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.study/1"):
-    """A report as a value. `sources`: publications that are shown or compared with, by name."""
-
-    title: str
-    headline: str = ""  # what follows from all of it, in a few sentences
-    figures: Figures
-    observations: tuple[Observation, ...]
-    unread: tuple[UnreadFile, ...] = ()
-    sources: dict[str, str] = {}
-
-    @property
-    def has_regression(self) -> bool:
-        """Whether a cell, or all together, are slower than earlier runs under the same conditions."""
-        pooled = self.figures.pooled_change
-        return any(row.is_regression for row in (*self.figures.against, *((pooled,) if pooled else ())))
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a run has no figure."""
-        return any(cell.failed for cell in self.figures.cells)
 
 
 def study_of(

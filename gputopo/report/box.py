@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from gputopo.measurements.box import MIN_SIDE, Box, Series, Worsening
-from gputopo.measurements.words import figure
 from gputopo.report.document import Block, Document, Section, Table
 from gputopo.report.study_models import bullets, table
 from gputopo.report.units import counted
+from gputopo.values.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.words import date_in_words
+from gputopo.values.words import date_in_words, figure
 
 _ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points

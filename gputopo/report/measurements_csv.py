@@ -5,8 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gputopo.measurements.study import Study
 from gputopo.values.run.measurement import COLUMNS, Measurement
+from gputopo.values.study import Study
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
 

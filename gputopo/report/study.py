@@ -4,11 +4,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from statistics import median
 
-from gputopo.measurements.cells import CONDITIONS, DEVIATIONS, Cell, value_words
-from gputopo.measurements.observations import OBSERVATIONS
-from gputopo.measurements.ratios import Scaling
-from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, row_words, speed_unit, stated, varying
 from gputopo.report.document import Block, Bullets, Document, Section
 from gputopo.report.study_models import (
     ROWS,
@@ -20,6 +15,9 @@ from gputopo.report.study_models import (
     table,
 )
 from gputopo.report.units import counted, images_per_sec, percent
+from gputopo.values.run.measurement import CONDITIONS
+from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study
+from gputopo.values.study_words import devices_word, row_words, speed_unit, stated, varying
 
 MAX_CURVES = 64  # of one picture; the table has all
 # Titles of the sections whose figures are drawn, too.
@@ -71,7 +69,7 @@ def _shared(cells: Sequence[Cell]) -> str:
     left_out = {*varying(cells), "n_gpus", "gpus", "backend", "task", "unit"}
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in left_out and len(stated(some, name)) == 1]
-    return job_words(some[0], names) if len(some) > 1 else ""
+    return some[0].job_words(names) if len(some) > 1 else ""
 
 
 def _observations(study: Study) -> list[Block]:
@@ -94,7 +92,7 @@ def _scaling(study: Study) -> list[Block]:
         fastest = {row.n_gpus: row for row in sorted(one.rows, key=lambda row: row.images_per_sec)}
         most = fastest[one.largest.n_gpus]
         rows.append(
-            [job_words(figures.cells[most.cell].of, names), images_per_sec(one.rows[0].images_per_sec),
+            [figures.cells[most.cell].of.job_words(names), images_per_sec(one.rows[0].images_per_sec),
              *(f"{fastest[number].speedup:.2f}x" if number in fastest else "" for number in counts),
              f"{most.efficiency_percent:.2f}", percent(100 * DEVIATIONS * most.noise) if most.noise else ""]
         )  # fmt: skip
@@ -134,7 +132,7 @@ def _programs(study: Study) -> list[Block]:
         if one.id == "program":
             names = varying(cells[row.above] for row in one.rows)
             rows = [
-                [job_words(cells[row.above].of, names), str(row.n_gpus),
+                [cells[row.above].of.job_words(names), str(row.n_gpus),
                  *(images_per_sec(cells[number].images_per_sec) for number in (row.above, row.below)),
                  f"{row.value:.2f}x"]
                 for row in one.rows
@@ -148,7 +146,7 @@ def curves(study: Study) -> list[tuple[str, Scaling]]:
     """Return the scalings that are drawn, each with what sets it apart from the others."""
     cells, shown = study.figures.cells, study.figures.scalings[:MAX_CURVES]
     names = varying(cells[one.largest.cell] for one in shown)
-    return [(job_words(cells[one.largest.cell].of, names), one) for one in shown]
+    return [(cells[one.largest.cell].of.job_words(names), one) for one in shown]
 
 
 def _ratios(study: Study) -> list[Block]:
@@ -246,7 +244,7 @@ def _predicted(study: Study) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [job_words(figures.cells[row.cell].of, names), images_per_sec(row.images_per_sec),
+        [figures.cells[row.cell].of.job_words(names), images_per_sec(row.images_per_sec),
          images_per_sec(row.predicted.images_per_sec),
          f"{images_per_sec(row.predicted.low)} to {images_per_sec(row.predicted.high)}",
          f"{row.difference_percent:+.1f}", row.predicted.verdict, str(figures.cells[row.cell].of.n_gpus)]
@@ -268,7 +266,7 @@ def _against(study: Study, kind: str) -> list[Block]:
     figures = study.figures
     names = varying(figures.cells)
     rows = [
-        [job_words(figures.cells[row.cell].of, names), images_per_sec(figures.cells[row.cell].images_per_sec),
+        [figures.cells[row.cell].of.job_words(names), images_per_sec(figures.cells[row.cell].images_per_sec),
          images_per_sec(row.reference_images_per_sec), f"{row.difference_percent:+.1f}",
          f"{row.noise_percent:.1f}", "regression" if row.is_regression else row.verdict,
          str(figures.cells[row.cell].of.n_gpus), row.reference.removeprefix("published: "),
@@ -289,7 +287,7 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
         [job, str(cell.of.n_gpus), cell_words(cell),
          noise_words(cell),
          str(len(cell.repeats)) if cell.repeats else "",
-         value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
+         cell.of.value_words("gpus") if cell.of.gpus else "",
          next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
         for cell, job in zip(ordered, row_words(ordered, names), strict=True)
     ]  # fmt: skip

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gputopo.measurements.cells import DEVIATIONS, RUN_TO_RUN, Cell, value_words
-from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word, job_words, speed_unit, varying
 from gputopo.report.document import Block, Bullets, Page, Table
 from gputopo.report.layout import Column, Side
 from gputopo.report.units import images_per_sec, percent
 from gputopo.values.run.measurement import Status
+from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell, Study
+from gputopo.values.study_words import devices_word, speed_unit, varying
 from gputopo.workload.workloads import Workload, names, require
 
 ROWS = 5  # of a table in the short form
@@ -174,10 +173,10 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
             noise_words(cell),
             f"{speedups[cell.number]:.2f}x" if cell.number in speedups else "",
             str(cell.of.n_gpus),
-            value_words("gpus", cell.of.gpus) if cell.of.gpus else "",
+            cell.of.value_words("gpus") if cell.of.gpus else "",
             "" if cell.of.batch_per_gpu is None else str(cell.of.batch_per_gpu),
             cell.of.mode,
-            job_words(cell.of, others),
+            cell.of.job_words(others),
             cell.of.cpu or "",
             cell.of.gpu or "",
             next(iter((*cell.failed, *cell.not_run)), ""),

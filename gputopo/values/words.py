@@ -1,6 +1,7 @@
 """How numbers and dates are written in sentences."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 
@@ -30,3 +31,20 @@ def at_most(value: float) -> str:
 def speed(images_per_sec: float) -> str:
     """Write images/sec: with a decimal below 100."""
     return f"{images_per_sec:,.0f}" if images_per_sec >= 100 else f"{images_per_sec:.1f}"
+
+
+def listed(words: Sequence[str], limit: int = 3) -> str:
+    """Return the first words of a list and how many more there are."""
+    more = len(words) - limit
+    return "; ".join([*words[:limit], *([f"and {more} more"] if more > 0 else [])])
+
+
+def figure(images_per_sec: float | None) -> str:
+    """Return images/sec with four figures or more: `38.27`, `4,618`."""
+    value = images_per_sec or 0.0
+    return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"
+
+
+def change(percent: float) -> str:
+    """Return a change in percent with its sign: `+19%`, `0%`."""
+    return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.measurements.cells import cells_of
-from gputopo.measurements.figures import Against, PooledChange, against_earlier, pooled_change
+from gputopo.measurements.figures import against_earlier, pooled_change
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.study import Against, PooledChange
 
 # What each cell after is of one before.
 KINDS = ("no change", "one cell 20% slower", "all cells 5% slower")

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.measurements.study import Study
 from gputopo.probes import collect
 from gputopo.runs.history import FILE, save, save_result
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.run.events import encode_line
+from gputopo.values.study import Study
 from tests.captures.test_tf_cnn import log
 from tests.cli.conftest import Call
 from tests.invented_runs import InventedRun, cpu_devices, stream

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.measurements.box import MIN_CHANGE, Point, Series, box_of, change_of, low_last
+from gputopo.measurements.box import MIN_CHANGE, box_of, change_of, low_last
 from gputopo.report.box import box_document
 from gputopo.report.document import Bullets
 from gputopo.report.markdown import document_markdown
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.box import Point, Series
 from gputopo.values.run.measurement import DeviceFigure, Measurement
 from tests import there
 from tests.invented_bandwidths import machine_with, pair

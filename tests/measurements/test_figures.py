@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.measurements.cells import COMPARISONS, CONDITIONS, cells_of
+from gputopo.measurements.cells import COMPARISONS, cells_of
 from gputopo.measurements.figures import (
     against_earlier,
     against_published,
@@ -17,16 +17,16 @@ from gputopo.measurements.figures import (
     spread,
 )
 from gputopo.measurements.from_ours import of_result
-from gputopo.measurements.observations import OBSERVATIONS
 from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
-from gputopo.measurements.words import row_words, varying
 from gputopo.report.document import Table, document_text
 from gputopo.report.study import study_document
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
-from gputopo.values.run.measurement import BUSY, DRILL, DeviceFigure, Measurement
+from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
+from gputopo.values.study import OBSERVATIONS
+from gputopo.values.study_words import row_words, varying
 from tests.benchmarks.bench_comparisons import KINDS, alarms
 from tests.invented_runs import InventedRun, gpu_devices, on_hosts, stream
 

@@ -8,8 +8,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.measurements.cells import Cell
-from gputopo.measurements.figures import Figures
+from gputopo.values.study import Cell, Figures
 
 
 class Derived(msgspec.Struct, frozen=True, kw_only=True):

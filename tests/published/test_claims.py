@@ -4,8 +4,9 @@ import functools
 
 import pytest
 
-from gputopo.measurements.figures import Figures, figures_of
+from gputopo.measurements.figures import figures_of
 from gputopo.measurements.published import known_machines, published_measurements
+from gputopo.values.study import Figures
 from tests.published.claims import recomputed
 
 DOCUMENTS = ("tensorpack", "tensorflow.org", "lambda-2018", "rossumai")

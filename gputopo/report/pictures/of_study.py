@@ -2,11 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from gputopo.findings import find, find_bandwidth
-from gputopo.measurements.ratios import ScalingRow
-from gputopo.measurements.run_folders import OneRun
-from gputopo.measurements.study import Study
-from gputopo.measurements.words import devices_word
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import map_part
 from gputopo.report.document import Block, Bullets, Document, Picture, Section
@@ -22,7 +17,11 @@ from gputopo.report.pictures.charts import (
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.report.runs.report import device_table
 from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
+from gputopo.values.run.over_time import OneRun
+from gputopo.values.study import ScalingRow, Study
+from gputopo.values.study_words import devices_word
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
 
@@ -36,11 +35,11 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
     sections = [
         part._replace(blocks=(*drawn_of.get(part.title, ()), *part.blocks)) for part in document.sections
     ]
-    machines: list[Machine] = []
+    machines: list[tuple[Machine, Sequence[Finding]]] = []
     for run in runs:
-        if run.machine is not None and run.machine not in machines:
-            machines.append(run.machine)
-    drawn = [block for n, one in enumerate(machines, 1) for block in _machine(one, n)]
+        if run.machine is not None and all(run.machine != machine for machine, _ in machines):
+            machines.append((run.machine, run.findings))
+    drawn = [block for number, one in enumerate(machines, 1) for block in _machine(*one, number)]
     if drawn:
         sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
     sections += [_run(run, number) for number, run in enumerate(runs, 1)]
@@ -118,10 +117,9 @@ def _run(run: OneRun, number: int) -> Section:
     return Section(f"Run {run.name}", tuple(blocks), is_folded=number > 1)
 
 
-def _machine(machine: Machine, number: int) -> list[Block]:
+def _machine(machine: Machine, findings: Sequence[Finding], number: int) -> list[Block]:
     """Return the topology of a machine and its measured rates; `number` keeps the names of several apart."""
     bandwidth = machine.bandwidth
-    findings = (*find(machine), *(find_bandwidth(machine) if bandwidth else ()))
     picture = topology_picture(machine, findings)
     rates = None if bandwidth is None else map_part(Numbers(machine, bandwidth))
     return [

@@ -3,6 +3,7 @@
 A condition that the source does not state is None, which is neither equal to a stated one nor a default.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -128,6 +129,41 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         """The program in short: `keras kuza55`."""
         return " ".join(filter(None, (self.framework, self.method)))
 
+    @property
+    def device_word(self) -> str:
+        """What its devices are: `GPU` or `CPU device`."""
+        return "CPU device" if self.backend == "cpu" else "GPU"
+
+    @property
+    def gpus_words(self) -> str:
+        """The number of devices with their kind: `4 GPUs`, `1 CPU device`."""
+        return f"{self.n_gpus} {self.device_word}{'' if self.n_gpus == 1 else 's'}"
+
+    def value_words(self, name: str) -> str:
+        """Return the value of a condition in words."""
+        value = getattr(self, name)
+        if value is None or value == ():
+            return "not stated"
+        if name == "xla":
+            return "XLA" if value else "no XLA"
+        if name == "distortions":
+            return "distortions" if value else "no distortions"
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return f"{text}/sec" if name == "unit" else text
+
+    def job_words(self, names: Sequence[str]) -> str:
+        """Return these conditions in words: `resnet50, batch 64, replicated nccl`."""
+        words: list[str] = []
+        for name in names:
+            value = getattr(self, name)
+            if value in (None, False) or (name == "task" and value == "train"):
+                continue
+            if name in MODE[1:] and words:
+                words[-1] += f" {self.value_words(name)}" if self.variable_update else ""
+            else:
+                words.append(_NAMED.get(name, "") + self.value_words(name))
+        return ", ".join(words)
+
 
 # Columns: the fields that are one value each.
 COLUMNS: tuple[str, ...] = tuple(
@@ -135,3 +171,33 @@ COLUMNS: tuple[str, ...] = tuple(
     for name in Measurement.__struct_fields__
     if name not in ("devices", "predicted", "conditions", "digest")
 )
+
+
+# All conditions of a measurement, in the order in which a difference is named, with the words for it.
+CONDITIONS: Mapping[str, str] = {
+    "machine": "machine",
+    "cpu": "CPU",
+    "backend": "kind of device",
+    "gpu": "GPU model",
+    "n_gpus": "number of GPUs",
+    "gpus": "set of GPUs",
+    "framework": "program",
+    "method": "method",
+    "version": "version of TensorFlow",
+    "task": "task",
+    "unit": "unit of the speed",
+    "model": "model",
+    "dataset": "data set",
+    "data": "data source",
+    "distortions": "distortions",
+    "batch_per_gpu": "batch per device",
+    "precision": "precision",
+    "data_format": "layout",
+    "xla": "XLA",
+    "variable_update": "variable update",
+    "ps_device": "parameter server",
+    "all_reduce": "reduction",
+}
+MODE = ("variable_update", "ps_device", "all_reduce")
+# Conditions whose values are not understood without their names.
+_NAMED = {"version": "TensorFlow ", "dataset": "data set ", "batch_per_gpu": "batch "}

@@ -2,6 +2,12 @@
 
 from typing import NamedTuple
 
+import msgspec
+
+from gputopo.values.finding import Finding
+from gputopo.values.machine import Machine
+from gputopo.values.run.result import Result
+
 
 class Curve(NamedTuple):
     """Values over time: `label` of the device, seconds since the start of the run, the values."""
@@ -26,3 +32,13 @@ class OverTime(NamedTuple):
     facts: dict[str, tuple[Curve, ...]]
     happenings: tuple[Happening, ...]
     duration_s: float
+
+
+class OneRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run. What its folder does not have, or what cannot be read, is None."""
+
+    name: str
+    result: Result
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()  # about the machine
+    over_time: OverTime | None = None

@@ -8,8 +8,8 @@ import pytest
 
 from gputopo import captures
 from gputopo.measurements.published import made
-from gputopo.measurements.run_folders import OneRun, most_telling, one_run
-from gputopo.measurements.study import Study, study_of
+from gputopo.measurements.run_folders import most_telling, one_run
+from gputopo.measurements.study import study_of
 from gputopo.report.document import Document, Picture, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
@@ -29,6 +29,8 @@ from gputopo.values.run.events import (
     encode_line,
 )
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.over_time import OneRun
+from gputopo.values.study import Study
 from tests import there
 from tests.invented_runs import InventedRun, gpu_devices, stream
 

@@ -1,0 +1,344 @@
+"""A study of measurements (`gputopo.study/1`): cells, figures that follow from them, observations."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from gputopo.values.run.measurement import Measurement, Predicted
+
+# Standard error of one run against another one of the same job on the same machine, as a share. The eight
+# one-GPU pairs of tensorflow.org, synthetic against real data, have ratios of 0.98 to 1.02.
+RUN_TO_RUN = 0.01
+# A difference holds from this many standard errors on: 95 %.
+DEVIATIONS = 2.0
+# Repeats that differ by more than this share of their mean contradict one another: ours, ten times the
+# noise of a run.
+CONTRADICTS = 0.10
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Measurements under the same conditions."""
+
+    number: int
+    runs: tuple[Measurement, ...]  # each, complete or not, in the order given
+    images_per_sec: float | None  # mean of the complete ones, None where there is none
+    noise: float | None = None  # standard error of it as a share of it, 0.01 for 1 %
+    duplicates: tuple[str, ...] = ()  # files left out, since their contents are those of another
+
+    @property
+    def of(self) -> Measurement:
+        """The first run with a figure, else the first: the conditions are those of all."""
+        return next((one for one in self.runs if one.is_measured), self.runs[0])
+
+    @property
+    def repeats(self) -> tuple[float, ...]:
+        """Images/sec of the complete runs; without spoilt ones, if there are others."""
+        return tuple(one.images_per_sec or 0.0 for one in counted(self.runs))
+
+    @property
+    def spoilt(self) -> str | None:
+        """Why its figure supports no verdict, None where it does."""
+        return next((one.spoilt for one in counted(self.runs)), None)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Reasons of the runs without a figure."""
+        return tuple(one.reason or one.status for one in self.runs if not one.is_measured and one.is_run)
+
+    @property
+    def not_run(self) -> tuple[str, ...]:
+        """Reasons of what a sweep refused, left out, or has not run yet."""
+        return tuple(one.reason or one.status for one in self.runs if not one.is_run)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where its runs are from."""
+        return tuple(one.source for one in self.runs)
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether its repeats differ by more than noise can explain."""
+        if len(self.repeats) < 2 or not self.images_per_sec:
+            return False
+        return (max(self.repeats) - min(self.repeats)) / self.images_per_sec > CONTRADICTS
+
+
+def counted(runs: Iterable[Measurement]) -> list[Measurement]:
+    """Return the complete runs; without spoilt ones, if there are others."""
+    measured = [one for one in runs if one.is_measured]
+    return [one for one in measured if one.spoilt is None] or measured
+
+
+class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One number of GPUs. `cell`, `baseline`: numbers of cells.
+
+    `same_mode`: whether the run of one GPU had the same exchange of variables, which matters little there.
+    """
+
+    cell: int
+    baseline: int
+    n_gpus: int
+    gpus: tuple[int, ...]
+    images_per_sec: float
+    speedup: float  # over one GPU
+    efficiency_percent: float  # speedup for each GPU
+    noise: float  # standard error of the speedup, as a share
+    same_mode: bool
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True):
+    """A job on one machine with several numbers of GPUs; `rows` by number, that of one GPU first."""
+
+    rows: tuple[ScalingRow, ...]
+
+    @property
+    def largest(self) -> ScalingRow:
+        """The row of the most GPUs."""
+        return self.rows[-1]
+
+
+class MedianScaling(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over `of` jobs with this number of GPUs."""
+
+    n_gpus: int
+    speedup: float
+    efficiency_percent: float
+    of: int
+
+
+class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+    """One ratio: cell `above` over cell `below`. `noise`: standard error as a share; `holds`: beyond it."""
+
+    above: int
+    below: int
+    n_gpus: int
+    value: float
+    noise: float
+    holds: bool
+
+
+class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """The median of `of` ratios. `n_gpus`: of those of this number of GPUs, None: of all."""
+
+    n_gpus: int | None
+    value: float
+    of: int
+
+
+class RatioTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All ratios of the comparison `id` between two values; `above`, `below`: these in words."""
+
+    id: str
+    title: str
+    above: str
+    below: str
+    rows: tuple[Ratio, ...]
+    medians: tuple[MedianRatio, ...]
+
+
+class PairRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short."""
+
+    mode: str
+    near_path: str
+    far_path: str
+    near: tuple[int, ...]
+    far: tuple[int, ...]
+    gain: float  # mean images/sec of the near pairs over that of the far ones
+    noise: float  # standard error as a share
+    holds: bool
+
+
+class PairTable(msgspec.Struct, frozen=True, kw_only=True):
+    """All modes of one job on pairs of one machine."""
+
+    machine: str
+    model: str
+    rows: tuple[PairRow, ...]
+
+
+class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU. Percent are of the reference GPU.
+
+    `under_percent`: by how much its images/sec are below; `explained_percent` of it by the clock at most,
+    `unexplained_percent`: the rest; None where there is no clock, or nothing to explain.
+    """
+
+    gpu: int
+    name: str | None
+    images_per_sec: float
+    percent: float
+    clock: str | None = None  # which one, "core" or "memory", None: unknown
+    clock_mhz: float | None = None
+    clock_percent: float | None = None
+    under_percent: float
+    explained_percent: float | None = None
+    unexplained_percent: float | None = None
+    holds: bool = False
+
+
+class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPUs of one machine by one job. `reference`: the GPU of 100 %, the first one. `cells`: numbers."""
+
+    machine: str | None
+    model: str
+    reference: int
+    rows: tuple[ClockRow, ...]
+    cells: tuple[int, ...]
+
+
+class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: was not run.
+
+    A cell without a figure failed: its number is there, and the cell has the reason.
+    """
+
+    name: str
+    cpus: tuple[str, ...]
+    models: tuple[str, ...]
+    cells: tuple[tuple[int | None, ...], ...]
+
+
+class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell beside what its plan predicted. `difference_percent`: measured over predicted, less 1."""
+
+    cell: int
+    predicted: Predicted
+    images_per_sec: float
+    difference_percent: float
+
+
+Word = Literal["slower", "faster", "even", "cannot tell"]
+
+
+class Against(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell beside a reference."""
+
+    cell: int
+    kind: Literal["published", "earlier"]
+    reference: str  # its source
+    reference_images_per_sec: float  # its figure
+    difference_percent: float  # of the cell over it, negative: slower
+    noise_percent: float  # a difference below this, in its direction, is not shown
+    verdict: Word
+    differs: tuple[str, ...] = ()  # conditions that differ as well
+    is_regression: bool = False  # slower than an earlier run with no other difference
+    is_spoilt: bool = False  # the reference supports no verdict
+
+
+class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean change of all cells that have an earlier run (geometric), with its confidence interval."""
+
+    cells: tuple[int, ...]
+    percent: float  # negative: slower
+    low_percent: float
+    high_percent: float
+    verdict: Word
+    differs: tuple[str, ...] = ()  # conditions that differ as well
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the cells together are slower than earlier runs with no other difference."""
+        return self.verdict == "slower" and not self.differs
+
+    @property
+    def says(self) -> str:
+        """The change in a sentence."""
+        word: str = self.verdict
+        if word in ("slower", "faster"):
+            word = f"{abs(self.percent):.1f}% {word} than before"
+        software = ", with other software" if self.differs else ""
+        interval = f"{self.low_percent:+.1f} to {self.high_percent:+.1f}%"
+        return f"All {len(self.cells)} cells together: {word}{software} ({interval})."
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """Cells and what follows from them. Numbers of cells are places in `cells`."""
+
+    cells: tuple[Cell, ...]
+    scalings: tuple[Scaling, ...] = ()
+    scaling_medians: tuple[MedianScaling, ...] = ()
+    ratios: tuple[RatioTable, ...] = ()
+    pairs: tuple[PairTable, ...] = ()
+    clocks: tuple[ClockTable, ...] = ()
+    cpus: tuple[CpuTable, ...] = ()
+    predicted: tuple[PredictedRow, ...] = ()
+    against: tuple[Against, ...] = ()
+    pooled_change: PooledChange | None = None  # from earlier runs
+    not_again: int = 0  # earlier cells with a figure whose job has none now
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that the figures show beyond their noise. `evidence`: the numbers; `cells`: their numbers.
+
+    `weight`: the larger it is, the earlier it is shown among those of its id.
+    """
+
+    id: str
+    says: str
+    evidence: dict[str, Any] = {}
+    cells: tuple[int, ...] = ()
+    weight: float = 0.0
+
+
+# Every id with its title, in the order in which observations are shown.
+OBSERVATIONS: dict[str, str] = {
+    "earlier.regression": "Slower than before, under the same conditions",
+    "conditions.other": "Runs under other conditions than the rest",
+    "repeats.contradict": "Repeats that differ by more than 10%",
+    "figure.suspect": "Figures that their source or a later measurement contradicts",
+    "scaling.verdict": "Scaling, median over the jobs",
+    "scaling.stops": "More GPUs do not pay",
+    "mode.best": "Fastest placement of the variables",
+    "pairs.path": "Path between two GPUs",
+    "clocks.unexplained": "GPUs slower than their peers",
+    "input.bottleneck": "The input limits",
+    "input.enough": "The input does not limit",
+    "cpu.matters": "Same GPUs, other CPUs",
+    "scaling.superlinear": "Above 100% efficiency: one of the two figures is wrong",
+    "prediction.outside": "Outside the predicted range",
+    "published.slower": "Slower than published for the same GPU model",
+    "earlier.changed": "Faster than before, or with other software",
+    "gpu.ratio": "GPU models",
+    "precision.ratio": "Half precision",
+    "xla.ratio": "XLA",
+    "layout.ratio": "Layout",
+    "batch.throughput": "Batch, images/sec",
+    "batch.scaling": "Batch, speedup",
+    "program.ratio": "Programs",
+    "model.ratio": "Models",
+    "cells.failed": "Runs without a figure",
+    "cells.not_run": "Cells of a sweep that were not run",
+    "compare.refused": "Not compared",
+    "repeats.duplicate": "Files given more than once",
+}
+
+
+class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that was given and has no measurement. `why`: the reason in a line."""
+
+    source: str
+    why: str
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.study/1"):
+    """A report as a value. `sources`: publications that are shown or compared with, by name."""
+
+    title: str
+    headline: str = ""  # what follows from all of it, in a few sentences
+    figures: Figures
+    observations: tuple[Observation, ...]
+    unread: tuple[UnreadFile, ...] = ()
+    sources: dict[str, str] = {}
+
+    @property
+    def has_regression(self) -> bool:
+        """Whether a cell, or all together, are slower than earlier runs under the same conditions."""
+        pooled = self.figures.pooled_change
+        return any(row.is_regression for row in (*self.figures.against, *((pooled,) if pooled else ())))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a run has no figure."""
+        return any(cell.failed for cell in self.figures.cells)
