@@ -43,9 +43,10 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
         return self.machine.gpus
 
     def __repr__(self) -> str:
+        from gputopo.findings import checks_made
         from gputopo.report.findings import verdict
 
-        return verdict(self.machine, self.findings)
+        return verdict(self.machine, self.findings, checks_made(self.machine))
 
     def _repr_html_(self) -> str:
         """Return the first line and the table of the GPUs, for notebooks."""

@@ -12,7 +12,7 @@ from gputopo.cli.printing import note, show_report, to_stderr
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
-from gputopo.values.bandwidth import TCP, Level, is_collective
+from gputopo.values.bandwidth import TCP, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 
@@ -118,7 +118,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
 
     def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
         machine = Machine(source="live", bandwidth=measured)
-        if any(map(is_collective, measured.samples)):
+        if any(one.is_collective for one in measured.samples):
             machine = msgspec.structs.replace(machine, nics=tuple(nics))
             measured = with_bus_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
@@ -228,7 +228,7 @@ def _code(
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    paths = [one for one in measured.samples if not is_collective(one)]
+    paths = [one for one in measured.samples if not one.is_collective]
     samples = any("gpu:" in one.source + one.destination for one in paths)
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
@@ -260,7 +260,7 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
         why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
-        collectives = any(map(is_collective, measured.samples))
+        collectives = any(one.is_collective for one in measured.samples)
         why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
         to_stderr(f"gputopo: not saved: {why}\n")

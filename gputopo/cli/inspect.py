@@ -160,10 +160,14 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         return
 
     def document() -> "Document":
+        from gputopo.findings import checks_made
         from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
 
         detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
-        return inspection_document(inspection, chosen or detail)
+        machine = inspection.machine
+        gpus = tuple(gpu for gpu in machine.gpus if not chosen or gpu.index in chosen)
+        checks = checks_made(msgspec.structs.replace(machine, gpus=gpus))
+        return inspection_document(inspection, chosen or detail, checks=checks)
 
     show_report(inspection, document, options.shape)
 

@@ -11,19 +11,18 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.copies.copies import Copy, CopyJob
-from gputopo.copies.numbers import LARGE_BYTES
-from gputopo.values.bandwidth import Level
+from gputopo.values.bandwidth import LARGE_BYTES, Level
 
 MIB = 2**20
 GB = 1e9
 
 # The whole command is to end within 60 s on eight GPUs; the rest is for the start, the driver and the report.
 QUICK_SECONDS = 48.0
-# A window copies at least this much per copy: what gputopo.copies.numbers.LARGE_BYTES asks of a number that
+# A window copies at least this much per copy: what gputopo.values.bandwidth.LARGE_BYTES asks of a number that
 # is to be judged. 20 ms on one lane of Gen3.
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
-# Starting a copy costs some 10 us (`gputopo.copies.numbers.LARGE_BYTES`): 1 % of a window of 1 ms.
+# Starting a copy costs some 10 us (`gputopo.values.bandwidth.LARGE_BYTES`): 1 % of a window of 1 ms.
 MIN_WINDOW_S = 0.001
 # A speed that was seen once may be this much too low: the start of a short copy was part of it.
 _SPEED_MARGIN = 1.2

@@ -1,12 +1,11 @@
 """Collective operations: the samples of one operation over its sizes, and its expected bus bandwidth."""
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.copies.expected import link_name, observed_link
+from gputopo.copies.expected import link_name
 from gputopo.reference.expectations import (
     GpuExpectation,
     expected_bus,
@@ -14,82 +13,10 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
 )
-from gputopo.values.bandwidth import COLLECTIVES, HOSTS, Bandwidth, Kind, Sample, gpus_of
+from gputopo.topology.links import observed_link
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVES, HOSTS, Bandwidth, Sample, gpus_of
+from gputopo.values.collectives import NAMES
 from gputopo.values.machine import Gpu, Machine, NicPort
-
-NAMES: dict[Kind, str] = {
-    "allreduce": "all-reduce",
-    "allgather": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "alltoall": "all-to-all",
-    "sendrecv": "send and receive",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "hypercube": "hypercube",
-}
-# Up to this size a time is that of starting the operation, not of its bytes.
-SMALL_BYTES = 8 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class CollectiveSeries:
-    """The samples of one operation of one set of GPUs: one run, type, operator and root."""
-
-    samples: tuple[Sample, ...]
-
-    @property
-    def first(self) -> Sample:
-        """Any sample: for what all have in common."""
-        return self.samples[0]
-
-    @property
-    def is_of_nccl_tests(self) -> bool:
-        """Whether nccl-tests measured it, and not gputopo bench-reduction."""
-        return self.first.in_place is not None  # TensorFlow's reductions do not report it
-
-    @property
-    def sizes(self) -> list[int]:
-        """All sizes in bytes, each once."""
-        return list(dict.fromkeys(one.bytes for one in self.samples if one.bytes is not None))
-
-    @property
-    def best(self) -> Sample:
-        """The sample that is judged: of the largest size, the faster one of out of place and in place."""
-        return max(self.samples, key=lambda one: (one.bytes or 0, one.bus_gb_per_s or 0.0))
-
-    @property
-    def smallest(self) -> Sample | None:
-        """The sample of the smallest size whose time is a latency, None where there is none."""
-        small = [one for one in self.samples if one.bytes is not None and one.bytes <= SMALL_BYTES]
-        return min(small, key=lambda one: (one.bytes or 0, bool(one.in_place)), default=None)
-
-    def at(self, size: int, *, in_place: bool) -> Sample | None:
-        """Return the sample of one size."""
-        return next(
-            (one for one in self.samples if one.bytes == size and bool(one.in_place) == in_place), None
-        )
-
-
-def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
-    """Return the collective operations among samples, in their order."""
-    found: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.kind in COLLECTIVES:
-            key = (
-                one.kind,
-                one.source,
-                one.ranks,
-                one.run,
-                one.algorithm,
-                one.model,
-                one.data_type,
-                one.reduction,
-            )
-            found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
-    return [CollectiveSeries(tuple(of)) for of in found.values()]
-
 
 # A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
 # H200 reach 0.98 and 0.99 of it from 8 GiB on, A100 0.92 at 256 MiB (nccl_bus.csv). Low: ours.
@@ -110,7 +37,6 @@ EXCHANGE_LOW_SHARE = 0.20
 # (NVIDIA/nccl issue 307), one of 200 behind the switch of a GPU 0.96 and behind the CPU 0.64 (issue 412). A
 # tree over two hosts reaches up to twice the ring (issue 307). Ours, below all of these.
 NETWORK_LOW_SHARE = 0.5
-_LIMIT = "derived: at most"
 _EXCHANGES = ("alltoall", "sendrecv")
 _RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 _SWITCHED = (
@@ -130,7 +56,7 @@ class BusRate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_limit(self) -> bool:
         """Whether it is what the links carry at most, which few machines reach."""
-        return self.source.startswith(_LIMIT)
+        return self.source.startswith(AT_MOST)
 
 
 def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
@@ -246,7 +172,7 @@ def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> B
     rate = joined * link.nccl_gb_per_s
     if sample.kind in _EXCHANGES and link.version >= _SWITCHED:
         return BusRate(
-            source=f"{_LIMIT} {joined} NVLinks of version {link.version} of a GPU "
+            source=f"{AT_MOST} {joined} NVLinks of version {link.version} of a GPU "
             f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
             gb_per_s=rate,
             low_gb_per_s=EXCHANGE_LOW_SHARE * rate,
@@ -255,7 +181,7 @@ def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> B
         return None
     is_few = (sample.ranks or 0) <= 3
     return BusRate(
-        source=f"{_LIMIT if is_few else 'derived:'} a ring over {joined} NVLinks of version {link.version} "
+        source=f"{AT_MOST if is_few else 'derived:'} a ring over {joined} NVLinks of version {link.version} "
         f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
         gb_per_s=rate,
         low_gb_per_s=(FEW_LOW_SHARE if is_few else RING_LOW_SHARE) * rate,
@@ -276,7 +202,7 @@ def _over_pcie(
         links.append((link.copy_to_device_gb_per_s, link_name(link), known_by))
     rate, name, known_by = min(links)
     return BusRate(
-        source=f"{_LIMIT} the slowest PCIe link, {name} {known_by} (links.csv)",
+        source=f"{AT_MOST} the slowest PCIe link, {name} {known_by} (links.csv)",
         gb_per_s=rate,
         low_gb_per_s=PCIE_LOW_SHARE * rate,
     )
@@ -318,11 +244,6 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> BusRate | None:
         return None
     inside = msgspec.structs.replace(sample, source="gpus", hosts=1, ranks=gpus)
     return expected_rate(inside, machine)
-
-
-def is_limit(sample: Sample) -> bool:
-    """Return whether the expectation of a sample is a limit, which few machines reach."""
-    return (sample.expected_source or "").startswith(_LIMIT)
 
 
 def nvls_is_off(sample: Sample) -> bool:

@@ -10,30 +10,21 @@ from math import inf
 
 import msgspec
 
-from gputopo.copies.numbers import (
-    LOW_SHARE,
-    by_copy_engine,
-    host_copies,
-    host_gpu,
-    is_far,
-    is_large,
-    pair_of,
-    rates,
-)
 from gputopo.copies.pair_speeds import NvLinks, PairNvLinks, is_hybrid
-from gputopo.copies.physics import host_link, over_nvlink
+from gputopo.copies.physics import host_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
     expected_gpu,
     expected_link,
     fitting_links,
-    generation_of,
     newest_generation,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import KERNELS, Bandwidth, Sample, gpu_of
-from gputopo.values.machine import Gpu, Hop, Machine, PciNode
+from gputopo.topology.links import observed_link, over_nvlink
+from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Sample, gpu_of
+from gputopo.values.machine import Gpu, Hop, Machine
+from gputopo.values.rates import host_rates, is_far
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -89,29 +80,6 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
-def observed_link(
-    gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
-) -> tuple[LinkExpectation, str] | None:
-    """Return the link a copy went over: as it was under load, else the maximum that GPU, slot and path allow.
-
-    With its source; None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
-    generation means nothing and is not used.
-    """
-    generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
-    width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
-    for one in sample.conditions if sample else ():
-        if one.gpu == gpu.index and one.readings and one.pcie_gen and one.pcie_width:
-            generation, width, known_by = one.pcie_gen, one.pcie_width, "observed under load"
-    own = expected_link(generation, width)
-    if own is None:
-        return None
-    above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
-    hop = expected_link(*above) if above else None
-    if hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
-        return hop, f"of the bridge {gpu.pcie.limiting_hop} above it"
-    return own, known_by
-
-
 def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that a copy rate fits, the likeliest first: cards train to the latest generation.
 
@@ -151,12 +119,6 @@ def link_names(links: Sequence[LinkExpectation]) -> str:
     return first + (f" (or {', '.join(others)})" if others else "")
 
 
-def _generation_and_width(machine: Machine, address: str | None) -> tuple[int, int] | None:
-    node: PciNode | None = next((one for one in machine.pci if one.address == address), None)
-    generation = generation_of(node.max_speed_gt_per_s) if node else None
-    return (generation, node.max_width) if node and generation and node.max_width else None
-
-
 class _Judge:
     """The facts that the expectations of one session rest on."""
 
@@ -165,8 +127,8 @@ class _Judge:
         self.gpus = {gpu.index: gpu for gpu in machine.gpus}
         self.nvlinks = NvLinks(bandwidth, machine)
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
-        self.to_device = rates(host_copies(bandwidth.samples, "h2d", machine))
-        self.to_host = rates(host_copies(bandwidth.samples, "d2h", machine))
+        self.to_device = host_rates(bandwidth.samples, "h2d", machine)
+        self.to_host = host_rates(bandwidth.samples, "d2h", machine)
         self.places = dict[str | None, set[str]]()  # of the copies of each group
         for one in bandwidth.samples:
             self.places.setdefault(one.group, set()).update((one.source, one.destination))
@@ -188,25 +150,25 @@ class _Judge:
         )
 
     def _expected(self, sample: Sample) -> ExpectedRate | None:
-        if not is_large(sample) or sample.method in KERNELS:
+        if not sample.is_large or sample.method in KERNELS:
             return None
         if sample.kind == "d2d_local":
             return self._local(sample)
-        pair = pair_of(sample)
+        pair = sample.pair
         of_one_gpu = sample.with_reverse and pair is None and len(self.places[sample.group]) == 2
         if sample.group is not None and not of_one_gpu:
             return None
         if pair is not None:
             return self._between(sample, *pair)
-        gpu = self.gpus.get(-1 if (index := host_gpu(sample)) is None else index)
-        if gpu is None or sample.pinned is False or not by_copy_engine(sample):
+        gpu = self.gpus.get(-1 if (index := sample.host_gpu) is None else index)
+        if gpu is None or sample.pinned is False or not sample.is_by_copy_engine:
             return None
         if sample.kind not in ("h2d", "d2h", "bidirectional") or is_far(sample, gpu.index, self.machine):
             return None
         return self._host(sample, gpu)
 
     def _lacking(self, sample: Sample) -> str | None:
-        if sample.group is not None or not is_large(sample):
+        if sample.group is not None or not sample.is_large:
             return None
         names = {
             gpu.name or "GPUs of an unknown model"
@@ -250,7 +212,7 @@ class _Judge:
     def _local(self, sample: Sample) -> ExpectedRate | None:
         gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
         row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
-        if gpu is None or row is None or row.memory_gb_per_s is None or not by_copy_engine(sample):
+        if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
             return ExpectedRate(

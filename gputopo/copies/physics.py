@@ -18,24 +18,14 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.numbers import (
-    Pair,
-    by_copy_engine,
-    host_gpu,
-    is_large,
-    one_of_each_run,
-    pair_of,
-    rate,
-    runs_agree,
-)
-from gputopo.copies.pair_speeds import pcie_max
+from gputopo.copies.numbers import one_of_each_run
 from gputopo.reference.expectations import (
     GpuExpectation,
     expected_gpu,
-    expected_link,
     expected_nvlink,
     known_gpus,
 )
+from gputopo.topology.links import pcie_max
 from gputopo.values.bandwidth import Bandwidth, Invalid, Method, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
@@ -48,9 +38,6 @@ AT_ONCE_NVLINK = 1.3
 # A copy among others that beats the same copy alone by this much is no noise: a sum of both directions is
 # twice as fast (nvbandwidth 0.2 prints 301 to 328 GB/s where one direction has 172). Ours, between the two.
 AT_ONCE_SUM = 1.5
-# Copies with the host this far below those between two GPUs show that these are not on the same kind of link,
-# where the model is unknown. Ours: a switch with a quarter of its lanes towards the host is rare.
-OVER_HOST = 3.0
 # NVLinks of these generations also connect a GPU to an IBM POWER CPU (AC922, S822LC).
 _POWER_GENERATIONS = (1, 2)
 
@@ -132,7 +119,7 @@ def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
     row = _row(gpu)
     if row is not None and row.c2c_gb_per_s is not None:
         return "NVLink-C2C"
-    if rate(sample) <= _directions(sample) * pcie_limit(gpu).gb_per_s:
+    if sample.rate <= sample.directions * pcie_limit(gpu).gb_per_s:
         return "PCIe"
     return "NVLink or NVLink-C2C" if row is None else "NVLink to the CPU"
 
@@ -147,40 +134,11 @@ def pair_limit(gpu: Gpu | None) -> RateLimit:
     return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
 
 
-def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
-    """Return the pairs of GPUs, low index first, whose copies are faster than any PCIe link of theirs.
-
-    Where both models are unknown, a rate above 16 lanes of generation 5 is enough if copies with the host
-    reach less than a third of it.
-    """
-    samples = tuple(samples)
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
-    with_host: dict[int, float] = {}
-    for one in samples:
-        gpu = host_gpu(one)
-        if gpu is not None and is_large(one) and one.kind in ("h2d", "d2h"):
-            with_host[gpu] = max(rate(one), with_host.get(gpu, 0.0))
-    newest = expected_link(5, 16)
-    found = set()
-    for one in samples:
-        pair = pair_of(one)
-        if pair is None or not is_large(one) or not _is_direct(one):
-            continue
-        reached = rate(one) / _directions(one)
-        limit = min(pcie_limit(gpus.get(end)).gb_per_s for end in pair)
-        if newest and all(_row(gpus.get(end)) is None for end in pair) and with_host.keys() & set(pair):
-            host = max(with_host.get(end, 0.0) for end in pair)
-            limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
-        if reached > limit:
-            found.add((min(pair), max(pair)))
-    return frozenset(found)
-
-
 def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
     """Return the large copies on the path of a sample in both directions, but not itself."""
     path = _path(sample)
     return [
-        one for one in samples if path is not None and _path(one) == path and one != sample and is_large(one)
+        one for one in samples if path is not None and _path(one) == path and one != sample and one.is_large
     ]
 
 
@@ -192,22 +150,12 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):
         return None
     between = sample.kind.startswith("p2p") or len(ends) > 1
-    limits = [
-        (pair_limit if between and _is_direct(sample) else host_limit)(gpus.get(index)) for index in ends
-    ]
+    limits = [(pair_limit if between and sample.is_direct else host_limit)(gpus.get(index)) for index in ends]
     lowest = min(limits, key=lambda one: one.gb_per_s)
-    both = _directions(sample)
+    both = sample.directions
     return RateLimit(
         both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
     )
-
-
-def _is_direct(sample: Sample) -> bool:
-    return sample.kind == "p2p_direct" or (sample.kind == "bidirectional" and sample.path != "staged")
-
-
-def _directions(sample: Sample) -> int:
-    return 2 if sample.kind == "bidirectional" else 1
 
 
 def _row(gpu: Gpu | None) -> GpuExpectation | None:
@@ -233,7 +181,7 @@ def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) ->
         for one in samples
         if one.kind == "d2d_local"
         and one.source == sample.source
-        and is_large(one)
+        and one.is_large
         and not fits_cache(one, gpu)
     ]
 
@@ -243,9 +191,9 @@ def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> l
     found = []
     for one in samples:
         gpu = gpus.get(-1 if (index := gpu_of(one.source)) is None else index)
-        if one.kind == "d2d_local" and is_large(one) and fits_cache(one, gpu):
-            larger = max(map(rate, larger_copies(one, samples, gpu)), default=inf)
-            if rate(one) > AT_ONCE_NOISE * larger:
+        if one.kind == "d2d_local" and one.is_large and fits_cache(one, gpu):
+            larger = max((copy.rate for copy in larger_copies(one, samples, gpu)), default=inf)
+            if one.rate > AT_ONCE_NOISE * larger:
                 found.append(one)
     return found
 
@@ -277,7 +225,7 @@ class _Found(NamedTuple):
     @property
     def fastest_alone(self) -> float:
         """The rate of the faster direction alone in GB/s; infinite where none is known."""
-        return max((rate(one) for samples in self.alone.values() for one in samples), default=inf)
+        return max((one.rate for samples in self.alone.values() for one in samples), default=inf)
 
 
 def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
@@ -285,7 +233,7 @@ def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sa
     paths: dict[_Path, _Found] = {}
     for one in samples:
         path = _path(one)
-        if path is None or not is_large(one) or not runs_agree(one):
+        if path is None or not one.is_large or not one.runs_agree:
             continue
         found = paths.setdefault(path, _Found({}, [], {}))
         if one.kind == "bidirectional":
@@ -314,26 +262,26 @@ def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
     """
     alone = found.fastest_alone
     lowest = AT_ONCE_NVLINK * alone if own_lanes else 0.0
-    yield from (one for one in found.both if not lowest <= rate(one) <= AT_ONCE_NOISE * 2 * alone)
+    yield from (one for one in found.both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * alone)
 
 
 def _of_one_among(found: _Found) -> Iterator[Sample]:
     """Yield the copies among others that are far faster than in the same direction alone."""
     for source, among in found.among.items():
-        alone = max(map(rate, found.alone.get(source, ())), default=inf)
-        yield from (one for one in among if rate(one) > AT_ONCE_SUM * alone)
+        alone = max((one.rate for one in found.alone.get(source, ())), default=inf)
+        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone)
 
 
 def _path(sample: Sample) -> _Path | None:
     """Return the path of a copy between two GPUs, or with the host; None for others."""
-    if sample.kind in ("h2d", "d2h", "bidirectional") and host_gpu(sample) is not None:
+    if sample.kind in ("h2d", "d2h", "bidirectional") and sample.host_gpu is not None:
         staged = None
-    elif pair_of(sample) is not None and (
+    elif sample.pair is not None and (
         sample.kind in ("p2p_direct", "p2p_staged") or (sample.kind == "bidirectional" and sample.path)
     ):
-        staged = not _is_direct(sample)
+        staged = not sample.is_direct
     else:
         return None
     low, high = sorted((sample.source, sample.destination))
-    method = None if by_copy_engine(sample) else sample.method
+    method = None if sample.is_by_copy_engine else sample.method
     return _Path((low, high), staged, method, sample.pinned, sample.numa_node)

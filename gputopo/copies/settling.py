@@ -10,10 +10,9 @@ from statistics import median
 
 import msgspec
 
-from gputopo.copies.numbers import AGREE_SHARE, is_large, rate
 from gputopo.copies.physics import fits_cache
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 
 # A repeat as far from the median as this many median deviations is no noise (3 sigma, 1.4826 * 3). Ours.
@@ -81,10 +80,10 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
         return ()
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     copies = _local_copies(bandwidth.samples)
-    rates = {gpu: [rate(sample) for sample in own] for gpu, own in copies.items()}
+    rates = {gpu: [sample.rate for sample in own] for gpu, own in copies.items()}
     # What the L2 cache can serve is no rate at full clocks, even where it is not above the memory's.
     full = {
-        gpu: max((rate(sample) for sample in own if not fits_cache(sample, gpus.get(gpu))), default=0.0)
+        gpu: max((sample.rate for sample in own if not fits_cache(sample, gpus.get(gpu))), default=0.0)
         for gpu, own in copies.items()
     }
     found = (_ramp_up(gpu, rates, full, gpus) for gpu in sorted(rates))
@@ -98,7 +97,7 @@ def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
         place
         for place, sample in enumerate(bandwidth.samples)
         if sample.kind == "d2d_local"
-        and is_large(sample)
+        and sample.is_large
         and (gpu := gpu_of(sample.source)) is not None
         and sample.median_gb_per_s in low.get(gpu, ())
     )
@@ -120,7 +119,7 @@ def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:
     found: dict[int, list[Sample]] = {}
     for sample in samples:
         gpu = gpu_of(sample.source)
-        if sample.kind == "d2d_local" and gpu is not None and is_large(sample):
+        if sample.kind == "d2d_local" and gpu is not None and sample.is_large:
             found.setdefault(gpu, []).append(sample)
     return {gpu: _of_one_size(own) for gpu, own in found.items()}
 

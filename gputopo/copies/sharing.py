@@ -13,18 +13,10 @@ from statistics import median
 
 import msgspec
 
-from gputopo.copies.numbers import (
-    by_copy_engine,
-    host_copies,
-    host_gpu,
-    is_large,
-    pair_copies,
-    rate,
-    rates,
-)
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, one_way_group
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.machine import Machine
+from gputopo.values.rates import host_rates, pair_copies
 
 # Two runs of one copy differ by 1 to 2 %, copies that overlap imperfectly by a little more; sharing costs the
 # seventh part even among eight. Ours.
@@ -114,15 +106,20 @@ def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int,
     """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
     by_group: dict[str, list[Sample]] = {}
     for sample in samples:
-        if (group := one_way_group(sample)) is not None:
+        if (group := sample.one_way_group) is not None:
             by_group.setdefault(group, []).append(sample)
     found: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
         measured: dict[int, float] = {}
         for sample in members:
-            gpu = host_gpu(sample)
-            if gpu is not None and is_large(sample) and sample.pinned is not False and by_copy_engine(sample):
-                measured[gpu] = max(rate(sample), measured.get(gpu, 0.0))
+            gpu = sample.host_gpu
+            if (
+                gpu is not None
+                and sample.is_large
+                and sample.pinned is not False
+                and sample.is_by_copy_engine
+            ):
+                measured[gpu] = max(sample.rate, measured.get(gpu, 0.0))
         if len(measured) > 1 and all(sample.kind == kind for sample in members):
             found[frozenset(measured)] = measured
     return found
@@ -216,7 +213,7 @@ def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
     rates: dict[tuple[int, int], tuple[float, float]] = {}
     for a, b in combinations(sorted({gpu for pair in one_direction for gpu in pair}), 2):
         alone, at_once = (
-            [rate(found[pair]) for pair in ((a, b), (b, a)) if pair in found]
+            [found[pair].rate for pair in ((a, b), (b, a)) if pair in found]
             for found in (one_direction, both)
         )
         if alone and at_once:
@@ -245,7 +242,7 @@ class _Direction(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
-        alone, together = rates(host_copies(samples, kind, machine)), rates_at_once(samples, kind)
+        alone, together = host_rates(samples, kind, machine), rates_at_once(samples, kind)
         return cls(kind, alone, together, shared(alone, together))
 
     def carries(self, gpus: Gpus) -> float | None:

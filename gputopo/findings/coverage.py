@@ -7,8 +7,8 @@ topology and of a whole machine.
 from collections.abc import Callable
 
 from gputopo.findings.rule import by_model, present
-from gputopo.values.coverage import has_any
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.subject import has_any
 
 Need = Callable[[Machine], bool]
 """Whether a machine has the facts that a check judges."""

@@ -11,6 +11,7 @@ from gputopo.findings.rule import Fault, Threshold, check, facts_of, is_notebook
 from gputopo.findings.usage import BUSY_PERCENT
 from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import expected_link, expected_of
+from gputopo.topology import links
 from gputopo.topology.hops import bridges_above, max_rate, pci_tree
 from gputopo.topology.kernel import NVIDIA_DRIVER, kernel_events
 from gputopo.values.finding import Severity
@@ -19,7 +20,13 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
-NARROW_LANES = threshold("pcie.NARROW_LANES")
+NARROW_LANES = Threshold(
+    "narrow slot",
+    links.NARROW_LANES,
+    "lanes or fewer",
+    "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
+    "four the copies of every step show",
+)
 REPLAYS = threshold("pcie.REPLAYS")
 REPLAYS_BAD = threshold("pcie.REPLAYS_BAD")
 # Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra).

@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.copies.numbers import MIN_INTERVALS, copied_bytes, ends, temperatures
 from gputopo.findings.rule import Fault, Threshold, check, copies_of, present, rule_of, threshold
-from gputopo.values.bandwidth import Kind
+from gputopo.values.bandwidth import MIN_INTERVALS, Kind
 from gputopo.values.fields import path_in_words
 from gputopo.values.finding import Severity
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
-from gputopo.values.samples import seconds
+from gputopo.values.samples import seconds, temperatures
 from gputopo.values.subject import MACHINE
 
 REPLAYS_A_MINUTE = threshold("rising.REPLAYS_A_MINUTE")
@@ -117,7 +116,7 @@ def errors(machine: Machine) -> Iterator[Fault]:
     if soak is None or len(samples) < 2:
         return
     passed = minutes(samples)
-    copied = copied_bytes(soak)
+    copied = soak.copied_bytes
     slots = {node.address: node.parent for node in machine.pci}
     ports = {
         address: {f"AER {kind} of {address}": count for kind, count in counts.items()}
@@ -148,7 +147,7 @@ def falls(machine: Machine) -> Iterator[Fault]:
     if soak is None:
         return
     for gpu in present(machine):
-        pairs = {words: ends(soak, gpu.index, kind, receives=receives) for kind, receives, words in _PATHS}
+        pairs = {words: soak.ends(gpu.index, kind, receives=receives) for kind, receives, words in _PATHS}
         fell = {
             words: pair
             for words, pair in pairs.items()

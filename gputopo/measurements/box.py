@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.numbers import host_copies, rate
-from gputopo.copies.pair_speeds import single_paths
 from gputopo.measurements.cells import key
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
+from gputopo.values.pair_speeds import single_paths
+from gputopo.values.rates import host_copies
 from gputopo.values.run.measurement import Measurement
 
 # A change is a shift of so many standard errors, of this share at least, of at least this many measurements,
@@ -180,7 +180,7 @@ def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:
         for kind in kinds:
             for gpu, sample in host_copies(one.bandwidth.samples, kind, one.machine).items():
                 name = f"host to GPU {gpu}" if kind == "h2d" else f"GPU {gpu} to host"
-                links[name].append(Point(time, rate(sample)))
+                links[name].append(Point(time, sample.rate))
         for source, to, path, speed in single_paths(one.bandwidth.samples):
             links[f"GPU {source} to GPU {to}, {path}"].append(Point(time, speed))
     for name, points in links.items():

@@ -8,7 +8,6 @@ from typing import Any
 from gputopo.measurements.cells import SET, key, without_drills
 from gputopo.values.run.measurement import BUSY, CONDITIONS, MODE
 from gputopo.values.study import Cell, Figures, Observation
-from gputopo.values.study_words import shared_words
 from gputopo.values.words import figure, listed
 
 # What a speedup may not be computed over, each with why.
@@ -198,3 +197,9 @@ def _published(figures: Figures) -> Iterator[Observation]:
             cells=tuple(row.cell for row in slower),
             weight=len(slower),
         )
+
+
+def shared_words(cells: Sequence[Cell], numbers: Iterable[int], names: Iterable[str]) -> str:
+    """Return the conditions, of those named, that some cells share."""
+    some = [cells[number].of for number in numbers]
+    return some[0].job_words([name for name in names if len({getattr(one, name) for one in some}) == 1])

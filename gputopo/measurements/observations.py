@@ -22,7 +22,7 @@ from gputopo.values.study import (
     Scaling,
     ScalingRow,
 )
-from gputopo.values.words import change, figure, listed
+from gputopo.values.words import figure, listed
 
 # Efficiency on the most GPUs, in percent, from which scaling is good, and below which it is poor: the tables
 # of tensorflow.org (93 % on 8 GPUs) read as good, 7gforce with tf_cnn_benchmarks (75 %) as fair, Keras there
@@ -371,3 +371,8 @@ def _cpus(figures: Figures) -> Iterator[Observation]:
         evidence={model: round(value, 3) for model, value in middle.items()},
         cells=tuple(numbers),
     )
+
+
+def change(percent: float) -> str:
+    """Return a change in percent with its sign: `+19%`, `0%`."""
+    return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"

@@ -12,6 +12,7 @@ from gputopo.measurements.figures import SMALLEST_EFFECT, figures_of
 from gputopo.measurements.observations import (
     GOOD_PERCENT,
     POOR_PERCENT,
+    change,
     of_ratios,
     of_scaling,
     where_it_stops,
@@ -19,9 +20,17 @@ from gputopo.measurements.observations import (
 )
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import MODE, Measurement
-from gputopo.values.study import OBSERVATIONS, Cell, Figures, Observation, ScalingRow, Study, UnreadFile
-from gputopo.values.study_words import varying
-from gputopo.values.words import change, figure
+from gputopo.values.study import (
+    OBSERVATIONS,
+    Cell,
+    Figures,
+    Observation,
+    ScalingRow,
+    Study,
+    UnreadFile,
+    varying,
+)
+from gputopo.values.words import figure
 
 _AVOID = 1.05  # gain of the near pairs from which the far ones are not to be used
 _MODES = {

@@ -6,8 +6,6 @@ from itertools import combinations
 from math import inf
 from typing import NamedTuple
 
-from gputopo.copies.numbers import Pair
-from gputopo.copies.pair_speeds import PairSpeed
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
 from gputopo.prediction.links.hosts import host_of_node
@@ -15,9 +13,10 @@ from gputopo.prediction.links.paths import Paths, Resource
 from gputopo.prediction.step import Placement
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.pair_speeds import PairSpeed
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
 from gputopo.values.words import date_in_words
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from math import comb
 
-from gputopo.copies.pair_speeds import pair_speeds, speed_classes, unmeasured
 from gputopo.planner.reasons import (
     Links,
     MeasuredOrder,
@@ -18,6 +17,7 @@ from gputopo.topology.doubts import believed_links
 from gputopo.topology.hops import is_within, islands, nearness
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
+from gputopo.values.pair_speeds import pair_speeds, speed_classes, unmeasured
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal
 

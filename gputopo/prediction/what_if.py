@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for, observed_link
+from gputopo.copies.expected import links_for
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.links.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
 from gputopo.reference.expectations import (
@@ -22,6 +22,7 @@ from gputopo.reference.expectations import (
     expected_nvlink,
     known_gpus,
 )
+from gputopo.topology.links import observed_link
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError

@@ -4,17 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gputopo.findings import checks_made
 from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
-from gputopo.values.coverage import unread_parts
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.option import listed
-from gputopo.values.subject import label, subjects_in_words
+from gputopo.values.subject import DOES_NOT_APPLY, at_gpu, has_any, label, reason_for, subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt
@@ -28,13 +27,13 @@ _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]
 _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 
 
-def verdict(machine: Machine, findings: Sequence[Finding]) -> str:
-    """Return the answer in one sentence, and the number of findings."""
+def verdict(machine: Machine, findings: Sequence[Finding], checks: int = 0) -> str:
+    """Return the answer in one sentence, and the number of findings. `checks`: that had facts to judge."""
     counts = f" {counts_in_words(findings).capitalize()}." if findings else ""
-    return f"{_sentence(machine, findings)}{counts}"
+    return f"{_sentence(machine, findings, checks)}{counts}"
 
 
-def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
+def _sentence(machine: Machine, findings: Sequence[Finding], checks: int) -> str:
     serious = [one for one in findings if one.severity != "info"]
     if not machine.gpus:
         if not serious and machine.driver.status == "no_device":
@@ -51,7 +50,7 @@ def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
         clause for one in serious if (clause := _clause(one, at_fault.get(id(one), []), machine)) is not None
     ]
     if not clauses:
-        return f"{models_in_words(machine.gpus)}: {_checked(machine)}."
+        return f"{models_in_words(machine.gpus)}: {_checked(machine, checks)}."
     fine = len(machine.gpus) - len(worst)
     if worst and fine:
         clauses.insert(0, f"{fine} fine")
@@ -60,9 +59,9 @@ def _sentence(machine: Machine, findings: Sequence[Finding]) -> str:
     return f"{models_in_words(machine.gpus)}: {', '.join(clauses[:limit])}{more}."
 
 
-def _checked(machine: Machine) -> str:
+def _checked(machine: Machine, checks: int) -> str:
     """Return of a machine without faults what was checked and what was not."""
-    checks, unread = checks_made(machine), list(unread_parts(machine))
+    unread = list(unread_parts(machine))
     made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
     if not unread:
         return made
@@ -220,3 +219,33 @@ def watched_document(findings: Sequence[Finding], xid_reason: str | None) -> Doc
     """Return the findings of a watch, and what could not be watched."""
     not_watched: list[Block] = [] if xid_reason is None else [f"Xid errors: {xid_reason}"]
     return of_sections([("Seen while watching", [findings_block(findings)]), ("Not watched", not_watched)])
+
+
+# Facts of a GPU that the first line of a report mentions if none of a part was read, by their name there.
+_PARTS = {
+    "clocks": ("clocks_mhz.graphics", "clocks_mhz.sm", "clocks_mhz.memory"),
+    "power": ("power_w.draw", "power_w.limit"),
+    "temperature": ("temperature_c.gpu",),
+    "ECC": ("ecc.mode", "ecc.counts", "ecc.uncorrected_volatile", "remapped_rows.failure"),
+    "PCIe links": ("pcie.width_now", "pcie.gen_now"),
+}
+
+
+def unread_parts(machine: Machine) -> Iterator[str]:
+    """Yield the parts of which nothing was read: `temperature`; `temperature of GPU 3` if others have it.
+
+    A part that a card does not have, such as ECC, is none.
+    """
+    gpus = [gpu for gpu in machine.gpus if not gpu.lost]
+    for words, paths in _PARTS.items():
+        unread = [
+            gpu.index for gpu in gpus if not has_any(gpu, paths) and not _is_without(machine, gpu, paths)
+        ]
+        if unread:
+            yield words if len(unread) == len(gpus) else f"{words} of {gpu_ranges(unread)}"
+    if len(gpus) > 1 and not has_any(machine, ("links[*].hop", "links[*].nvlinks")):
+        yield "topology"
+
+
+def _is_without(machine: Machine, gpu: Gpu, paths: tuple[str, ...]) -> bool:
+    return any(reason_for(machine.missing, at_gpu(gpu.index, path)) in DOES_NOT_APPLY for path in paths)

@@ -14,10 +14,10 @@ from gputopo.report.study_models import (
     noise_words,
     table,
 )
+from gputopo.report.study_words import devices_word, row_words, speed_unit
 from gputopo.report.units import counted, images_per_sec, percent
 from gputopo.values.run.measurement import CONDITIONS
-from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study
-from gputopo.values.study_words import devices_word, row_words, speed_unit, stated, varying
+from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
 
 MAX_CURVES = 64  # of one picture; the table has all
 # Titles of the sections whose figures are drawn, too.

@@ -7,10 +7,10 @@ import msgspec
 
 from gputopo.report.document import Block, Bullets, Page, Table
 from gputopo.report.layout import Column, Side
+from gputopo.report.study_words import devices_word, speed_unit
 from gputopo.report.units import images_per_sec, percent
 from gputopo.values.run.measurement import Status
-from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell, Study
-from gputopo.values.study_words import devices_word, speed_unit, varying
+from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell, Study, varying
 from gputopo.workload.workloads import Workload, names, require
 
 ROWS = 5  # of a table in the short form

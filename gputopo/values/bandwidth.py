@@ -23,6 +23,7 @@ What a number counts, per kind:
 """
 
 import functools
+from statistics import median, median_high
 from typing import Literal, get_args
 
 import msgspec
@@ -73,6 +74,19 @@ READING: tuple[Method, ...] = ("copy_engine_read", "kernel_read")  # the destina
 KERNELS: tuple[Method, ...] = ("kernel_read", "kernel_write")
 
 Path = Literal["direct", "staged"]
+Pair = tuple[int, int]  # of GPUs, by index
+
+# From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
+# generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
+LARGE_BYTES = 16 * 1024 * 1024
+# Repeats of one copy on a sound machine lie within 1 to 2 % of each other; this is well beyond. Ours.
+AGREE_SHARE = 0.05
+# A rate below this share of what is expected of it is never "as expected". Not measured; chosen because sound
+# copies of published outputs reach 0.83 of it and more, except between CPU sockets.
+LOW_SHARE = 0.70
+AT_MOST = "derived: at most"  # begins the source of an expectation that is a limit
+# Ours: fewer have no first and last quarter to compare.
+MIN_INTERVALS = 4
 
 Level = Literal["quick", "full"]
 
@@ -163,6 +177,74 @@ class Sample(Value, frozen=True):
     runs: tuple[Run, ...] = ()
     invalid: Invalid | None = None  # why it is not used, None for a number without objection
 
+    @property
+    def rate(self) -> float:
+        """Its rate in GB/s, 0 where it has none."""
+        return self.median_gb_per_s or 0.0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is a valid rate of copies that are large, or of a size that is unknown."""
+        is_rate = self.invalid is None and bool(self.median_gb_per_s)
+        return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
+
+    @property
+    def runs_agree(self) -> bool:
+        """Whether all runs of a tool gave about the same number: within noise of their median."""
+        middle = median(run.value for run in self.runs) if self.runs else 0.0
+        return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in self.runs)
+
+    @property
+    def is_by_copy_engine(self) -> bool:
+        """Whether it was made as programs make it: not by a kernel, nor read by the destination."""
+        return self.method not in (*READING, "kernel_write")
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is between two GPUs and not over host memory."""
+        return self.kind == "p2p_direct" or (self.kind == "bidirectional" and self.path != "staged")
+
+    @property
+    def directions(self) -> int:
+        """How many directions its rate counts."""
+        return 2 if self.kind == "bidirectional" else 1
+
+    @property
+    def pair(self) -> Pair | None:
+        """Source and destination where both are GPUs and differ."""
+        source, destination = gpu_of(self.source), gpu_of(self.destination)
+        if source is None or destination is None or source == destination:
+            return None
+        return source, destination
+
+    @property
+    def host_gpu(self) -> int | None:
+        """The one GPU of a copy from or to the host."""
+        source, destination = gpu_of(self.source), gpu_of(self.destination)
+        if (source is None) == (destination is None):
+            return None
+        return source if destination is None else destination
+
+    @property
+    def floor_gb_per_s(self) -> float:
+        """The rate in GB/s below which it is lower than expected; 0 where nothing is expected."""
+        return max(self.expected_low_gb_per_s or 0.0, LOW_SHARE * (self.expected_gb_per_s or 0.0))
+
+    @property
+    def expects_at_most(self) -> bool:
+        """Whether its expectation is a limit, which few machines reach."""
+        return (self.expected_source or "").startswith(AT_MOST)
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it is of a collective operation, and so of no single path."""
+        return self.kind in COLLECTIVES
+
+    @property
+    def one_way_group(self) -> str | None:
+        """Its group if all copies of that go in its direction, None where one goes back."""
+        return None if self.with_reverse else self.group
+
 
 class Failure(Value, frozen=True):
     """A copy that went wrong; the others went on.
@@ -244,6 +326,35 @@ class Soak(Value, frozen=True):
     port_errors: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     intervals: tuple[SoakInterval, ...] = ()
 
+    @property
+    def copied_bytes(self) -> dict[int, int]:
+        """The bytes that each GPU received and sent."""
+        total: dict[int, int] = {}
+        for interval in self.intervals:
+            for gpu, count in interval.copied_bytes.items():
+                total[gpu] = total.get(gpu, 0) + count
+        return total
+
+    def ends(self, gpu: int, kind: Kind, *, receives: bool = False) -> tuple[float, float] | None:
+        """Return the rate of a GPU's copies of a kind in the first and the last quarter of its intervals.
+
+        Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that
+        one slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
+        """
+        series: dict[tuple[str, str], list[float]] = {}
+        for interval in self.intervals:
+            for one in interval.rates:
+                if one.kind == kind and gpu == gpu_of(one.destination if receives else one.source):
+                    series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
+        found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
+        if not found:
+            return None
+        quarters = [(rates[: len(rates) // 4], rates[-(len(rates) // 4) :]) for rates in found]
+        return (
+            median_high(median(first) for first, _ in quarters),
+            median_high(median(last) for _, last in quarters),
+        )
+
 
 class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
     """All that was measured in one session, or read from another tool's output.
@@ -273,16 +384,6 @@ def gpu_of(place: str) -> int | None:
     """Return the index of a place `gpu:3`, None for a place that is no GPU."""
     kind, _, number = place.partition(":")
     return int(number) if kind == "gpu" and number.isdecimal() else None
-
-
-def one_way_group(sample: Sample) -> str | None:
-    """Return the group of a sample whose copies all go in its direction, None where one goes back."""
-    return None if sample.with_reverse else sample.group
-
-
-def is_collective(sample: Sample) -> bool:
-    """Return whether a sample is of a collective operation, and so of no single path."""
-    return sample.kind in COLLECTIVES
 
 
 @functools.lru_cache(maxsize=1024)

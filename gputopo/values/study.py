@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.values.run.measurement import Measurement, Predicted
+from gputopo.values.run.measurement import CONDITIONS, Measurement, Predicted
 
 # Standard error of one run against another one of the same job on the same machine, as a share. The eight
 # one-GPU pairs of tensorflow.org, synthetic against real data, have ratios of 0.98 to 1.02.
@@ -342,3 +342,31 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     def has_failed(self) -> bool:
         """Whether a run has no figure."""
         return any(cell.failed for cell in self.figures.cells)
+
+
+def stated(some: Iterable[Measurement], name: str) -> frozenset[Any]:
+    """Return the values of a condition; None is one of a run that does not state it."""
+    values = ((getattr(one, name), one.is_run) for one in some)
+    return frozenset(value for value, is_run in values if is_run or value not in (None, ()))
+
+
+_NEVER = frozenset({"backend", "dataset", "gpus", "n_gpus"})
+_WITH_MACHINE = ("cpu", "gpu", "version", "data_format", "xla")
+
+
+def varying(cells: Iterable[Cell]) -> tuple[str, ...]:
+    """Return the conditions that differ among cells, so that they must be named.
+
+    Of what was not run most conditions are unknown, which makes no difference; what is the same in all cells
+    of a machine goes without saying.
+    """
+    some = [cell.of for cell in cells]
+    names = [name for name in CONDITIONS if name not in _NEVER and len(stated(some, name)) > 1]
+    if "machine" in names:
+        known = {
+            name: {(one.machine, value) for one in some if (value := getattr(one, name)) is not None}
+            for name in _WITH_MACHINE
+        }
+        own = {name for name, pairs in known.items() if len(pairs) == len(dict(pairs))}
+        names = [name for name in names if name not in own]
+    return tuple(name for name in CONDITIONS if name in names or name == "model")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.values.fields import path_in_words
+from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
@@ -283,3 +283,14 @@ def label(machine: Machine, gpu: Gpu) -> str:
     """Return the number of a GPU, or its PCI address where the capture does not show its number."""
     is_numbered = at_gpu(gpu.index, "index") not in machine.missing
     return str(gpu.index) if is_numbered or gpu.pci_address is None else gpu.pci_address
+
+
+def has_any(value: Machine | Gpu, paths: tuple[str, ...]) -> bool:
+    """Return whether any of these facts is known."""
+    return any(_is_known(type(value), path, one) for path in paths for one in values_at(value, path))
+
+
+def _is_known(kind: type[Machine | Gpu], path: str, value: object) -> bool:
+    if isinstance(value, msgspec.Struct):
+        return value != type(value)()
+    return value not in ((), {}) and field_at(kind, path).is_known(value)

@@ -45,6 +45,6 @@ def figure(images_per_sec: float | None) -> str:
     return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"
 
 
-def change(percent: float) -> str:
-    """Return a change in percent with its sign: `+19%`, `0%`."""
-    return f"{percent:+.0f}%" if abs(percent) >= 0.5 else "0%"
+def gb(value: float) -> str:
+    """Write GB/s with three figures: `0.73`, `11.3`, `195`."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

@@ -10,14 +10,13 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from gputopo.copies.copies import Copy
-from gputopo.copies.numbers import LARGE_BYTES
 from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.door import CudaError, Event, Stream
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.kernels import BLOCK_BYTES, grid, whole_blocks
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 from gputopo.probes.cuda.waiting import Waiter
-from gputopo.values.bandwidth import KERNELS
+from gputopo.values.bandwidth import KERNELS, LARGE_BYTES
 
 # A blocked stream accepts about a thousand commands before the call that adds one waits (CUDA drivers keep
 # 1024); it would wait for ever. A staged chunk is three commands of a stream.

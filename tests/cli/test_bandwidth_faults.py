@@ -34,7 +34,8 @@ CUDA, NVML = "FAKE_CUDA_CALL", faulty_nvml.FAULT
 PROGRAM = f"""
 import os
 from gputopo.cli import main
-from gputopo.copies import budget, jobs as all_jobs, numbers
+from gputopo.copies import budget, jobs as all_jobs
+from gputopo.values import bandwidth
 from gputopo.probes.cuda import transfer
 from gputopo.probes.session import conditions, session, watched
 from gputopo.probes.session.host_memory import HostMemoryRates
@@ -47,7 +48,7 @@ def few(setting):
 
 session.jobs = few
 measuring.measure_host_memory = lambda host, **_: HostMemoryRates(notes=("host memory was measured",))
-numbers.LARGE_BYTES = transfer.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
+bandwidth.LARGE_BYTES = transfer.LARGE_BYTES = budget.MIN_BYTES = all_jobs.LOCAL_BYTES = 2**21
 budget.MIN_WINDOW_S, budget.QUICK_EFFORTS, conditions.MIN_S = 0.0, (budget.Effort(0.0, 3),), 0.02
 limit_s = {LIMIT_S} if "hang" in os.environ["DRILL"] else {PATIENT_S}
 watched.CallLimits = lambda: CallLimits(limit_s, limit_s, limit_s, {PATIENT_S}, 1.0, 2.0)

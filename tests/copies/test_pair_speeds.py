@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.numbers import Pair
-from gputopo.copies.pair_speeds import (
-    PairSpeed,
-    gb,
-    pair_speeds,
-    slow_ends,
-    speed_classes,
-    speed_groups,
-    unmeasured,
-)
-from gputopo.values.bandwidth import Bandwidth, Path, Run, Sample
+from gputopo.copies.pair_speeds import slow_ends
+from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample
+from gputopo.values.pair_speeds import PairSpeed, pair_speeds, speed_classes, speed_groups, unmeasured
+from gputopo.values.words import gb
 from tests.invented_bandwidths import pair
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.copies.expected import with_expectations
-from gputopo.copies.numbers import host_copies, judged, pair_copies
-from gputopo.copies.physics import checked, host_link, memory_limit, over_nvlink
+from gputopo.copies.physics import checked, host_link, memory_limit
 from gputopo.copies.settling import ramp_ups
 from gputopo.reference.expectations import known_gpus
+from gputopo.topology.links import over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
 from gputopo.values.gpu import Pcie
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.invented_bandwidths import bandwidth_of, machine_with
 
 NAMES = [None, "A GPU of tomorrow", *(row.name for row in known_gpus())]

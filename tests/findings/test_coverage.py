@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo.findings import CHECKS, checks_made
+from gputopo.report.findings import unread_parts
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.coverage import unread_parts
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import every_gpu, gpu, sound
 from tests.findings.faults import FAULTS

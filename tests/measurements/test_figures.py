@@ -21,12 +21,12 @@ from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table, document_text
 from gputopo.report.study import study_document
+from gputopo.report.study_words import row_words
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement
 from gputopo.values.run.result import Result
-from gputopo.values.study import OBSERVATIONS
-from gputopo.values.study_words import row_words, varying
+from gputopo.values.study import OBSERVATIONS, varying
 from tests.benchmarks.bench_comparisons import KINDS, alarms
 from tests.invented_runs import InventedRun, gpu_devices, on_hosts, stream
 

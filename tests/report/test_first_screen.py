@@ -25,7 +25,8 @@ from tests.kit.machines import machine_of, read
 
 def screen(machine: Machine, width: int = 80) -> list[str]:
     inspection = Inspection(machine=machine, findings=findings.find(machine))
-    return text_of(document_lines(inspection_document(inspection), width, on_screen=True)).splitlines()
+    document = inspection_document(inspection, checks=findings.checks_made(machine))
+    return text_of(document_lines(document, width, on_screen=True)).splitlines()
 
 
 def four(*changes: Change) -> Machine:
@@ -58,7 +59,7 @@ def test_the_answer_is_a_sentence_with_the_number_of_findings(
     changes: tuple[Change, ...], words: str
 ) -> None:
     machine = four(*changes)
-    assert words in verdict(machine, find(machine))
+    assert words in verdict(machine, find(machine), findings.checks_made(machine))
 
 
 def finding(severity: Severity, says: str, id: str = "a.b", on: str = "gpu:0", **more: Any) -> Finding:
@@ -102,7 +103,7 @@ CARDS = Machine(source="x", gpus=tuple(Gpu(index=n, name="NVIDIA T4", pstate="P0
     ],
 )
 def test_the_answer_of_any_machine(machine: Machine, found: list[Finding], words: str) -> None:
-    assert words in verdict(machine, found)
+    assert words in verdict(machine, found, findings.checks_made(machine))
 
 
 def on_terminal(found: Sequence[Finding], columns: int = 80, *, beside: int = 0) -> Items:
@@ -190,9 +191,10 @@ def test_the_answer_has_the_colour_of_the_worst_finding_and_only_that() -> None:
 
 
 def of_gpus(machine: Machine, *indices: int) -> str:
-    return document_text(
-        inspection_document(Inspection(machine=machine, findings=find(machine)), indices), 200
-    )
+    inspection = Inspection(machine=machine, findings=find(machine))
+    chosen = replace(machine, gpus=tuple(gpu for gpu in machine.gpus if gpu.index in indices))
+    checks = findings.checks_made(chosen)
+    return document_text(inspection_document(inspection, indices, checks=checks), 200)
 
 
 def test_one_gpu_has_its_facts_its_findings_and_no_other_gpus() -> None:

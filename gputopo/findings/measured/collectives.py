@@ -4,19 +4,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.copies.collectives import (
-    NAMES,
-    NETWORK_LOW_SHARE,
-    BusRate,
-    CollectiveSeries,
-    expected_rate,
-    network_ports,
-    nvls_is_off,
-    series_of,
-)
+from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
+from gputopo.values.collectives import NAMES, CollectiveSeries, series_of
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.copies.numbers import is_large, noise_share, runs_agree
+from gputopo.copies.numbers import noise_share
 from gputopo.findings.difference import difference, paired_gpus
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
@@ -104,7 +104,7 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
     """
     found: dict[Key, Sample] = {}
     for one in samples:
-        if one.invalid is None and runs_agree(one) and (one.median_gb_per_s or one.median_us):
+        if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us):
             key = (*(getattr(one, name) for name in _SAME), _size(one))
             found[key] = max(found.get(key, one), one, key=lambda sample: sample.bytes or 0)
     return found
@@ -112,7 +112,7 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
 
 def _size(sample: Sample) -> int | None:
     """Return the size that numbers must have in common; None for large copies: they show the same rate."""
-    return None if is_large(sample) else sample.bytes
+    return None if sample.is_large else sample.bytes
 
 
 def _change(was: Sample, now: Sample) -> Changed | None:

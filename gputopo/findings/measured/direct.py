@@ -4,16 +4,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from gputopo.copies.numbers import Pair, noise_share, pair_copies, pair_of, rate
-from gputopo.copies.physics import over_nvlink
+from gputopo.copies.numbers import noise_share
 from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
 from gputopo.topology.hops import class_name
+from gputopo.topology.links import over_nvlink
 from gputopo.topology.peer_access import statuses
-from gputopo.values.bandwidth import Failure, Path, Sample, gpu_of
+from gputopo.values.bandwidth import Failure, Pair, Path, Sample, gpu_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Machine
+from gputopo.values.rates import pair_copies
 from gputopo.values.subject import MACHINE, Subject
 
 P2P_OFF = "NCCL_P2P_DISABLE=1"
@@ -154,9 +155,9 @@ def is_slower(one: Sample, other: Sample) -> bool:
     """Return whether a copy is slower than another beyond noise and the rounding of printed rates."""
     deviation = (noise_share(one.repeats_gb_per_s) ** 2 + noise_share(other.repeats_gb_per_s) ** 2) ** 0.5
     noise = DEVIATIONS.value * deviation
-    missing = rate(other) - rate(one)
+    missing = other.rate - one.rate
     # Half a unit of the last place for the rounding of floats: 0.41 - 0.40 is a little more than 0.01.
-    return missing > max(SLOWER_SHARE.value, noise) * rate(other) and missing > 1.5 * PRINTED_GB_PER_S.value
+    return missing > max(SLOWER_SHARE.value, noise) * other.rate and missing > 1.5 * PRINTED_GB_PER_S.value
 
 
 def class_of(machine: Machine, pair: Pair) -> str:
@@ -203,8 +204,8 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
             else None
         )
         yield _Compared(
-            SlowPair(pair, rate(one), rate(staged[pair])),
-            sums and (rate(sums[0]), rate(sums[1])),
+            SlowPair(pair, one.rate, staged[pair].rate),
+            sums and (sums[0].rate, sums[1].rate),
             delays,
             better=bool(sums and is_slower(sums[1], sums[0]))
             or bool(delays and delays[0] < LATENCY_SHARE.value * delays[1]),
@@ -214,7 +215,7 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
     found: dict[Pair, Sample] = {}
     for one in samples:
-        pair = pair_of(one)
+        pair = one.pair
         if one.kind != "latency" or one.path != path or not pair or not one.median_us or one.invalid:
             continue
         if pair not in found or one.median_us < (found[pair].median_us or 0.0):

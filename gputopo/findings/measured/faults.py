@@ -4,8 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from gputopo.copies.collectives import NAMES as COLLECTIVE_NAMES
-from gputopo.copies.numbers import is_large, judged
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.driver import DRIVER_STATUS
@@ -15,10 +13,12 @@ from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
 from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, Sample, gpu_of, gpus_of
+from gputopo.values.collectives import NAMES as COLLECTIVE_NAMES
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
+from gputopo.values.rates import judged
 from gputopo.values.subject import MACHINE, Subject
 
 UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
@@ -190,7 +190,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
     found = [
         sample
         for sample in copies_of(machine).samples
-        if is_large(sample) and is_unsteady(sample) and sample.kind not in NETWORK
+        if sample.is_large and is_unsteady(sample) and sample.kind not in NETWORK
         if sample.kind != "host_memory" or not is_busy(machine)
     ]
     if found:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gputopo.copies.expected import link_name, link_names, observed_link, with_expectations
-from gputopo.copies.numbers import by_copy_engine, floor_of, host_gpu, is_large, judged, pair_copies, rate
+from gputopo.copies.expected import link_name, link_names, with_expectations
 from gputopo.copies.settling import ramp_up_samples
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.measured.links import (
@@ -30,10 +29,12 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.topology.links import observed_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.rates import judged, pair_copies
 
 # Cards of workstations and home computers, whose boards often have slots of 16 and of 8 lanes.
 _BOARD_CARDS = ("GeForce", "TITAN", "Quadro", "RTX", "GTX")
@@ -117,14 +118,14 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
     fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
     for one in with_expectations(bandwidth, machine).samples:
-        index = gpu_of(one.source) if one.kind == "d2d_local" else host_gpu(one)
+        index = gpu_of(one.source) if one.kind == "d2d_local" else one.host_gpu
         bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
         if index is not None and one.expected_gb_per_s and any(judged([bare])):
             key = index, _words(one)
-            fastest[key] = max(one, fastest.get(key, one), key=rate)
+            fastest[key] = max(one, fastest.get(key, one), key=lambda one: one.rate)
     for gpu in present(machine):
         own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
-        low = {words: one for words, one in own.items() if rate(one) < floor_of(one)}
+        low = {words: one for words, one in own.items() if one.rate < one.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
             yield _below(gpu, _IN_MEMORY, memory, _IN_MEMORY, _MEMORY)
         alone = [one for words, one in own.items() if words in _ALONE]
@@ -138,8 +139,9 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
             case = "copies over the link" if slow else "both directions"
             yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
         elif len(slow) == len(alone):
-            fits = common_fits(map(rate, slow), gpu)
-            differ = min(map(rate, slow)) < DIRECTION_SHARE.value * max(map(rate, slow))
+            rates = [one.rate for one in slow]
+            fits = common_fits(rates, gpu)
+            differ = min(rates) < DIRECTION_SHARE.value * max(rates)
             case = "widest link of the model" if fits else "no link has this rate"
             yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
@@ -165,7 +167,7 @@ def _below(
     share = roughly(_share(sample))
     says = f"{words} reach about {share} of the expected rate: {cause}{sample.expected_source}"
     evidence = {
-        "gb_per_s": rate(sample),
+        "gb_per_s": sample.rate,
         "expected_gb_per_s": sample.expected_gb_per_s,
         "expected_low_gb_per_s": sample.expected_low_gb_per_s,
         "source": sample.expected_source,
@@ -175,7 +177,7 @@ def _below(
 
 
 def _share(sample: Sample) -> float:
-    return rate(sample) / (sample.expected_gb_per_s or rate(sample))
+    return sample.rate / (sample.expected_gb_per_s or sample.rate)
 
 
 def _directions(machine: Machine) -> Iterator[Fault]:
@@ -213,9 +215,9 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         what = f"copies {_DIRECTIONS[kind]}{beside}"
         yield what, rates, ALIKE_SHARE.value, "both directions", _LINK
     local = maxima(
-        (gpu, rate(one))
+        (gpu, one.rate)
         for one in _steady(machine)
-        if one.kind == "d2d_local" and is_large(one) and by_copy_engine(one)
+        if one.kind == "d2d_local" and one.is_large and one.is_by_copy_engine
         if (gpu := gpu_of(one.source)) is not None
     )
     yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
@@ -250,14 +252,14 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus = grouped(((one.kind, one.group), host_gpu(one)) for one in bandwidth.samples)
+    gpus = grouped(((one.kind, one.group), one.host_gpu) for one in bandwidth.samples)
     copies = grouped(
-        (one.kind, (gpu, rate(one)))
+        (one.kind, (gpu, one.rate))
         for one in bandwidth.samples
-        if (gpu := host_gpu(one)) is not None
+        if (gpu := one.host_gpu) is not None
         and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
         and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
-        and (is_large(one) and one.pinned is not False and by_copy_engine(one))
+        and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
     )
     return {kind: maxima(rates) for kind, rates in copies.items()}
 
@@ -273,7 +275,7 @@ def _over_pcie(machine: Machine) -> tuple[dict[int, dict[str, float]], str]:
     ends = []
     for (a, b), sample in pair_copies(copies_of(machine).samples, "p2p_staged").items():
         if a in names and names[a] == names.get(b):
-            ends += [(a, ("out", rate(sample))), (b, ("in", rate(sample)))]
+            ends += [(a, ("out", sample.rate)), (b, ("in", sample.rate))]
     return {index: maxima(own) for index, own in grouped(ends).items()}, _THROUGH_HOST
 
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from gputopo.copies.numbers import host_copies, host_gpu, is_far, is_large, judged, rate, rates
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of, one_way_group
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.rates import host_rates, is_far, judged
 from gputopo.values.subject import MACHINE
 
 FAR_SHARE = threshold("measured.host.FAR_SHARE")
@@ -30,7 +30,7 @@ def far_nodes(machine: Machine) -> Iterator[Fault]:
     """Find GPUs and cores that are slow with the memory of another node."""
     samples = copies_of(machine).samples
     for kind in HOST_KINDS:
-        near = rates(host_copies(samples, kind, machine))
+        near = host_rates(samples, kind, machine)
         for gpu in present(machine):
             far = _fastest_far(samples, kind, gpu.index, machine)
             if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
@@ -107,7 +107,7 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
     own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
     if any(map(is_unsteady, own)):
         return
-    near = {one.source: rate(one) for one in own}
+    near = {one.source: one.rate for one in own}
     to_device, to_host = _all_at_once(machine, "h2d"), _all_at_once(machine, "d2h")
     has = sum(near.values())
     if not near or has >= to_device + to_host or not to_device or not to_host:
@@ -129,12 +129,12 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
 def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
     samples = copies_of(machine).samples
-    alone = rates(host_copies(samples, kind, machine))
+    alone = host_rates(samples, kind, machine)
     at_once = grouped(
-        (group, (gpu, rate(one)))
+        (group, (gpu, one.rate))
         for one in samples
-        if one.kind == kind and (group := one_way_group(one)) and is_large(one)
-        if (gpu := host_gpu(one)) is not None
+        if one.kind == kind and (group := one.one_way_group) and one.is_large
+        if (gpu := one.host_gpu) is not None
     )
     groups = map(dict, at_once.values())
     whole = [sum(each.values()) for each in groups if each.keys() >= alone.keys()]
@@ -144,7 +144,7 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
     end = "destination" if kind == "h2d" else "source"
     own = [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
-    far = (rate(one) for one in own if one.pinned is not False and is_far(one, gpu, machine))
+    far = (one.rate for one in own if one.pinned is not False and is_far(one, gpu, machine))
     return max(far, default=None)
 
 
@@ -153,7 +153,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
     for sample in samples:
         memory, cores = node_of(sample.source), node_of(sample.destination)
-        if sample.kind != "host_memory" or cores is None or memory is None or not is_large(sample):
+        if sample.kind != "host_memory" or cores is None or memory is None or not sample.is_large:
             continue
         if cores == memory:
             near[cores] = sample
@@ -165,27 +165,27 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
         nodes: (one, own) for nodes, one in far.items() if (own := beside[nodes]) and _clearly_far(one, own)
     }
     if slow:
-        (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: rate(item[1][0]))
+        (cores, memory), (slowest, own) = min(slow.items(), key=lambda item: item[1][0].rate)
         yield FAR_SLOW.fault(
             MACHINE,
-            f"cores of NUMA node {cores} reach memory of node {memory} at {rate(slowest):.1f} GB/s, near "
-            f"memory at {rate(own):.1f}",
+            f"cores of NUMA node {cores} reach memory of node {memory} at {slowest.rate:.1f} GB/s, near "
+            f"memory at {own.rate:.1f}",
             {
-                "near_gb_per_s": {str(node): round(rate(one), 3) for node, one in near.items()},
+                "near_gb_per_s": {str(node): round(one.rate, 3) for node, one in near.items()},
                 "far_gb_per_s": {
-                    f"cores {nodes[0]}, memory {nodes[1]}": round(rate(one), 3)
+                    f"cores {nodes[0]}, memory {nodes[1]}": round(one.rate, 3)
                     for nodes, (one, _) in slow.items()
                 },
             },
-            "warning" if rate(slowest) < FAR_BAD_SHARE.value * rate(own) else "info",
+            "warning" if slowest.rate < FAR_BAD_SHARE.value * own.rate else "info",
         )
 
 
 def _clearly_far(far: Sample, near: Sample) -> bool:
     """Return whether far memory is slower, and no repeat of it was as fast as the slowest of the near one."""
-    if rate(far) >= FAR_SHARE.value * rate(near):
+    if far.rate >= FAR_SHARE.value * near.rate:
         return False
-    return max(far.repeats_gb_per_s, default=rate(far)) < min(near.repeats_gb_per_s, default=rate(near))
+    return max(far.repeats_gb_per_s, default=far.rate) < min(near.repeats_gb_per_s, default=near.rate)
 
 
 def _share(group: UplinkGroup) -> float:

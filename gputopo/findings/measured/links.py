@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from gputopo.copies.expected import link_name, link_names, links_for
-from gputopo.copies.numbers import Pair, host_copies, pair_copies, rate
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.pcie import (
     COPY_FLAPS,
@@ -17,9 +16,10 @@ from gputopo.findings.pcie import (
 )
 from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
-from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Sample
+from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.rates import host_copies, pair_copies
 from gputopo.values.subject import MACHINE
 
 PEERS_SHARE = threshold("measured.links.PEERS_SHARE")
@@ -59,7 +59,7 @@ def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
         for gpu, sample in host_copies(copies_of(machine).samples, kind, machine).items():
-            found.setdefault(gpu, {})[kind] = rate(sample)
+            found.setdefault(gpu, {})[kind] = sample.rate
     return found
 
 
@@ -170,4 +170,4 @@ def _slower_than_partners(machine: Machine) -> dict[int, dict[str, float]]:
 
 def _between_gpus(machine: Machine) -> dict[Pair, float]:
     copies = (pair_copies(copies_of(machine).samples, kind) for kind in BETWEEN_GPUS)
-    return maxima((pair, rate(sample)) for each in copies for pair, sample in each.items())
+    return maxima((pair, sample.rate) for each in copies for pair, sample in each.items())

@@ -8,9 +8,8 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.numbers import Pair, floor_of, noise_share, pair_copies, rate
+from gputopo.copies.numbers import noise_share
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
-from gputopo.copies.physics import over_nvlink as faster_than_pcie
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,
@@ -31,10 +30,12 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.topology.links import over_nvlink as faster_than_pcie
+from gputopo.values.bandwidth import Kind, Pair, Path, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
+from gputopo.values.rates import pair_copies
 
 PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")
 UNKNOWN_PAIR_SHARE = threshold("measured.pairs.UNKNOWN_PAIR_SHARE")
@@ -99,7 +100,7 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
-    best = maxima((gpu, rate(one)) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
+    best = maxima((gpu, one.rate) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
     for path in _AT_ONCE:
         measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
@@ -171,7 +172,7 @@ def _is_unusual(worst: SlowPair, fits: Sequence[LinkExpectation]) -> bool:
 
 
 def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
-    return {pair for pair, one in copies.items() if rate(one) < floor_of(one)}
+    return {pair for pair, one in copies.items() if one.rate < one.floor_gb_per_s}
 
 
 def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[LinkExpectation, ...]:
@@ -202,14 +203,14 @@ def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
 
 def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, rate(one), one.expected_gb_per_s)
+        SlowPair(pair, one.rate, one.expected_gb_per_s)
         for pair, one in copies.items()
         if pair in pairs and one.expected_gb_per_s
     ]
 
 
 def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowPair]:
-    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    rates = {pair: sample.rate for pair, sample in copies.items()}
     out = maxima((a, gb_per_s) for (a, _), gb_per_s in rates.items())
     into = maxima((b, gb_per_s) for (_, b), gb_per_s in rates.items())
     limits = {(a, b): min(out[a], into[b]) for a, b in rates}
@@ -234,7 +235,7 @@ def _behind_peers(copies: Mapping[Pair, Sample], machine: Machine) -> list[SlowP
 
 
 def _is_below(sample: Sample, limit: float) -> bool:
-    return rate(sample) * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
+    return sample.rate * (1 + noise_share(sample.repeats_gb_per_s) * DEVIATIONS.value) < limit
 
 
 def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Machine) -> _NvClass | None:
@@ -252,7 +253,7 @@ def _over_nvlink(
     of: _NvClass, copies: Mapping[Pair, Sample], word: str, judged: set[Pair], machine: Machine
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
-    rates = {pair: rate(sample) for pair, sample in copies.items()}
+    rates = {pair: sample.rate for pair, sample in copies.items()}
     usual = fastest(rates)
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
     behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}

@@ -4,15 +4,14 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from gputopo.copies.numbers import AGREE_SHARE, is_large, rate, runs_agree
-from gputopo.copies.pair_speeds import gb
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
-from gputopo.values.bandwidth import Invalid, Sample, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gpu_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.words import gb
 
 CACHE_RATE = rule_of("bandwidth.cache_rate")
 ABOVE_LINK = rule_of("bandwidth.above_link")
@@ -30,19 +29,19 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
     for gpu in present(machine):
         samples = [one for one in _invalid(machine, "cache") if gpu_of(one.source) == gpu.index]
         if samples:
-            fastest = max(samples, key=rate)
+            fastest = max(samples, key=lambda one: one.rate)
             limit = memory_limit(gpu)
-            if rate(fastest) > limit.gb_per_s:
+            if fastest.rate > limit.gb_per_s:
                 words = f"is above the {gb(limit.gb_per_s)} GB/s of {limit.source}: {_served(fastest, gpu)}"
             else:
                 larger = larger_copies(fastest, copies_of(machine).samples, gpu)
-                reached = gb(max(map(rate, larger), default=0.0))
+                reached = gb(max((one.rate for one in larger), default=0.0))
                 copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
                 cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
                 words = f"is above the {reached} of larger copies: {copy} fits into {cache}"
             limits = {"memory_gb_per_s": limit.gb_per_s, "l2_mib": l2_mib(gpu)}
-            evidence = {"gb_per_s": list(map(rate, samples)), "bytes": fastest.bytes} | limits
-            yield CACHE_RATE.fault(gpu, f"{gb(rate(fastest))} GB/s {words}", evidence)
+            evidence = {"gb_per_s": [one.rate for one in samples], "bytes": fastest.bytes} | limits
+            yield CACHE_RATE.fault(gpu, f"{gb(fastest.rate)} GB/s {words}", evidence)
 
 
 @check(ABOVE_LINK)
@@ -55,9 +54,9 @@ def above_link(machine: Machine) -> Iterator[Fault]:
         if (limit := limit_of(one, gpus)) is not None
     )
     for found in by_kind.values():
-        worst, limit = max(found, key=lambda one: rate(one[0]) / one[1].gb_per_s)
+        worst, limit = max(found, key=lambda one: one[0].rate / one[1].gb_per_s)
         says = (
-            f"copies faster than the link: {gb(rate(worst))} GB/s {path_words(worst)}, at most "
+            f"copies faster than the link: {gb(worst.rate)} GB/s {path_words(worst)}, at most "
             f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}"
         )
         samples = [{**_evidence(one), "limit_gb_per_s": limit.gb_per_s} for one, limit in found]
@@ -74,8 +73,8 @@ def inconsistent(machine: Machine) -> Iterator[Fault]:
         [one for one in on_path_of(sample, copies_of(machine).samples) if one.invalid is None]
         for sample in found
     ]
-    first = ", ".join(f"{gb(rate(one))} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
-    number, why = f"{gb(rate(found[0]))} GB/s {path_words(found[0])}", _contradiction(found[0], beside[0])
+    first = ", ".join(f"{gb(one.rate)} {path_words(one)}" for one in beside[0][:_MAX_NAMED])
+    number, why = f"{gb(found[0].rate)} GB/s {path_words(found[0])}", _contradiction(found[0], beside[0])
     samples = [
         {**_evidence(one), "beside": list(map(_evidence, others))}
         for one, others in zip(found, beside, strict=True)
@@ -89,7 +88,7 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
     several = [one for one in copies_of(machine).samples if one.runs]
     for agree in (False, True):
-        found = [one for one in several if runs_agree(one) == agree]
+        found = [one for one in several if one.runs_agree == agree]
         if not found:
             continue
         count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
@@ -139,9 +138,9 @@ def _served(sample: Sample, gpu: Gpu) -> str:
 
 def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
     """Return how a number contradicts the valid ones of its path, and the likeliest cause."""
-    alone = max((rate(one) for one in beside if one.kind != "bidirectional"), default=0.0)
+    alone = max((one.rate for one in beside if one.kind != "bidirectional"), default=0.0)
     if sample.kind == "bidirectional":
-        if rate(sample) > 2 * alone:
+        if sample.rate > 2 * alone:
             return "more than twice one direction"
         return "not a sum of both directions: one alone is about as fast"
     return "faster next to other copies than alone, so a sum of both directions"
@@ -149,8 +148,8 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:
     samples = copies_of(machine).samples
-    others = [rate(one) for one in samples if one.kind == sample.kind and is_large(one)]
-    if others and abs(rate(sample) / median(others) - 2) <= SUM_TOLERANCE:
+    others = [one.rate for one in samples if one.kind == sample.kind and one.is_large]
+    if others and abs(sample.rate / median(others) - 2) <= SUM_TOLERANCE:
         return ": twice the usual rate, so a sum of both directions"
     return ""
 

@@ -11,19 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import observed_link
-from gputopo.copies.numbers import (
-    Pair,
-    by_copy_engine,
-    host_copies,
-    host_gpu,
-    is_far,
-    judged,
-    rate,
-    rates,
-)
-from gputopo.copies.pair_speeds import NvLinks, PairSpeed, both_at_once, is_uniform, pair_speeds
-from gputopo.copies.physics import over_nvlink
+from gputopo.copies.pair_speeds import NvLinks, is_uniform
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
@@ -41,10 +29,13 @@ from gputopo.reference.expectations import (
     expected_link,
 )
 from gputopo.topology.doubts import believed_links
+from gputopo.topology.links import observed_link, over_nvlink
 from gputopo.topology.peer_access import redirected_pairs
-from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.pair_speeds import PairSpeed, both_at_once, pair_speeds
+from gputopo.values.rates import host_rates, is_far, judged
 
 # redirected: directly, but by access control through the root complex also below one switch.
 PathKind = Literal["nvlink", "direct", "redirected", "staged"]
@@ -207,15 +198,15 @@ def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:
     samples = machine.bandwidth.samples if machine.bandwidth else ()
-    down = rates(host_copies(samples, "h2d", machine))
-    up = rates(host_copies(samples, "d2h", machine))
+    down = host_rates(samples, "h2d", machine)
+    up = host_rates(samples, "d2h", machine)
     both: dict[int, float] = {}
     for sample in judged(samples):
-        of = host_gpu(sample)
+        of = sample.host_gpu
         if sample.kind != "bidirectional" or of is None or sample.pinned is False:
             continue
-        if by_copy_engine(sample) and not is_far(sample, of, machine):
-            both[of] = max(rate(sample), both.get(of, 0.0))
+        if sample.is_by_copy_engine and not is_far(sample, of, machine):
+            both[of] = max(sample.rate, both.get(of, 0.0))
     hosts = {}
     for gpu in machine.gpus:
         index = gpu.index

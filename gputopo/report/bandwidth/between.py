@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from gputopo.copies.collectives import NAMES, CollectiveSeries, is_limit, series_of
-from gputopo.copies.numbers import copied_bytes, ends, temperatures
 from gputopo.report.bandwidth.numbers import Cells, grid, number
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
 from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of, node_of
+from gputopo.values.collectives import NAMES, CollectiveSeries, series_of
 from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
+from gputopo.values.samples import temperatures
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone
@@ -151,7 +151,7 @@ def _summary(found: Sequence[CollectiveSeries]) -> Section | None:
         ("bus\nGB/s", [number(best.bus_gb_per_s) for _, best in rows]),
         (
             "expected\nbus",
-            [f"{'max ' if is_limit(one) else ''}{number(one.expected_gb_per_s)}" for _, one in rows],
+            [f"{'max ' if one.expects_at_most else ''}{number(one.expected_gb_per_s)}" for _, one in rows],
         ),
         ("smallest\nus", [_us(one.smallest) for one in found]),
     ]
@@ -254,7 +254,7 @@ def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
     """Return the table of a soak, None where there was none."""
     if soak is None or not soak.intervals:
         return None
-    copied = copied_bytes(soak)
+    copied = soak.copied_bytes
     gpus = sorted(copied)
     heat = {gpu: temperatures(machine.samples, gpu) for gpu in gpus}
     columns = [
@@ -270,5 +270,5 @@ def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
 
 
 def _soak_rates(soak: Soak, gpu: int, kinds: tuple[Kind, ...]) -> str:
-    found = [pair for kind in kinds if (pair := ends(soak, gpu, kind, receives=kind == "h2d")) is not None]
+    found = [pair for kind in kinds if (pair := soak.ends(gpu, kind, receives=kind == "h2d")) is not None]
     return ", ".join(map(number, found[0])) if found else NOT_ASKED

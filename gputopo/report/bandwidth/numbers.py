@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Literal
 
-from gputopo.copies.numbers import host_gpu, is_large, runs_agree
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
@@ -56,7 +55,7 @@ class Numbers:
             one
             for one in self.bandwidth.samples
             if one.kind == kind
-            and host_gpu(one) == gpu
+            and one.host_gpu == gpu
             and one.method in methods
             and (pinned is None or (one.pinned is not False) == pinned)
             and self._beside(one) == beside
@@ -164,7 +163,7 @@ class Numbers:
         """The GPUs that copied, or were to copy, with the host in each group."""
         found: dict[str, set[int]] = {}
         for one in self.bandwidth.samples:
-            gpu = host_gpu(one)
+            gpu = one.host_gpu
             if one.group is not None and gpu is not None:
                 found.setdefault(one.group, set()).add(gpu)
         for failure in self.bandwidth.failures:
@@ -179,7 +178,7 @@ class Numbers:
         alone: dict[Kind, set[int]] = {}
         grouped: dict[Kind, set[int]] = {}
         for one in self.bandwidth.samples:
-            if (gpu := host_gpu(one)) is not None:
+            if (gpu := one.host_gpu) is not None:
                 (alone if one.group is None else grouped).setdefault(one.kind, set()).add(gpu)
         return {kind: frozenset(alone.get(kind) or grouped[kind]) for kind in {*alone, *grouped}}
 
@@ -214,7 +213,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
     if sample is None or value is None:
         return NOT_ASKED if failure is None else FAILED
     runs = [run.value for run in sample.runs]
-    text = number(value) if runs_agree(sample) else f"{number(min(runs))}-{number(max(runs))}"
+    text = number(value) if sample.runs_agree else f"{number(min(runs))}-{number(max(runs))}"
     if sample.invalid:
         return f"{text}{INVALID_MARK}"
     return f"{text} of {number(sample.expected_gb_per_s)}" if limit and sample.expected_gb_per_s else text
@@ -222,7 +221,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
     """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
-    return sample.invalid is None, is_large(sample), sample.median_gb_per_s or 0.0
+    return sample.invalid is None, sample.is_large, sample.median_gb_per_s or 0.0
 
 
 def _identity(sample: Sample) -> tuple[object, ...]:

@@ -5,8 +5,6 @@ from itertools import permutations
 from statistics import median
 from typing import NamedTuple, get_args
 
-from gputopo.copies.numbers import pair_of
-from gputopo.copies.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 from gputopo.report.bandwidth.numbers import (
     ENGINE,
     INVALID_MARK,
@@ -24,6 +22,7 @@ from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
 from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
 from gputopo.values.grouping import grouped
+from gputopo.values.pair_speeds import CLEARLY_SLOWER, pair_speeds, single_paths
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
 # Ours: a link of the next lower generation or width has half.
@@ -101,7 +100,7 @@ def _are_by_kernels(numbers: Numbers) -> bool:
     samples = [
         one
         for one in numbers.bandwidth.samples
-        if pair_of(one) is not None and one.group is None and one.median_gb_per_s and one.invalid is None
+        if one.pair is not None and one.group is None and one.median_gb_per_s and one.invalid is None
     ]
     return bool(samples) and all(one.method in KERNELS for one in samples)
 

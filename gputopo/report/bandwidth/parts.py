@@ -6,7 +6,6 @@ from itertools import chain
 
 import msgspec
 
-from gputopo.copies.numbers import runs_agree
 from gputopo.report.bandwidth.between import (
     collective_parts,
     host_memory_part,
@@ -21,15 +20,7 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import (
-    Bandwidth,
-    Conditions,
-    Failure,
-    Invalid,
-    NotMeasured,
-    Sample,
-    gpu_of,
-)
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample, gpu_of
 from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -152,7 +143,7 @@ def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
     for one in samples:
         if one.invalid is not None:
             by_reason.setdefault(one.invalid, []).append(_number_in_words(one))
-        elif not runs_agree(one):
+        elif not one.runs_agree:
             differing.append(f"{_number_in_words(one)} ({len(one.runs)} runs)")
     for reason, found in by_reason.items():
         yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"

@@ -4,18 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.copies.collectives import is_limit
-from gputopo.copies.expected import observed_link
-from gputopo.copies.numbers import Pair, by_copy_engine, floor_of, is_large, pair_of, rate
-from gputopo.copies.pair_speeds import SAME_SPEED, speed_groups
-from gputopo.copies.physics import over_nvlink
-from gputopo.findings.pcie import NARROW_LANES
 from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
+from gputopo.topology.links import NARROW_LANES, observed_link, over_nvlink
 from gputopo.values.bandwidth import (
     COLLECTIVES,
     KERNELS,
@@ -23,6 +18,7 @@ from gputopo.values.bandwidth import (
     Bandwidth,
     Kind,
     NotMeasured,
+    Pair,
     Sample,
     gpus_of,
 )
@@ -30,6 +26,7 @@ from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
+from gputopo.values.pair_speeds import SAME_SPEED, speed_groups
 from gputopo.values.words import date_in_words
 
 _MAX_NAMED = 2
@@ -109,12 +106,12 @@ def _counts(sample: Sample) -> bool:
     """Return whether a sample is a rate of a link or memory on its own, or with only its other direction."""
     of_one_path = sample.with_reverse and sample.expected_gb_per_s is not None
     alone = sample.group is None or sample.kind == "d2d_local" or of_one_path
-    return sample.kind in _RATES and is_large(sample) and alone and sample.pinned is not False
+    return sample.kind in _RATES and sample.is_large and alone and sample.pinned is not False
 
 
 def _has_reference(sample: Sample) -> bool:
     """Return whether a sample has an expectation that copies of its kind reach: no limit, none of writes."""
-    return sample.expected_gb_per_s is not None and not is_limit(sample) and by_copy_engine(sample)
+    return sample.expected_gb_per_s is not None and not sample.expects_at_most and sample.is_by_copy_engine
 
 
 def _as_expected(judged: Sequence[Sample]) -> str:
@@ -125,8 +122,8 @@ def _as_expected(judged: Sequence[Sample]) -> str:
     ways = grouped(
         ((one.kind, one.source, one.destination, one.path, one.with_reverse), one) for one in judged
     )
-    best = {way: max(one.bus_gb_per_s or rate(one) for one in of) for way, of in ways.items()}
-    low = sum(best[way] < floor_of(one) for way, of in ways.items() for one in of)
+    best = {way: max(one.bus_gb_per_s or one.rate for one in of) for way, of in ways.items()}
+    low = sum(best[way] < one.floor_gb_per_s for way, of in ways.items() for one in of)
     count = len(judged)
     if low:
         return f"{count - low} of {counted(count, 'rate')} as expected, {low} lower"
@@ -142,9 +139,7 @@ def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
         if one.kind == "h2d" and (gpu := gpus.get(one.destination))
     )
     narrow = grouped(
-        (seen[0].width, (gpu, rate(one)))
-        for one, gpu, seen in links
-        if seen and seen[0].width <= NARROW_LANES.value
+        (seen[0].width, (gpu, one.rate)) for one, gpu, seen in links if seen and seen[0].width <= NARROW_LANES
     )
     for width, rates in narrow.items():
         best = maxima(rates)
@@ -169,11 +164,11 @@ def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
     kinds = grouped((_kind_of(sample, over_nvlinks), sample) for sample in samples)
     compared = []
     for name, of_kind in kinds.items():
-        rates = maxima(((one.source, one.destination), rate(one)) for one in of_kind)
+        rates = maxima(((one.source, one.destination), one.rate) for one in of_kind)
         if len(rates) < _MIN_PEERS or name is None:
             continue
         share = min(rates.values()) / max(rates.values())
-        pairs = maxima((pair, rate(one)) for one in of_kind if (pair := pair_of(one)))
+        pairs = maxima((pair, one.rate) for one in of_kind if (pair := one.pair))
         groups = sorted(speed_groups(pairs), key=len)
         is_alike = len(groups) < 2 and share * SAME_SPEED >= 1
         count = f"{len(rates)} {'pairs' if pairs else 'GPUs'}"
@@ -185,7 +180,7 @@ def _peers(samples: Sequence[Sample], machine: Machine) -> list[_Peers]:
 
 
 def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
-    pair = pair_of(sample)
+    pair = sample.pair
     if pair is None:
         return _OF_GPU.get(sample.kind)
     path = "NVLink" if (min(pair), max(pair)) in over_nvlinks else "direct"

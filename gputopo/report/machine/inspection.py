@@ -38,16 +38,19 @@ _NO_ROWS = ("index", "uuid", "throttle", "name", "processes", "nvlinks")  # of a
 Detail = Literal["all", "topology"] | Sequence[int]
 
 
-def inspection_document(inspection: Inspection, detail: Detail | None = None) -> Document:
-    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or GPUs by index."""
+def inspection_document(inspection: Inspection, detail: Detail | None = None, *, checks: int = 0) -> Document:
+    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or GPUs by index.
+
+    `checks`: how many had facts of what is shown to judge.
+    """
     if detail == "topology":
         return of_sections(_topology_sections(inspection.machine))
     if detail is None or detail == "all":
-        return _whole(inspection) if detail else _first_screen(inspection)
-    return _of_gpus(inspection, detail)
+        return _whole(inspection, checks) if detail else _first_screen(inspection, checks)
+    return _of_gpus(inspection, detail, checks)
 
 
-def _first_screen(inspection: Inspection) -> Document:
+def _first_screen(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     serious = [one for one in findings if one.severity != "info"]
     table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
@@ -58,7 +61,9 @@ def _first_screen(inspection: Inspection) -> Document:
         *rows(nccl_rows(machine)),
         *(Styled(words, QUIET) for words in _context(machine)),
     ]
-    answer = Styled(verdict(machine, findings), SEVERITY_STYLES[serious[0].severity] if serious else "")
+    answer = Styled(
+        verdict(machine, findings, checks), SEVERITY_STYLES[serious[0].severity] if serious else ""
+    )
     lines = sum(len(block_lines(block, SCREEN_WIDTH)) for block in (answer, *gpus, *rest))
     found = short_findings(findings, above=len(block_lines(answer, SCREEN_WIDTH)), beside=lines)
     return of_sections([("", [answer, *([found] if found.items else [])]), ("", gpus), ("", rest)])
@@ -123,7 +128,7 @@ def _context(machine: Machine) -> Iterator[str]:
     yield " ".join(filter(None, sentences))
 
 
-def _whole(inspection: Inspection) -> Document:
+def _whole(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     missing = not_read(machine)
     nothing = "None in what was read. What was not read was not checked." if missing else "None."
@@ -132,7 +137,7 @@ def _whole(inspection: Inspection) -> Document:
     )
     return of_sections(
         [
-            ("", [verdict(machine, findings)]),
+            ("", [verdict(machine, findings, checks)]),
             ("Findings", [findings_block(findings, nothing=nothing)]),
             ("Machine", rows(about_rows(machine))),
             ("GPUs", _gpus(machine)),
@@ -155,7 +160,7 @@ def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
     ]
 
 
-def _of_gpus(inspection: Inspection, indices: Sequence[int]) -> Document:
+def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Document:
     """Return the findings about some GPUs, and all facts of each, those of one part in a row."""
     machine = inspection.machine
     shown = [gpu for gpu in machine.gpus if gpu.index in indices]
@@ -163,7 +168,7 @@ def _of_gpus(inspection: Inspection, indices: Sequence[int]) -> Document:
     those = msgspec.structs.replace(machine, gpus=tuple(shown))
     return of_sections(
         [
-            ("", [verdict(those, findings)]),
+            ("", [verdict(those, findings, checks)]),
             ("Findings", [findings_block(findings)] if findings else []),
             *((f"GPU {gpu.index}", rows(_facts_of(gpu, machine))) for gpu in shown),
             ("Health", rows(health_rows(those, findings))),

@@ -17,11 +17,11 @@ from gputopo.report.pictures.charts import (
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.report.runs.report import device_table
 from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
+from gputopo.report.study_words import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import ScalingRow, Study
-from gputopo.values.study_words import devices_word
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
 

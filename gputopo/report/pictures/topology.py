@@ -4,8 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gputopo.copies.numbers import host_copies, rates
-from gputopo.copies.pair_speeds import gb, pair_speeds
 from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
 from gputopo.report.findings import short_model
@@ -16,6 +14,9 @@ from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
+from gputopo.values.pair_speeds import pair_speeds
+from gputopo.values.rates import host_rates
+from gputopo.values.words import gb
 
 _LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
 _LETTERS = 22  # of a line in a box
@@ -44,7 +45,7 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
     marked = _marked(findings)
-    host = rates(host_copies(machine.bandwidth.samples, "h2d", machine)) if machine.bandwidth else {}
+    host = host_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
     canvas = Canvas(width, height)
     for node in nodes:
         for child in node.children:

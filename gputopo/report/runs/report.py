@@ -17,7 +17,6 @@ from gputopo.values.run.verdict import (
     CONFIDENCE,
     EVEN,
     EVEN_PERCENT,
-    MAX_MORE_S,
     OUTSIDE,
     SLOW,
     SLOW_PERCENT,
@@ -167,6 +166,7 @@ def run_verdict_line(verdict: Verdict) -> Span:
 
 
 MINUTES_S = 300.0  # from here on a time is in minutes
+MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
 MAX_NAMES = 8
 
 

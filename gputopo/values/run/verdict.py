@@ -195,4 +195,3 @@ CONFIDENCE = 1 - FALSE_ALARM
 SLOW_PERCENT = 3.0
 # Even: more than so much is excluded.
 EVEN_PERCENT = 5.0
-MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody

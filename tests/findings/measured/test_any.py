@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gputopo.copies.expected import with_expectations
-from gputopo.copies.pair_speeds import pair_speeds
 from gputopo.copies.physics import checked
 from gputopo.findings import find_bandwidth
 from gputopo.findings.measured.difference import bandwidth_difference
@@ -24,6 +23,7 @@ from gputopo.values.bandwidth import (
     UplinkGroup,
 )
 from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.pair_speeds import pair_speeds
 from gputopo.values.schema import encode
 from tests.findings.boxes import IDS, sound
 

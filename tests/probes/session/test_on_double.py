@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.copies.numbers import LARGE_BYTES
-from gputopo.values.bandwidth import Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample, gpu_of
 from gputopo.values.machine import Machine
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario

@@ -8,13 +8,14 @@ import sys
 
 import msgspec
 
-from gputopo.copies import budget, jobs, numbers
+from gputopo.copies import budget, jobs
 from gputopo.copies.copies import CopyJob, SessionRequest, Setting
 from gputopo.probes.cuda import transfer
 from gputopo.probes.session import conditions
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors
+from gputopo.values import bandwidth
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
 from tests.kit.cuda.layouts import named
@@ -34,7 +35,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     machine: Machine
     kinds: tuple[str, ...]
     gpus: tuple[int, ...] | None = None
-    large_bytes: int | None = numbers.LARGE_BYTES
+    large_bytes: int | None = bandwidth.LARGE_BYTES
     follow_up: bool = True
     ramp_up_s: float = 0.02
 
@@ -58,7 +59,7 @@ def main() -> None:
         bandwidth_session.next_jobs = lambda *_: ()  # type: ignore[attr-defined]
     budget.QUICK_EFFORTS = (budget.Effort(0.0, 3),)
     if task.large_bytes is not None:
-        for module in (numbers, transfer):
+        for module in (bandwidth, transfer):
             module.LARGE_BYTES = task.large_bytes  # type: ignore[attr-defined]
         budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
         budget.MIN_WINDOW_S = 0.0
