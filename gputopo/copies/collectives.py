@@ -12,10 +12,9 @@ from gputopo.reference.expectations import (
     expected_gpu,
     expected_link,
     expected_nvlink,
+    observed_link,
 )
-from gputopo.topology.links import observed_link
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVES, HOSTS, Bandwidth, Sample, gpus_of
-from gputopo.values.collectives import NAMES
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, HOSTS, Bandwidth, Sample, gpus_of
 from gputopo.values.machine import Gpu, Machine, NicPort
 
 # A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
@@ -152,8 +151,9 @@ def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | 
     row = ring if off and ring else next((row for row in rows if row.nvls is not False), rows[0])
     if off and row.nvls:
         return None
+    operation = COLLECTIVE_NAMES[sample.kind]
     return BusRate(
-        source=f"{model.name}, {ranks} GPUs, {NAMES[sample.kind]} ({row.confidence}: nccl_bus.csv)",
+        source=f"{model.name}, {ranks} GPUs, {operation} ({row.confidence}: nccl_bus.csv)",
         gb_per_s=row.bus_gb_per_s,
         low_gb_per_s=row.low_gb_per_s,
         without_nvls=(ring.bus_gb_per_s if ring else _ring_rate(model, joined)) if row.nvls else None,

@@ -19,12 +19,13 @@ from gputopo.reference.expectations import (
     expected_link,
     fitting_links,
     newest_generation,
+    observed_link,
+    over_nvlink,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.topology.links import observed_link, over_nvlink
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Sample, gpu_of
 from gputopo.values.machine import Gpu, Hop, Machine
-from gputopo.values.rates import host_rates, is_far
+from gputopo.values.rates import host_link_rates, is_far
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -124,11 +125,11 @@ class _Judge:
 
     def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
         self.machine = machine
-        self.gpus = {gpu.index: gpu for gpu in machine.gpus}
+        self.gpus = machine.by_index
         self.nvlinks = NvLinks(bandwidth, machine)
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
-        self.to_device = host_rates(bandwidth.samples, "h2d", machine)
-        self.to_host = host_rates(bandwidth.samples, "d2h", machine)
+        self.to_device = host_link_rates(bandwidth.samples, "h2d", machine)
+        self.to_host = host_link_rates(bandwidth.samples, "d2h", machine)
         self.places = dict[str | None, set[str]]()  # of the copies of each group
         for one in bandwidth.samples:
             self.places.setdefault(one.group, set()).update((one.source, one.destination))

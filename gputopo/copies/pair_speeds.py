@@ -11,8 +11,8 @@ from gputopo.reference.expectations import (
     NvLinkExpectation,
     expected_gpu,
     expected_nvlink,
+    pcie_max,
 )
-from gputopo.topology.links import pcie_max
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.machine import Machine
 from gputopo.values.rates import pair_copies
@@ -67,7 +67,7 @@ class NvLinks:
 
     def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
         self._machine = machine
-        self._gpus = {gpu.index: gpu for gpu in machine.gpus}
+        self._gpus = machine.by_index
         self._models = {
             index: row
             for index, gpu in self._gpus.items()

@@ -78,7 +78,7 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     """
     if not any(tool in bandwidth.source for tool in TOOLS_WITHOUT_WARM_UP):
         return ()
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     copies = _local_copies(bandwidth.samples)
     rates = {gpu: [sample.rate for sample in own] for gpu, own in copies.items()}
     # What the L2 cache can serve is no rate at full clocks, even where it is not above the memory's.

@@ -16,7 +16,7 @@ import msgspec
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.machine import Machine
-from gputopo.values.rates import host_rates, pair_copies
+from gputopo.values.rates import host_link_rates, pair_copies
 
 # Two runs of one copy differ by 1 to 2 %, copies that overlap imperfectly by a little more; sharing costs the
 # seventh part even among eight. Ours.
@@ -242,7 +242,7 @@ class _Direction(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, samples: Sequence[Sample], kind: Kind, machine: Machine) -> "_Direction":
-        alone, together = host_rates(samples, kind, machine), rates_at_once(samples, kind)
+        alone, together = host_link_rates(samples, kind, machine), rates_at_once(samples, kind)
         return cls(kind, alone, together, shared(alone, together))
 
     def carries(self, gpus: Gpus) -> float | None:

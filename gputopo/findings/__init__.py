@@ -1,12 +1,15 @@
 """What is wrong with a machine, or unknown: rules, and checks that make findings of them.
 
+A missing fact makes no finding. So the checks that had facts are counted: "no findings" alone would say the
+same of a capture that shows only the topology and of a whole machine.
+
 A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
 `CHECKS` with the facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its
 measured copies) or in `watched.WATCHES` (over what was counted in time). A fact that is None makes no
 finding: neither a fault nor a pass.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gputopo.findings import (
     clocks,
@@ -22,13 +25,13 @@ from gputopo.findings import (
     throttling,
     usage,
 )
-from gputopo.findings.coverage import Need, never, of_gpus, of_machine
-from gputopo.findings.rule import Case, Check, Rule, Threshold, fails, reaches, worst_first
+from gputopo.findings.rule import Case, Check, Rule, Threshold, by_model, fails, present, reaches, worst_first
 from gputopo.findings.tensorflow import Support, install_support, support_of
 from gputopo.reference.clock_events import under_load
 from gputopo.values.finding import Finding
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.samples import at_samples, max_counters
+from gputopo.values.subject import has_any
 
 __all__ = [
     "CHECKS",
@@ -47,6 +50,36 @@ __all__ = [
     "support_of",
     "worst_first",
 ]
+
+Need = Callable[[Machine], bool]
+"""Whether a machine has the facts that a check judges."""
+
+
+def never(machine: Machine) -> bool:
+    """Need what no machine has: for a check that reports gaps of a reading, and judges no fact."""
+    return False
+
+
+def of_machine(*paths: str) -> Need:
+    """Need any of these facts of the machine, `driver.status` or `pci[*].acs`."""
+    return lambda machine: has_any(machine, paths)
+
+
+def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int = 1) -> Need:
+    """Need any of these facts of a GPU that answers.
+
+    `when`: only of such a GPU, one under load. `peers`: of so many GPUs of one model.
+    """
+
+    def is_met(machine: Machine) -> bool:
+        groups = by_model(machine) if peers > 1 else [present(machine)]
+        able = (
+            [gpu for gpu in group if (when is None or when(gpu)) and has_any(gpu, paths)] for group in groups
+        )
+        return any(len(gpus) >= peers for gpus in able)
+
+    return is_met
+
 
 _PEERS = int(clocks.PEERS.value)
 

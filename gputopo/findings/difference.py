@@ -14,10 +14,10 @@ from gputopo.findings import find
 from gputopo.findings.rule import named
 from gputopo.reference.clock_events import under_load
 from gputopo.topology.identities import without_identities
-from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges, change_in_words
+from gputopo.values import maxima
+from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges
 from gputopo.values.fields import Field, field_at, same_address
-from gputopo.values.finding import SEVERITIES, Finding
-from gputopo.values.grouping import maxima
+from gputopo.values.finding import Finding
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, single_facts, within
 
@@ -48,12 +48,9 @@ def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> Fin
     """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
     before, after = find(without_identities(old)), find(without_identities(new))
 
-    def severity(one: Finding) -> int:
-        return SEVERITIES.index(one.severity)
-
-    was = maxima((key, severity(one)) for one in before for key in finding_keys(one, gpus))
+    was = maxima((key, one.rank) for one in before for key in finding_keys(one, gpus))
     now = {key for one in after for key in finding_keys(one)}
-    stayed = [one for one in after if all(severity(one) <= was.get(key, -1) for key in finding_keys(one))]
+    stayed = [one for one in after if all(one.rank <= was.get(key, -1) for key in finding_keys(one))]
     return FindingChanges(
         came=tuple(one for one in after if one not in stayed),
         went=tuple(one for one in before if not {*finding_keys(one, gpus)} <= now),
@@ -175,7 +172,8 @@ class _Comparing:
             return
         self.compared += 1
         if now > was if field.counter else not field.same(was, now):
-            self._report(path, was, now, f"{subject}: {change_in_words(path, was, now)}")
+            words = Change(fact=path, was=was, is_=now, says="").words
+            self._report(path, was, now, f"{subject}: {words}")
 
     def _report(self, fact: str, was: Any, now: Any, says: str) -> None:
         self.changes.append(Change(fact=fact, was=was, is_=now, says=says))

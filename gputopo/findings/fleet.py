@@ -20,10 +20,10 @@ from gputopo.findings.fleet_hosts import (
 from gputopo.findings.rule import MAX_MESSAGES, Rule, rule_of
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
+from gputopo.values import grouped
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import field_at, path_in_words
-from gputopo.values.finding import SEVERITIES, Finding, Fleet, FleetKind, HostFinding, Severity
-from gputopo.values.grouping import grouped
+from gputopo.values.finding import Finding, Fleet, FleetKind, HostFinding, Severity
 from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
 from gputopo.values.subject import GROUPS, MACHINE, Subject, within
@@ -160,7 +160,7 @@ class _Comparison:
         """Yield the findings of most hosts of this kind once, of the first that has each, and their load."""
         busy = {name: one for name, each in self.found.items() for one, _ in each if one.id == GPU_BUSY.id}
         if busy:
-            first = max(busy.values(), key=lambda one: SEVERITIES.index(one.severity))
+            first = max(busy.values(), key=lambda one: one.rank)
             says = f"other programs run on GPUs of {len(busy)} of {len(self.hosts)} hosts"
             yield _named(first, tuple(busy), f"{says}: {host_ranges(busy)}")
         seen: set[_Key] = set()

@@ -9,20 +9,20 @@ from msgspec.structs import replace
 from gputopo.findings.driver import event_evidence, severity_of
 from gputopo.findings.rule import Fault, Threshold, check, facts_of, is_notebook, present, rule_of, threshold
 from gputopo.findings.usage import BUSY_PERCENT
+from gputopo.reference import expectations
 from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import expected_link, expected_of
-from gputopo.topology import links
 from gputopo.topology.hops import bridges_above, max_rate, pci_tree
 from gputopo.topology.kernel import NVIDIA_DRIVER, kernel_events
+from gputopo.values import grouped, maxima
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(
     "narrow slot",
-    links.NARROW_LANES,
+    expectations.NARROW_LANES,
     "lanes or fewer",
     "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
     "four the copies of every step show",

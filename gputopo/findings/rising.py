@@ -9,7 +9,7 @@ from gputopo.values.fields import path_in_words
 from gputopo.values.finding import Severity
 from gputopo.values.history import History
 from gputopo.values.machine import Gpu, Machine, Sample
-from gputopo.values.samples import seconds, temperatures
+from gputopo.values.samples import seconds
 from gputopo.values.subject import MACHINE
 
 REPLAYS_A_MINUTE = threshold("rising.REPLAYS_A_MINUTE")
@@ -158,7 +158,7 @@ def falls(machine: Machine) -> Iterator[Fault]:
                 f"{words} {first:.3g} to {last:.3g} GB/s (-{100 * (1 - last / first):.0f}%)"
                 for words, (first, last) in fell.items()
             )
-            heat = temperatures(machine.samples, gpu.index)
+            heat = machine.temperatures(gpu.index)
             warmer = f"; {heat[0]} °C at the first reading, {max(heat)} °C at most" if heat else ""
             rates = {words: list(pair) for words, pair in fell.items()}
             evidence = {"gb_per_s": rates, "temperature_c": heat}

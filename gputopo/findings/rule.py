@@ -15,10 +15,10 @@ from typing import Any, Concatenate, Generic, ParamSpec
 import msgspec
 
 from gputopo.reference.expectations import expected_of, name_of
+from gputopo.values import grouped
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import rows_of
 from gputopo.values.finding import SEVERITIES, Finding, Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject, label
@@ -227,12 +227,12 @@ def accused(machine: Machine, *checks: Check[[]]) -> set[int]:
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return errors first, then warnings; within a severity the order stays."""
-    return tuple(sorted(findings, key=lambda finding: -SEVERITIES.index(finding.severity)))
+    return tuple(sorted(findings, key=lambda finding: -finding.rank))
 
 
 def reaches(findings: Iterable[Finding], severity: Severity) -> bool:
     """Return whether any finding is at or above a severity, as `--fail-on` asks."""
-    return any(SEVERITIES.index(found.severity) >= SEVERITIES.index(severity) for found in findings)
+    return any(found.rank >= SEVERITIES.index(severity) for found in findings)
 
 
 def fails(findings: Sequence[Finding], fail_on: Severity | None) -> bool:

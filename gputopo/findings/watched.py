@@ -62,7 +62,7 @@ def _watched(machine: Machine, history: History) -> Iterator[tuple[Gpu, GpuHisto
 
 @check(XID)
 def _xids(machine: Machine, history: History) -> Iterator[Fault]:
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     silent = history.lost | {index for index, seen in history.gpus.items() if seen.silent}
     for xid, count in history.xids.items():
         if xid.code == OFF_THE_BUS and xid.gpu in silent:

@@ -17,8 +17,7 @@ from gputopo.measurements.cells import key
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
-from gputopo.values.pair_speeds import single_paths
-from gputopo.values.rates import host_copies
+from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
 
 # A change is a shift of so many standard errors, of this share at least, of at least this many measurements,
@@ -178,9 +177,9 @@ def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:
     for one in saved:
         time = one.bandwidth.measured_at or one.saved_at
         for kind in kinds:
-            for gpu, sample in host_copies(one.bandwidth.samples, kind, one.machine).items():
+            for gpu, speed in host_link_rates(one.bandwidth.samples, kind, one.machine).items():
                 name = f"host to GPU {gpu}" if kind == "h2d" else f"GPU {gpu} to host"
-                links[name].append(Point(time, sample.rate))
+                links[name].append(Point(time, speed))
         for source, to, path, speed in single_paths(one.bandwidth.samples):
             links[f"GPU {source} to GPU {to}, {path}"].append(Point(time, speed))
     for name, points in links.items():

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gputopo.values.run.measurement import CONDITIONS, MODE, Measurement
-from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell, counted
+from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
 
 SET = ("n_gpus", "gpus")
 BOX = ("machine", "cpu", "gpu", "gpus")
@@ -88,15 +90,11 @@ def _cell(number: int, group: Sequence[Measurement]) -> Cell:
             continue
         seen |= {one.digest} if one.digest else set()
         once.append(one)
-    measured = counted(once)
-    mean = fmean(one.images_per_sec or 0.0 for one in measured) if measured else None
-    return Cell(
-        number=number,
-        runs=tuple(once),
-        images_per_sec=mean,
-        noise=None if mean is None else _noise(measured, mean),
-        duplicates=tuple(duplicates),
-    )
+    cell = Cell(number=number, runs=tuple(once), images_per_sec=None, duplicates=tuple(duplicates))
+    if not cell.counted:
+        return cell
+    mean = fmean(cell.repeats)
+    return msgspec.structs.replace(cell, images_per_sec=mean, noise=_noise(cell.counted, mean))
 
 
 def _noise(measured: Sequence[Measurement], mean: float) -> float:

@@ -16,7 +16,7 @@ from gputopo.topology.hops import class_name, is_within, nearness, reduction_gro
 from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
-from gputopo.values.pair_speeds import PairSpeed
+from gputopo.values.rates import PairSpeed
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, runners_up
 from gputopo.values.words import date_in_words
 

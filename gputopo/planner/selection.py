@@ -17,7 +17,7 @@ from gputopo.topology.doubts import believed_links
 from gputopo.topology.hops import is_within, islands, nearness
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.pair_speeds import pair_speeds, speed_classes, unmeasured
+from gputopo.values.rates import pair_speeds, speed_classes, unmeasured
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal
 

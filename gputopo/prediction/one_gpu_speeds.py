@@ -18,8 +18,7 @@ from gputopo.prediction.roofline import FULL_CLOCKS, Clocks, roofline_file, step
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
 from gputopo.reference.published import published_machines
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import ClockMhz, Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import ASSUMED
 from gputopo.values.run.result import Result

@@ -21,14 +21,13 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
     known_gpus,
+    observed_link,
 )
-from gputopo.topology.links import observed_link
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Path, Sample, gpu_of
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
-from gputopo.values.machine import Link, Machine
+from gputopo.values.machine import Gpu, Link, Machine, Pcie
 from gputopo.values.option import listed, nearest
 
 EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "nvlink 0-1", "all: RTX 4090"'

@@ -13,8 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.values.fields import rows_of
-from gputopo.values.gpu import Pcie
-from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.run.plan import VariableUpdate
 
 _K = TypeVar("_K")

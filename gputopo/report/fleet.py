@@ -89,7 +89,7 @@ def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
     strange: dict[str, None] = {}
     seen: set[str] = set()
     for one in fleet.findings:
-        (host, *others), grave = one.hosts, SEVERITIES.index(one.severity) >= SEVERITIES.index(at_least)
+        (host, *others), grave = one.hosts, one.rank >= SEVERITIES.index(at_least)
         if others or not grave or host in seen:
             continue
         seen.add(host)

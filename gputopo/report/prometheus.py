@@ -14,7 +14,7 @@ from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
 from gputopo.values.fields import fields_of
 from gputopo.values.finding import SEVERITIES, Inspection
-from gputopo.values.machine import JOINED, JOINING, Fabric, Gpu, Hop, Link, Machine, Nic
+from gputopo.values.machine import FABRIC_STATES, Fabric, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
@@ -178,7 +178,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
 def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
     """Add the state of a GPU in the NVSwitch fabric; a GPU without NVSwitches has no such series."""
     says = "state of joining the NVSwitch fabric: 1 for the current state"
-    out.states("gpu_fabric_state", says, (*JOINING, JOINED), fabric.state, **labels)
+    out.states("gpu_fabric_state", says, FABRIC_STATES, fabric.state, **labels)
     says = "whether a GPU has completed joining its NVSwitch fabric, with the driver's status"
     out.gauge("gpu_fabric_joined", says, fabric.is_accepted, **labels, status=fabric.status)
     health = fabric.health or {}

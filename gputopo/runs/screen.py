@@ -30,6 +30,7 @@ import msgspec
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
+from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
@@ -43,7 +44,7 @@ from gputopo.values.run.verdict import (
     SLOW_PERCENT,
     Causes,
 )
-from gputopo.values.words import at_least, at_most, percent
+from gputopo.values.words import at_most, percent
 
 ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10% open
 AT_ONCE: Kind = "independent"

@@ -159,7 +159,7 @@ def redirected_pairs(machine: Machine) -> frozenset[tuple[int, int]]:
 def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
     if "DISABLED_BY_REGKEY" in found:
         return "registry_key"
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     pair = [gpus[index] for index in (link.a, link.b) if index in gpus]
     differ = chips_differ(*pair) if len(pair) == 2 else None
     if differ:

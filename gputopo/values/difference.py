@@ -37,7 +37,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
     @property
     def words(self) -> str:
         """The change of a fact without its device: `power limit 250 W -> 300 W`."""
-        return change_in_words(self.fact, self.was, self.is_)
+        at = FactPath.parse(self.fact)
+        kind = GROUPS[at.group]
+        field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
+        if field.counter:
+            return f"{name} {self.was} -> {self.is_} (+{self.is_ - self.was})"
+        return f"{name} {field.value_in_words(self.was)} -> {field.value_in_words(self.is_)}"
 
 
 class FindingChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,16 +65,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
     compared: int = 0
     one_sided: int = 0
     findings: FindingChanges = FindingChanges()
-
-
-def change_in_words(path: str, was: Any, now: Any) -> str:
-    """Return the change of the fact at a path of a machine: `power limit 250 W -> 300 W`."""
-    at = FactPath.parse(path)
-    kind = GROUPS[at.group]
-    field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
-    if field.counter:
-        return f"{name} {was} -> {now} (+{now - was})"
-    return f"{name} {field.value_in_words(was)} -> {field.value_in_words(now)}"
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):

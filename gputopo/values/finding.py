@@ -22,6 +22,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any] = {}  # the values that the finding is based on
     remedy: str | None = None  # what a person can do about it
 
+    @property
+    def rank(self) -> int:
+        """How severe it is, more for a worse one."""
+        return SEVERITIES.index(self.severity)
+
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
     """A machine and its findings: the document that `gputopo inspect --json` prints."""

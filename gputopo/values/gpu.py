@@ -177,8 +177,7 @@ class NvLink(Value, frozen=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-JOINING = ("not started", "in progress")  # states of a fabric before "completed"
-JOINED = "completed"
+FABRIC_STATES = ("not started", "in progress", "completed")
 # The health of a fabric without a fault.
 _SOUND = {
     "summary": "healthy",
@@ -207,12 +206,12 @@ class Fabric(Value, frozen=True):
     @property
     def joining(self) -> bool:
         """Whether it has not joined yet: until then CUDA does not start on the GPU."""
-        return self.state in JOINING
+        return self.state in FABRIC_STATES[:2]
 
     @property
     def is_joined(self) -> bool:
         """Whether it has joined, however that ended."""
-        return self.state == JOINED
+        return self.state == FABRIC_STATES[2]
 
     @property
     def is_accepted(self) -> bool | None:

@@ -15,10 +15,7 @@ from gputopo.values.fields import Value
 
 # Imported from here, too.
 from gputopo.values.gpu import (
-    JOINED as JOINED,
-)
-from gputopo.values.gpu import (
-    JOINING as JOINING,
+    FABRIC_STATES as FABRIC_STATES,
 )
 from gputopo.values.gpu import (
     ClockMhz as ClockMhz,
@@ -429,7 +426,17 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
     tensorflow: TensorFlowInstall | None = None
     series: tuple[GpuHistory, ...] = ()
 
+    @property
+    def by_index(self) -> dict[int, Gpu]:
+        """The GPUs by index."""
+        return {gpu.index: gpu for gpu in self.gpus}
+
     def link(self, a: int, b: int) -> Link | None:
         """Return the link between two GPUs by index, in either order, or None if it is not known."""
         low, high = min(a, b), max(a, b)
         return next((link for link in self.links if (link.a, link.b) == (low, high)), None)
+
+    def temperatures(self, gpu: int) -> list[int]:
+        """Return the temperatures of a GPU over the samples, by its index."""
+        facts = (one for sample in self.samples for one in sample.gpus if one["index"] == gpu)
+        return [one["temperature_c.gpu"] for one in facts if one.get("temperature_c.gpu") is not None]

@@ -1,9 +1,22 @@
 """The samples of a session that can be judged: large copies, one number a path."""
 
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+from math import inf
+from typing import NamedTuple, TypeVar
 
-from gputopo.values.bandwidth import Kind, Pair, Path, Sample, gpu_of, node_of
+from gputopo.values.bandwidth import (
+    AGREE_SHARE,
+    KERNELS,
+    Bandwidth,
+    Kind,
+    Pair,
+    Path,
+    Sample,
+    gb,
+    gpu_of,
+    node_of,
+)
 from gputopo.values.machine import Machine
 
 Key = TypeVar("Key")
@@ -40,7 +53,7 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
     return found
 
 
-def host_rates(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, float]:
+def host_link_rates(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, float]:
     """Return the rates in GB/s of `host_copies` by GPU."""
     return {gpu: sample.rate for gpu, sample in host_copies(samples, kind, machine).items()}
 
@@ -80,3 +93,203 @@ def memory_node(sample: Sample) -> int | None:
 def _keep_faster(found: dict[Key, Sample], key: Key, sample: Sample) -> None:
     if key not in found or sample.rate > found[key].rate:
         found[key] = sample
+
+
+# Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest
+# step between two kinds of link (one generation, one NVLink of three) is a third. Ours.
+SAME_SPEED = 1.10
+# A row of pairs that are each within that of the next is cut where its ends differ by this much. Ours: half
+# of what separates one PCIe generation, or one width, from the next.
+WIDEST_CLASS = 1.5
+# Direct is called slower than staged from 3 % on, as the finding p2p.direct_slower_than_staged does: below,
+# published pairs measured twice differ as much.
+CLEARLY_SLOWER = 1.03
+
+_PATHS: tuple[Path | None, ...] = ("direct", "staged", None)
+
+
+class PairSpeed(NamedTuple):
+    """What a pair does in its worse direction by the faster path; `direct` and `staged` in that direction.
+
+    `both`: the sum of both directions at once where nothing else was measured, of which one direction has
+    half at least. `runs`: the numbers of several runs that disagree, of which `gb_per_s` is the median.
+    """
+
+    gb_per_s: float
+    path: Path | None  # None: unknown
+    direct: float | None
+    staged: float | None
+    both: float | None = None
+    runs: tuple[float, ...] = ()
+
+    @property
+    def says(self) -> str:
+        """Return `measured 11.3 GB/s, direct`, or what direct copies do where it is clearly slower."""
+        if self.both is not None:
+            words = f"measured {gb(self.both)} GB/s both directions"
+        else:
+            words = f"measured {gb(self.gb_per_s)} GB/s"
+        if self.runs:
+            words += f" ({gb(min(self.runs))} to {gb(max(self.runs))} in {len(self.runs)} runs)"
+        if self.path is not None:
+            words += f", {self.path}"
+        if self.path == "staged" and self.direct is not None and self.direct_is_slower:
+            direct = self.direct if self.both is None else 2 * self.direct
+            return f"{words}; direct is slower: {gb(direct)} GB/s"
+        return words
+
+    @property
+    def direct_is_slower(self) -> bool:
+        """Whether copying through the host is clearly faster than copying directly."""
+        return (
+            self.direct is not None and self.staged is not None and self.staged > self.direct * CLEARLY_SLOWER
+        )
+
+
+def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
+    """Return the speed of every pair that was measured in both directions, low index first.
+
+    Of each direction the better of direct and staged, of the two directions the worse. Where one was not
+    measured alone, half of the sum of both at once. Only valid copies that ran alone count, of several the
+    fastest large one. Copies by kernels count where the driver's copies of no pair were measured.
+    """
+    samples = bandwidth.samples if bandwidth else ()
+    paths = _standing(samples)
+    at_once = both_at_once(samples)
+    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths} | at_once.keys()
+    found: dict[Pair, PairSpeed] = {}
+    for a, b in sorted(pairs):
+        each = [_direction(paths, a, b), _direction(paths, b, a)]
+        known = [one for one in each if one is not None]
+        if len(known) == len(each):
+            found[a, b] = min(known, key=lambda one: one.gb_per_s)
+        elif (a, b) in at_once:
+            found[a, b] = at_once[a, b]
+    return found
+
+
+def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
+    """Return each pair the number of its class, the fastest 0. Within a class only noise separates pairs."""
+    classes: dict[float, int] = {}
+    ordered = sorted({speed.gb_per_s for speed in speeds.values()}, reverse=True)
+    for number, members in enumerate(_classes(ordered)):
+        classes |= dict.fromkeys(members, number)
+    return {pair: classes[speed.gb_per_s] for pair, speed in speeds.items()}
+
+
+def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
+    """Return the GPUs in groups: every pair within one is faster than every pair of two groups.
+
+    A group of one GPU is one that is slow with every peer. All in one group where the widest gap between the
+    rates is within noise or does not divide them so.
+    """
+    worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
+    gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
+    share, limit = min(gaps, default=(1.0, 0.0))
+    group = {gpu: {gpu} for pair in rates for gpu in pair}
+    for a, b in (pair for pair, speed in worst.items() if speed >= limit):
+        group[a] |= group[b]
+        group.update(dict.fromkeys(group[a], group[a]))
+    divided = all((speed >= limit) == (group[a] is group[b]) for (a, b), speed in worst.items())
+    if share > 1 - AGREE_SHARE or not divided:
+        return [tuple(sorted(group))]
+    return sorted({tuple(sorted(gpus)) for gpus in group.values()})
+
+
+def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:
+    """Return the pairs of these GPUs that have no measured speed."""
+    return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
+
+
+def single_paths(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
+    """Return source, destination, path and GB/s of each direction and path, of the sample that counts."""
+    return [(*key, sample.rate) for key, sample in _standing(samples).items()]
+
+
+def _standing(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
+    """Return the sample that counts of each direction and path: source, destination, path."""
+    best: dict[tuple[int, int, Path], Sample] = {}
+    for sample in _between_gpus(samples):
+        path: Path = "direct" if sample.kind == "p2p_direct" else "staged"
+        pair = sample.pair
+        if sample.kind == "bidirectional" or pair is None:
+            continue
+        key = (*pair, path)
+        best[key] = max(best.get(key, sample), sample, key=_rank)
+    return best
+
+
+def both_at_once(samples: Sequence[Sample]) -> dict[Pair, PairSpeed]:
+    """Return what each pair does both directions at once by its faster path, low index first.
+
+    Of two numbers, one for each GPU named first, the lower.
+    """
+    best: dict[tuple[int, int, Path | None], Sample] = {}
+    for sample in _between_gpus(samples):
+        pair = sample.pair
+        if sample.kind == "bidirectional" and pair is not None:
+            key = (*pair, sample.path)
+            best[key] = max(sample, best.get(key, sample), key=_rank)
+    by_pair: dict[Pair, dict[Path | None, Sample]] = {}
+    for (a, b, path), sample in best.items():
+        paths = by_pair.setdefault((min(a, b), max(a, b)), {})
+        paths[path] = min(paths.get(path, sample), sample, key=lambda one: one.rate)
+    found: dict[Pair, PairSpeed] = {}
+    for pair, paths in by_pair.items():
+        halves = {path: sample.rate / 2 for path, sample in paths.items()}
+        fastest = max((path for path in _PATHS if path in halves), key=lambda path: halves[path])
+        found[pair] = PairSpeed(
+            halves[fastest],
+            fastest,
+            halves.get("direct"),
+            halves.get("staged"),
+            paths[fastest].rate,
+            _runs(paths[fastest]),
+        )
+    return found
+
+
+def _between_gpus(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the valid copies between two GPUs that ran alone: of kernels only where there are no others."""
+    found = [
+        sample
+        for sample in samples
+        if sample.kind in ("p2p_direct", "p2p_staged", "bidirectional")
+        and sample.group is None
+        and sample.invalid is None
+        and sample.pair is not None
+        and 0.0 < sample.rate < inf
+    ]
+    by_engine = [sample for sample in found if sample.method not in KERNELS]
+    return [sample for sample in found if sample.is_by_copy_engine] or by_engine or found
+
+
+def _rank(sample: Sample) -> tuple[bool, float]:
+    return sample.is_large, sample.rate
+
+
+def _runs(sample: Sample) -> tuple[float, ...]:
+    return () if sample.runs_agree else tuple(run.value for run in sample.runs)
+
+
+def _direction(
+    paths: Mapping[tuple[int, int, Path], Sample], source: int, destination: int
+) -> PairSpeed | None:
+    ends: tuple[Path, Path] = ("direct", "staged")
+    own = {path: one for path in ends if (one := paths.get((source, destination, path))) is not None}
+    if not own:
+        return None
+    rates = {path: one.rate for path, one in own.items()}
+    path = max(own, key=lambda one: rates[one])
+    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), runs=_runs(own[path]))
+
+
+def _classes(falling: Sequence[float]) -> list[Sequence[float]]:
+    """Cut speeds, fastest first, at their largest gaps until each part is one class."""
+    if len(falling) < 2:
+        return [falling] if falling else []
+    gaps = [fast / slow for fast, slow in pairwise(falling)]
+    widest = max(range(len(gaps)), key=gaps.__getitem__)
+    if gaps[widest] <= SAME_SPEED and falling[0] / falling[-1] <= WIDEST_CLASS:
+        return [falling]
+    return [*_classes(falling[: widest + 1]), *_classes(falling[widest + 1 :])]

@@ -4,7 +4,7 @@ A fact that passes is a state (link now, errors counted, fabric) or volatile (lo
 last. `Sample.gpus` has facts by their paths within a GPU: `{"index": 0, "power_w.draw": 27.6}`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -159,9 +159,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
-
-
-def temperatures(samples: Sequence[Sample], gpu: int) -> list[int]:
-    """Return the temperatures of a GPU over the samples."""
-    facts = (one for sample in samples for one in sample.gpus if one["index"] == gpu)
-    return [one["temperature_c.gpu"] for one in facts if one.get("temperature_c.gpu") is not None]

@@ -32,14 +32,20 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.runs if one.is_measured), self.runs[0])
 
     @property
+    def counted(self) -> list[Measurement]:
+        """The complete runs; without spoilt ones, if there are others."""
+        measured = [one for one in self.runs if one.is_measured]
+        return [one for one in measured if one.spoilt is None] or measured
+
+    @property
     def repeats(self) -> tuple[float, ...]:
         """Images/sec of the complete runs; without spoilt ones, if there are others."""
-        return tuple(one.images_per_sec or 0.0 for one in counted(self.runs))
+        return tuple(one.images_per_sec or 0.0 for one in self.counted)
 
     @property
     def spoilt(self) -> str | None:
         """Why its figure supports no verdict, None where it does."""
-        return next((one.spoilt for one in counted(self.runs)), None)
+        return next((one.spoilt for one in self.counted), None)
 
     @property
     def failed(self) -> tuple[str, ...]:
@@ -62,12 +68,6 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.repeats) < 2 or not self.images_per_sec:
             return False
         return (max(self.repeats) - min(self.repeats)) / self.images_per_sec > CONTRADICTS
-
-
-def counted(runs: Iterable[Measurement]) -> list[Measurement]:
-    """Return the complete runs; without spoilt ones, if there are others."""
-    measured = [one for one in runs if one.is_measured]
-    return [one for one in measured if one.spoilt is None] or measured
 
 
 class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):

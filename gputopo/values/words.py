@@ -18,11 +18,6 @@ def percent(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def at_least(value: float) -> str:
-    """Write a lower bound, rounded down."""
-    return f"{math.floor(value)}" if value >= 10 else f"{math.floor(value * 10) / 10:.1f}"
-
-
 def at_most(value: float) -> str:
     """Write an upper bound, rounded up."""
     return f"{math.ceil(value)}" if value >= 10 else f"{math.ceil(value * 10) / 10:.1f}"
@@ -43,8 +38,3 @@ def figure(images_per_sec: float | None) -> str:
     """Return images/sec with four figures or more: `38.27`, `4,618`."""
     value = images_per_sec or 0.0
     return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"
-
-
-def gb(value: float) -> str:
-    """Write GB/s with three figures: `0.73`, `11.3`, `195`."""
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

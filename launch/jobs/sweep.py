@@ -24,9 +24,9 @@ from gputopo.launch.supervise import signals
 from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
-from gputopo.values.run.hosts import OTHER_CPU_SHARE
+from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell, expected_s
+from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
 
 FILE, DATA = MANIFEST, EXAMPLES
 COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought
@@ -119,7 +119,7 @@ def run_cells(
     with until_stopped() as ending:
         wanted = [number for number in order if course.cell(number).state in ("pending", "running")]
         for number in wanted:
-            if not course.budget.fits(each=expected_s(course.cell(number), course.sweep.cells)):
+            if not course.budget.fits(each=course.sweep.expected_s(course.cell(number))):
                 ended = BY_TIME
                 break
             run(number, first=number == wanted[0])

@@ -5,12 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.sweeps.course import START_S, predicted_s
-from gputopo.values.run.several_runs import FALLBACK_S, SweepCell, expected_s, left_s
+from gputopo.values.run.several_runs import FALLBACK_S, Sweep, SweepCell
 
 
 def cell(number: int, model: str, **more: object) -> SweepCell:
     options = {"model": model, "batch_size": more.pop("batch", None)}
     return SweepCell(number=number, name=str(number), table="1", options=options, **more)  # type: ignore[arg-type]
+
+
+def sweep(*cells: SweepCell, pause_s: float = 0.0) -> Sweep:
+    return Sweep(title="t", origin="o", matrix="", backend="cpu", cells=cells, cool_down_s=pause_s)
 
 
 def test_a_prediction_is_the_start_the_warm_up_and_the_shorter_limit() -> None:
@@ -22,15 +26,15 @@ def test_a_prediction_is_the_start_the_warm_up_and_the_shorter_limit() -> None:
 
 
 def test_a_cell_is_expected_to_take_what_is_known_best() -> None:
-    done = [cell(1, "alexnet", state="done", seconds=30.0, predicted_s=20.0)]
-    assert expected_s(cell(2, "alexnet"), done) == 30
-    assert expected_s(cell(2, "vgg16", predicted_s=40.0), done) == 60  # as much longer as the first
-    assert expected_s(cell(2, "vgg16"), done) == 30
-    assert expected_s(cell(2, "vgg16"), []) == FALLBACK_S
+    begun = sweep(cell(1, "alexnet", state="done", seconds=30.0, predicted_s=20.0))
+    assert begun.expected_s(cell(2, "alexnet")) == 30
+    assert begun.expected_s(cell(2, "vgg16", predicted_s=40.0)) == 60  # as much longer as the first
+    assert begun.expected_s(cell(2, "vgg16")) == 30
+    assert sweep().expected_s(cell(2, "vgg16")) == FALLBACK_S
 
 
 @given(st.lists(st.sampled_from(["pending", "running", "done", "failed", "refused", "left_out"])))
 def test_only_cells_that_will_run_take_time(states: list[str]) -> None:
     cells = [cell(n, "alexnet", state=state, predicted_s=10.0) for n, state in enumerate(states)]
     open_ = sum(state in ("pending", "running") for state in states)
-    assert left_s(cells, pause_s=5.0) == pytest.approx(15.0 * open_)
+    assert sweep(*cells, pause_s=5.0).left_s == pytest.approx(15.0 * open_)

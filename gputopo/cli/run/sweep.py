@@ -167,13 +167,12 @@ def _run(
     from gputopo.report.runs.sweep import cell_line
     from gputopo.sweeps.expand import ordered
     from gputopo.values import schema
-    from gputopo.values.run.several_runs import left_s
 
     pause = _pause(found, machine if found.backend == "gpu" else None)
 
     def on_cell(cell: "SweepCell", result: "Result", now: "Sweep") -> None:
         remember(result, folder / cell.folder, machine)
-        to_stderr(f"{cell_line(cell, now.cells, left_s(now.cells, pause_s=now.cool_down_s))}\n")
+        to_stderr(f"{cell_line(cell, now.cells, now.left_s)}\n")
 
     numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
     schema.write(folder / FILE, found)

@@ -7,9 +7,17 @@ import msgspec
 from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
-from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Failure, Sample, gpus_of
-from gputopo.values.collectives import NAMES, CollectiveSeries, series_of
-from gputopo.values.grouping import grouped
+from gputopo.values import grouped
+from gputopo.values.bandwidth import (
+    COLLECTIVE_NAMES,
+    HOSTS,
+    SEPARATE_RUNS,
+    CollectiveSeries,
+    Failure,
+    Sample,
+    gpus_of,
+    series_of,
+)
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
@@ -74,7 +82,7 @@ def separate(machine: Machine) -> Iterator[Fault]:
     for one in copies_of(machine).failures:
         if one.reason == SEPARATE_RUNS:
             evidence = {"operation": one.kind, "says": one.says}
-            yield SEPARATE.fault(_subject(one), f"{NAMES[one.kind]}: {one.says}", evidence)
+            yield SEPARATE.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
 
 
 @check(SLOW)
@@ -83,7 +91,7 @@ def below_minimum(machine: Machine) -> Iterator[Fault]:
     for one in copies_of(machine).failures:
         if one.reason == BELOW_MINIMUM:
             evidence = {"operation": one.kind, "says": one.says}
-            yield SLOW.fault(_subject(one), f"{NAMES[one.kind]}: {one.says}", evidence)
+            yield SLOW.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
 
 
 @check(NVLS_UNUSED)
@@ -155,7 +163,7 @@ def _network_causes(sample: Sample, machine: Machine) -> list[str]:
 def _what(sample: Sample) -> str:
     run = f" (run {sample.run})" if sample.run else ""
     ranks = f" over {sample.ranks} GPUs" if sample.ranks else ""
-    return f"{NAMES[sample.kind]}{ranks}{run}"
+    return f"{COLLECTIVE_NAMES[sample.kind]}{ranks}{run}"
 
 
 def _size(sample: Sample) -> str:

@@ -7,9 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.copies.numbers import noise_share
 from gputopo.findings.difference import difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of, noise_share
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.machine import Machine
 

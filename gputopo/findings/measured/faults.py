@@ -12,10 +12,18 @@ from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, prese
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, Sample, gpu_of, gpus_of
-from gputopo.values.collectives import NAMES as COLLECTIVE_NAMES
+from gputopo.values import grouped
+from gputopo.values.bandwidth import (
+    COLLECTIVE_NAMES,
+    COLLECTIVES,
+    NETWORK,
+    SEPARATE_RUNS,
+    Failure,
+    Sample,
+    gpu_of,
+    gpus_of,
+)
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.rates import judged
@@ -87,7 +95,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     case = COPY_FAILED.cases.get(reason)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
     ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     left = list(failed)
     while left:
         counts = Counter(gpu for one in left for gpu in sorted(ends[id(one)]))

@@ -6,12 +6,12 @@ from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
+from gputopo.values import grouped
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.rates import host_rates, is_far, judged
+from gputopo.values.rates import host_link_rates, is_far, judged
 from gputopo.values.subject import MACHINE
 
 FAR_SHARE = threshold("measured.host.FAR_SHARE")
@@ -30,7 +30,7 @@ def far_nodes(machine: Machine) -> Iterator[Fault]:
     """Find GPUs and cores that are slow with the memory of another node."""
     samples = copies_of(machine).samples
     for kind in HOST_KINDS:
-        near = host_rates(samples, kind, machine)
+        near = host_link_rates(samples, kind, machine)
         for gpu in present(machine):
             far = _fastest_far(samples, kind, gpu.index, machine)
             if far is None or gpu.index not in near or far >= FAR_SHARE.value * near[gpu.index]:
@@ -129,7 +129,7 @@ def memory_slow(machine: Machine) -> Iterator[Fault]:
 def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
     samples = copies_of(machine).samples
-    alone = host_rates(samples, kind, machine)
+    alone = host_link_rates(samples, kind, machine)
     at_once = grouped(
         (group, (gpu, one.rate))
         for one in samples

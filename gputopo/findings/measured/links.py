@@ -16,10 +16,10 @@ from gputopo.findings.pcie import (
 )
 from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
+from gputopo.values import maxima
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Pair, Sample
-from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.rates import host_copies, pair_copies
+from gputopo.values.rates import host_link_rates, pair_copies
 from gputopo.values.subject import MACHINE
 
 PEERS_SHARE = threshold("measured.links.PEERS_SHARE")
@@ -58,8 +58,8 @@ def host_rates(machine: Machine) -> dict[int, dict[str, float]]:
     """Return for each GPU the best copy from the host and to it, by kind."""
     found: dict[int, dict[str, float]] = {}
     for kind in HOST_KINDS:
-        for gpu, sample in host_copies(copies_of(machine).samples, kind, machine).items():
-            found.setdefault(gpu, {})[kind] = sample.rate
+        for gpu, rate in host_link_rates(copies_of(machine).samples, kind, machine).items():
+            found.setdefault(gpu, {})[kind] = rate
     return found
 
 

@@ -8,7 +8,6 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.numbers import noise_share
 from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
@@ -29,11 +28,11 @@ from gputopo.findings.measured.links import (
 )
 from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.reference.expectations import over_nvlink as faster_than_pcie
 from gputopo.topology.hops import class_name
-from gputopo.topology.links import over_nvlink as faster_than_pcie
-from gputopo.values.bandwidth import Kind, Pair, Path, Sample
+from gputopo.values import grouped, maxima
+from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import pair_copies
 
@@ -278,7 +277,7 @@ def _of_gpus(
     of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     for index in ends.gpus:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})

@@ -7,11 +7,10 @@ from typing import Any
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
-from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gpu_of
+from gputopo.values import grouped
+from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.words import gb
 
 CACHE_RATE = rule_of("bandwidth.cache_rate")
 ABOVE_LINK = rule_of("bandwidth.above_link")
@@ -47,7 +46,7 @@ def cache_rates(machine: Machine) -> Iterator[Fault]:
 @check(ABOVE_LINK)
 def above_link(machine: Machine) -> Iterator[Fault]:
     """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     by_kind = grouped(
         (one.kind, (one, limit))
         for one in _invalid(machine, "above_link")

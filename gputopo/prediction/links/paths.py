@@ -27,15 +27,15 @@ from gputopo.reference.expectations import (
     NvLinkExpectation,
     expected_gpu,
     expected_link,
+    observed_link,
+    over_nvlink,
 )
 from gputopo.topology.doubts import believed_links
-from gputopo.topology.links import observed_link, over_nvlink
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
-from gputopo.values.pair_speeds import PairSpeed, both_at_once, pair_speeds
-from gputopo.values.rates import host_rates, is_far, judged
+from gputopo.values.rates import PairSpeed, both_at_once, host_link_rates, is_far, judged, pair_speeds
 
 # redirected: directly, but by access control through the root complex also below one switch.
 PathKind = Literal["nvlink", "direct", "redirected", "staged"]
@@ -160,7 +160,7 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
 
 def paths_of(machine: Machine) -> Paths:
     """Return the paths between all places of a machine."""
-    gpus = {gpu.index: gpu for gpu in machine.gpus}
+    gpus = machine.by_index
     links = believed_links(machine)
     hosts = _hosts(machine)
     pairs = _Pairs(machine, links, hosts)
@@ -198,8 +198,8 @@ def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:
     samples = machine.bandwidth.samples if machine.bandwidth else ()
-    down = host_rates(samples, "h2d", machine)
-    up = host_rates(samples, "d2h", machine)
+    down = host_link_rates(samples, "h2d", machine)
+    up = host_link_rates(samples, "d2h", machine)
     both: dict[int, float] = {}
     for sample in judged(samples):
         of = sample.host_gpu
@@ -252,7 +252,7 @@ class _Pairs:
 
     def __init__(self, machine: Machine, links: Mapping[Pair, Link], hosts: Mapping[int, HostLink]) -> None:
         self._hosts, self._links = hosts, links
-        self._gpus = {gpu.index: gpu for gpu in machine.gpus}
+        self._gpus = machine.by_index
         self._models = {
             index: row
             for index, gpu in self._gpus.items()

@@ -7,11 +7,22 @@ from gputopo.report.bandwidth.numbers import Cells, grid, number
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
-from gputopo.values.bandwidth import HOSTS, NETWORK, Bandwidth, Kind, Sample, Soak, gpus_of, host_of, node_of
-from gputopo.values.collectives import NAMES, CollectiveSeries, series_of
+from gputopo.values.bandwidth import (
+    COLLECTIVE_NAMES,
+    HOSTS,
+    NETWORK,
+    Bandwidth,
+    CollectiveSeries,
+    Kind,
+    Sample,
+    Soak,
+    gpus_of,
+    host_of,
+    node_of,
+    series_of,
+)
 from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
-from gputopo.values.samples import temperatures
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
 _MAX_MATRIX = 32  # hosts; of more the table of hosts alone
@@ -180,7 +191,7 @@ def _operation(sample: Sample) -> str:
     root = [] if not sample.root else [f"root {sample.root}"]
     run = [] if sample.run is None else [f"run {plain(sample.run)}"]
     words = ", ".join([*map(plain, filter(None, details)), *root, *run])
-    return f"{NAMES[sample.kind]}{f' ({words})' if words else ''}"
+    return f"{COLLECTIVE_NAMES[sample.kind]}{f' ({words})' if words else ''}"
 
 
 def _gpus(sample: Sample) -> str:
@@ -256,7 +267,7 @@ def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
         return None
     copied = soak.copied_bytes
     gpus = sorted(copied)
-    heat = {gpu: temperatures(machine.samples, gpu) for gpu in gpus}
+    heat = {gpu: machine.temperatures(gpu) for gpu in gpus}
     columns = [
         *((head, [_soak_rates(soak, gpu, kinds) for gpu in gpus]) for head, kinds in _KINDS.items()),
         ("copied", [size(copied[gpu]) for gpu in gpus]),

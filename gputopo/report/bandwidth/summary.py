@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gputopo.reference.expectations import NARROW_LANES, observed_link, over_nvlink
 from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
-from gputopo.topology.links import NARROW_LANES, observed_link, over_nvlink
+from gputopo.values import grouped, maxima
 from gputopo.values.bandwidth import (
     COLLECTIVES,
     KERNELS,
@@ -23,10 +24,9 @@ from gputopo.values.bandwidth import (
     gpus_of,
 )
 from gputopo.values.finding import Finding
-from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.pair_speeds import SAME_SPEED, speed_groups
+from gputopo.values.rates import SAME_SPEED, speed_groups
 from gputopo.values.words import date_in_words
 
 _MAX_NAMED = 2

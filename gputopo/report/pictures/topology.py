@@ -11,12 +11,11 @@ from gputopo.report.layout import plain
 from gputopo.report.machine.tree import Branch, pci_branches
 from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, LINE, WARN, Canvas, short
 from gputopo.topology.hops import joined_by_hops, links_by_pair
+from gputopo.values.bandwidth import gb
 from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.pair_speeds import pair_speeds
-from gputopo.values.rates import host_rates
-from gputopo.values.words import gb
+from gputopo.values.rates import host_link_rates, pair_speeds
 
 _LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
 _LETTERS = 22  # of a line in a box
@@ -45,7 +44,7 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
     marked = _marked(findings)
-    host = host_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
+    host = host_link_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
     canvas = Canvas(width, height)
     for node in nodes:
         for child in node.children:

@@ -10,7 +10,7 @@ from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_models import without_empty
 from gputopo.values.run.measurement import BUSY
-from gputopo.values.run.several_runs import Sweep, SweepCell, left_s
+from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
@@ -168,7 +168,7 @@ def _counts(found: Sweep, *, dry: bool) -> str:
     if dry:
         unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
         guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
-        took = f"about {units.seconds(left_s(found.cells, pause_s=found.cool_down_s))}{guessed}."
+        took = f"about {units.seconds(found.left_s)}{guessed}."
     else:
         took = f"{units.seconds(found.seconds)}."
         took += f" Ended by {found.ended_by}." if found.ended_by else ""

@@ -13,6 +13,7 @@ from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, unknown
 from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
+from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.events import NETWORK, Anomaly, Device
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
@@ -28,7 +29,7 @@ from gputopo.values.run.verdict import (
     HostSummary,
     Verdict,
 )
-from gputopo.values.words import at_least, at_most, percent, speed
+from gputopo.values.words import at_most, percent, speed
 
 _replace = msgspec.structs.replace
 

@@ -28,6 +28,7 @@ from gputopo.runs.verdict.words import (
     POWER,
     WARMUP_SHARE,
     WHOLE_SHARE,
+    at_least,
     over,
     slower_at_most,
     sure,
@@ -45,7 +46,7 @@ from gputopo.values.run.verdict import (
     WEIGHTS,
     Verdict,
 )
-from gputopo.values.words import at_least, at_most, percent
+from gputopo.values.words import at_most, percent
 
 # A device so many times as fast as its peer is one whose peer stood still.
 MAX_TIMES = 100.0

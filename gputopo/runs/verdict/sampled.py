@@ -9,8 +9,8 @@ from statistics import fmean
 from gputopo.reference.clock_events import BITS
 from gputopo.reference.expectations import expected_link
 from gputopo.values.run.bounded import Blocks
-from gputopo.values.run.events import Device, GpuSample, HostLoad, Sample, Step, gpu_key
-from gputopo.values.run.hosts import OTHER_CPU_SHARE, SWAP_BYTES_PER_S, cores_taken
+from gputopo.values.run.events import OTHER_CPU_SHARE, Device, GpuSample, HostLoad, Sample, Step, gpu_key
+from gputopo.values.run.hosts import SWAP_BYTES_PER_S
 from gputopo.values.run.verdict import Known
 
 # A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
@@ -201,7 +201,7 @@ def _of_host(load: HostLoad, devices: int) -> Mapping[int, float | None]:
     other = load.other_cpu_share
     swap = (load.swap_in_bytes_per_s, load.swap_out_bytes_per_s)
     return {
-        HOST_CPU: None if other is None else other if cores_taken(load) else 0.0,
+        HOST_CPU: None if other is None else other if load.leaves_no_core else 0.0,
         HOST_TAKEN: None
         if other is None or load.cores is None
         else min(1.0, other * max(devices, load.cores))

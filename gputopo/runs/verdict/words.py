@@ -1,8 +1,10 @@
 """Thresholds and sentences of verdicts. Pure."""
 
+import math
+
 from gputopo.values.run.events import NETWORK, Device
-from gputopo.values.run.verdict import CONFIDENCE, Cost, Verdict
-from gputopo.values.words import at_least, at_most, percent, speed
+from gputopo.values.run.verdict import CONFIDENCE, Verdict
+from gputopo.values.words import at_most, percent
 
 # Half of the chance is for the run as a whole, half for its parts.
 WHOLE_SHARE = 0.5
@@ -47,7 +49,6 @@ def slower_at_most(found: Verdict) -> str:
     return f"at most {bound}% slower than its peers ({100 * CONFIDENCE:g}% confidence{measured})"
 
 
-def costs(name: str, found: Cost) -> str:
-    """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
-    would, did = speed(found.without), speed(found.images_per_sec)
-    return f"{name} costs {percent(found.percent)}% of this run: {would} instead of {did} images/sec"
+def at_least(value: float) -> str:
+    """Write a lower bound, rounded down."""
+    return f"{math.floor(value)}" if value >= 10 else f"{math.floor(value * 10) / 10:.1f}"

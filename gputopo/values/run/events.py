@@ -183,6 +183,12 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     xids: tuple[Xid, ...] = ()
 
 
+# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
+OTHER_CPU_SHARE = 0.10
+# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
+CORES_TAKEN_SHARE = 0.90
+
+
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Load of the host over the `seconds` before `time_s` (seconds since the epoch); None: not known.
 
@@ -204,6 +210,14 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     disk_write_bytes_per_s: float | None = None
     network_in_bytes_per_s: float | None = None
     network_out_bytes_per_s: float | None = None
+
+    @property
+    def leaves_no_core(self) -> bool:
+        """Whether other programs leave no core."""
+        other = self.other_cpu_share or 0.0
+        queued = self.run_queue is not None and self.cores is not None and self.run_queue > self.cores
+        taken = other + (self.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE
+        return other >= OTHER_CPU_SHARE and (taken or queued)
 
 
 class RunStarted(_Event, frozen=True, tag="run_started"):

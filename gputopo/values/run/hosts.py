@@ -6,13 +6,9 @@ from typing import Any
 
 import msgspec
 
-from gputopo.values.run.events import Device, HostLoad, Sample
+from gputopo.values.run.events import OTHER_CPU_SHARE, Device, HostLoad, Sample
 from gputopo.values.run.verdict import HostSummary
 
-# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
-OTHER_CPU_SHARE = 0.10
-# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
-CORES_TAKEN_SHARE = 0.90
 # A host that swaps stops threads of one device and not of others. Pages of 4 KiB: 256 a second. Ours.
 SWAP_BYTES_PER_S = 1_048_576.0
 MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while programs wait. Ours.
@@ -58,13 +54,6 @@ def _machine(server: object) -> str | None:
     return "localhost" if name.startswith("127.") or name == "::1" else name
 
 
-def cores_taken(load: HostLoad) -> bool:
-    """Whether other programs leave no core."""
-    other = load.other_cpu_share or 0.0
-    queued = load.run_queue is not None and load.cores is not None and load.run_queue > load.cores
-    return other >= OTHER_CPU_SHARE and (other + (load.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE or queued)
-
-
 class HostRecord:
     """Sums over the samples of the host."""
 
@@ -98,7 +87,7 @@ class HostRecord:
         other = load.other_cpu_share or 0.0
         self._others[min(_BINS, math.ceil(_BINS * other))] += 1
         self._by_programs += other >= OTHER_CPU_SHARE
-        self._full += cores_taken(load)
+        self._full += load.leaves_no_core
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
 
     def summary(self, *, cpu_devices: int) -> HostSummary | None:

@@ -1,6 +1,5 @@
 """Documents of several runs: a screen (`gputopo.screen/1`) and a sweep (`gputopo.sweep/1`)."""
 
-from collections.abc import Sequence
 from statistics import median
 from typing import Any, Literal
 
@@ -127,6 +126,7 @@ CellState = Literal["pending", "running", "done", "failed", "refused", "left_out
 # Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
 FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
 BY_TIME = "time"  # ended by its time budget
+FALLBACK_S = 60.0  # of a cell of which nothing is known yet
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +206,27 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
             return None
         return self.time_budget_s - (self.seconds - self.budget_from_s)
 
+    def expected_s(self, cell: SweepCell) -> float:
+        """Return the seconds that a cell will take: medians of the cells that ran.
+
+        As long as other repeats of it, else its prediction, as much longer or shorter as those of the cells
+        that ran; else as those of its model, as all, or FALLBACK_S.
+        """
+        ran = [one for one in self.cells if one.ran and one.seconds is not None]
+        ratios = [(one.seconds or 0.0) / one.predicted_s for one in ran if one.predicted_s]
+        repeats = [one for one in ran if (one.options, one.counted_s) == (cell.options, cell.counted_s)]
+        if not repeats and cell.predicted_s is not None:
+            return cell.predicted_s * (median(ratios) if ratios else 1.0)
+        of_model = [one for one in ran if one.options.get("model") == cell.options.get("model")]
+        alike = repeats or of_model or ran
+        return median(one.seconds or 0.0 for one in alike) if alike else FALLBACK_S
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that the pending cells will take, each with the pause before it."""
+        pending = [cell for cell in self.cells if cell.state in ("pending", "running")]
+        return sum(self.expected_s(cell) + self.cool_down_s for cell in pending)
+
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """Images per second over repeats. `deviation`: of the sample (n - 1), None of a single one."""
@@ -229,28 +250,3 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag
     complete: int
     images_per_sec: Spread | None
     runs: tuple[Result, ...]
-
-
-FALLBACK_S = 60.0  # of a cell of which nothing is known yet
-
-
-def expected_s(cell: SweepCell, cells: Sequence[SweepCell]) -> float:
-    """Return the seconds that a cell will take: medians of the cells of the sweep that ran.
-
-    As long as other repeats of it, else its prediction, as much longer or shorter as those of the cells that
-    ran; else as those of its model, as all, or FALLBACK_S.
-    """
-    ran = [one for one in cells if one.ran and one.seconds is not None]
-    ratios = [(one.seconds or 0.0) / one.predicted_s for one in ran if one.predicted_s]
-    repeats = [one for one in ran if (one.options, one.counted_s) == (cell.options, cell.counted_s)]
-    if not repeats and cell.predicted_s is not None:
-        return cell.predicted_s * (median(ratios) if ratios else 1.0)
-    of_model = [one for one in ran if one.options.get("model") == cell.options.get("model")]
-    alike = repeats or of_model or ran
-    return median(one.seconds or 0.0 for one in alike) if alike else FALLBACK_S
-
-
-def left_s(cells: Sequence[SweepCell], *, pause_s: float = 0.0) -> float:
-    """Return the seconds that the pending cells will take. `pause_s`: before each."""
-    ran = [cell for cell in cells if cell.ran]
-    return sum(expected_s(cell, ran) + pause_s for cell in cells if cell.state in ("pending", "running"))

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gputopo.values.words import percent, speed
-
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
 COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
 
@@ -16,11 +14,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     images_per_sec: float  # of the recorded steps, all devices together
     without: float  # of the same steps replayed
     percent: float  # of `without` that is lost
-
-    def words(self, name: str) -> str:
-        """Return what a device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
-        would, did = speed(self.without), speed(self.images_per_sec)
-        return f"{name} costs {percent(self.percent)}% of this run: {would} instead of {did} images/sec"
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from gputopo.values.bandwidth import (
     UplinkGroup,
 )
 from gputopo.values.machine import Gpu, Hop, Link, Machine
-from gputopo.values.pair_speeds import pair_speeds
+from gputopo.values.rates import pair_speeds
 from gputopo.values.schema import encode
 from tests.findings.boxes import IDS, sound
 
