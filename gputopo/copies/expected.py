@@ -10,7 +10,7 @@ from math import inf
 
 import msgspec
 
-from gputopo.copies.pair_speeds import NvLinks, PairNvLinks, is_hybrid
+from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import host_link
 from gputopo.reference.expectations import (
     GpuExpectation,

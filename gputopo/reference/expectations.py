@@ -1,7 +1,8 @@
 """Reference data of GPUs, PCIe links and NVLinks, from the tables that come with gputopo.
 
 Every row of `data/gpus.csv`, `links.csv`, `nvlinks.csv` and `nccl_bus.csv` names its sources. A GPU without
-a row has no reference data: that is reported, and never a pass.
+a row has no reference data: that is reported, and never a pass. At the end what the tables show of measured
+copies: the PCIe link that one went over, and the pairs that copy over NVLink.
 """
 
 import functools

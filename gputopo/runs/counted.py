@@ -1,4 +1,4 @@
-"""Speed of a run: throughput by the formulas of tf_cnn_benchmarks, and sums of its steps."""
+"""The counted steps of a run: sums over all, and some to take medians of."""
 
 from typing import Any
 

@@ -4,7 +4,7 @@ import msgspec
 
 from gputopo.values.run.measurement import Measurement
 
-MIN_SIDE = 3
+MIN_SIDE = 3  # measurements on each side of a change at least, outliers apart. Ours.
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The samples of a session that can be judged: large copies, one number a path."""
+"""The samples of a session that can be judged: large copies, one number a path; the speeds of pairs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise

@@ -8,7 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.pair_speeds import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
+from gputopo.copies.pairs import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,

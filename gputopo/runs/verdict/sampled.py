@@ -1,4 +1,4 @@
-"""Samples of the GPUs and the host, as rows beside the paces; whether the host is too busy to judge."""
+"""Samples of the GPUs and the host, as rows beside the paces."""
 
 import copy
 import math

@@ -12,8 +12,6 @@ from gputopo.values.run.plan import TimedRun
 # Batches of a series at most. Not measured; chosen because Student's t of 60 is within 10% of the normal
 # distribution at the chances of verdicts, and longer batches show noise that lasts for longer.
 MAX_BATCHES = 60
-
-
 # Student's t of correlated values has so many degrees of freedom at least. Not measured; chosen because the
 # bounds of fewer are so wide that they say nothing.
 MIN_FREEDOM = 2.0
@@ -87,8 +85,6 @@ def students_t(freedom: float, chance: float) -> float:
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
 MAD_TO_SIGMA = 1.4826
-
-
 FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)

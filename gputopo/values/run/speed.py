@@ -10,8 +10,6 @@ from gputopo.values.run.result import Throughput
 
 # Speeds that are stored for median and jitter: beyond, they are those of evenly spread steps. Ours.
 KEPT_SPEEDS = 10_000
-
-
 # Counting by a relative error: steps and seconds at least, and seconds at most until there are as many steps.
 # A verdict on two devices needs 11 steps, the host is sampled once a second, and noise that lasts for a
 # second does not show in less. Nobody waits longer than a minute for 12 steps. Ours.

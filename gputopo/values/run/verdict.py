@@ -6,6 +6,15 @@ import msgspec
 
 SLOW, EVEN, CANNOT_TELL = "slow", "even", "cannot tell"
 COMPUTE, WEIGHTS = "compute", "weights"  # parts of a step that are compared
+# Chance that a window of an even run names any device, for all comparisons together.
+FALSE_ALARM = 0.001
+CONFIDENCE = 1 - FALSE_ALARM
+# Slow: at least so much is proven. GPUs of one model differ by one or two percent as they come from the
+# factory: in the 7gforce table of six GTX 1070 one at 98.83% of the reference counts as even, one at 94.54 %
+# as slow. Ours, between the two.
+SLOW_PERCENT = 3.0
+# Even: more than so much is excluded.
+EVEN_PERCENT = 5.0
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,14 +186,3 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     gpus: tuple[int, ...] = ()  # those that it was seen on
     by_host: dict[str, tuple[int, ...]] = {}  # the GPUs of each
-
-
-# Chance that a window of an even run names any device, for all comparisons together.
-FALSE_ALARM = 0.001
-CONFIDENCE = 1 - FALSE_ALARM
-# Slow: at least so much is proven. GPUs of one model differ by one or two percent as they come from the
-# factory: in the 7gforce table of six GTX 1070 one at 98.83% of the reference counts as even, one at 94.54 %
-# as slow. Ours, between the two.
-SLOW_PERCENT = 3.0
-# Even: more than so much is excluded.
-EVEN_PERCENT = 5.0

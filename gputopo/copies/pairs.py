@@ -1,4 +1,4 @@
-"""Pairs of GPUs as measured: their NVLinks, speeds and classes of speed, GPUs that explain slow pairs."""
+"""Pairs of GPUs as measured: their NVLinks, and GPUs that explain slow pairs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
