@@ -26,13 +26,13 @@ class JsonDocument(NamedTuple):
 
 DOCUMENTS: Mapping[str, JsonDocument] = {
     "machine": JsonDocument("gputopo.values.machine", "Machine", "inspect --record FILE"),
-    "inspect": JsonDocument("gputopo.findings", "Inspection", "inspect --json"),
+    "inspect": JsonDocument("gputopo.values.finding", "Inspection", "inspect --json"),
     "watched": JsonDocument("gputopo.cli.watch", "Watched", "inspect --watch --json"),
-    "diff": JsonDocument("gputopo.findings.difference", "Difference", "inspect --diff FILE --json"),
-    "fleet": JsonDocument("gputopo.findings.fleet", "Fleet", "inspect --fleet --json"),
+    "diff": JsonDocument("gputopo.values.difference", "Difference", "inspect --diff FILE --json"),
+    "fleet": JsonDocument("gputopo.values.finding", "Fleet", "inspect --fleet --json"),
     "bandwidth": JsonDocument("gputopo.report.bandwidth.parts", "BandwidthReport", "bandwidth --json"),
     "bandwidth_diff": JsonDocument(
-        "gputopo.findings.measured.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
+        "gputopo.values.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
     ),
     "plan": JsonDocument("gputopo.values.run.plan", "Plan", "plan --json"),
     "dryrun": JsonDocument("gputopo.cli.run.showing", "DryRun", "run --dry-run --json"),
@@ -41,11 +41,11 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     "result": JsonDocument(
         "gputopo.values.run.result", "Result", "run --json; result.json in the run folder"
     ),
-    "repeats": JsonDocument("gputopo.runs.repeats", "Repeats", "run --repeats N --json"),
+    "repeats": JsonDocument("gputopo.values.run.several_runs", "Repeats", "run --repeats N --json"),
     "screen": JsonDocument("gputopo.values.run.several_runs", "Screen", "screen --json"),
     "sweep": JsonDocument("gputopo.values.run.several_runs", "Sweep", "sweep --json"),
-    "study": JsonDocument("gputopo.measurements.study", "Study", "report --json"),
-    "box": JsonDocument("gputopo.measurements.box", "Box", "report --history --json"),
+    "study": JsonDocument("gputopo.values.study", "Study", "report --json"),
+    "box": JsonDocument("gputopo.values.box", "Box", "report --history --json"),
 }
 
 
