@@ -1,4 +1,4 @@
-"""Child processes that do not outlive this one: programs in sessions of their own, and forks.
+"""Child processes that do not outlive this one: programs and forks.
 
 - `tethered`: the command of a program that the kernel signals when this process dies, however it dies. The
   setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file runs first in the child, by its path
@@ -6,7 +6,6 @@
   of gputopo, and starts in milliseconds. Signals that the launcher blocked are unblocked. It takes the CPUs
   and the NUMA node that its environment names (`gputopo.launch.spec.env`), as far as it may: CPUs
   that it was refused before, and a memory policy that was set before (numactl), stay.
-- `in_session`: such a program with its own session, which is killed and reaped at the end of a block.
 - `forked`: a fork that runs a function, prints nothing and holds no file of others.
 
 The signal of PR_SET_PDEATHSIG comes when the *thread* that started the child ends: use the main one.
@@ -21,9 +20,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing and collections.abc take as long to import as all the rest
-    import subprocess
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
+    from collections.abc import Callable, Iterable
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # the exit codes of a shell
@@ -45,55 +42,6 @@ def tethered(program: list[str], signum: int = signal.SIGKILL) -> list[str]:
     """Return the command that runs a program which gets a signal when this process dies."""
     me = os.path.abspath(__file__)
     return [sys.executable, "-I", "-S", me, str(int(signum)), str(os.getpid()), *program]
-
-
-@contextlib.contextmanager
-def in_session(
-    command: "list[str]", env: "Mapping[str, str] | None" = None, grace_s: float = 0.0, **options: "Any"
-) -> "Iterator[subprocess.Popen[bytes]]":
-    """Run a program in a session of its own; at the end of the block it is killed with all of its group.
-
-    Its input is empty, its output and errors come through one pipe, unless the `options` of Popen differ.
-    `grace_s`: seconds between SIGTERM and SIGKILL, which then is for all of its session. Raises OSError where
-    no process can be started.
-    """
-    import subprocess
-
-    streams: dict[str, Any] = {
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.STDOUT,
-    }
-    streams |= options
-    process = subprocess.Popen(command, env=env and dict(env), start_new_session=True, **streams)
-    with process:  # closes the pipes
-        try:
-            yield process
-        finally:
-            if grace_s:
-                _end_session(process.pid, grace_s)
-            kill_group(process.pid)
-            process.wait()
-
-
-def _end_session(leader: int, grace_s: float) -> None:
-    """End a session by SIGTERM to its leader, and kill what is left of it. The leader is not reaped.
-
-    So its id is not given to another session meanwhile.
-    """
-    os.kill(leader, signal.SIGTERM)
-    until_s = time.monotonic() + grace_s
-    while not has_ended(leader) and time.monotonic() < until_s:
-        time.sleep(0.02)
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdecimal() and os.getsid(int(name)) == leader:
-                os.kill(int(name), signal.SIGKILL)
-
-
-def has_ended(pid: int) -> bool:
-    """Return whether a child has ended; it is not reaped."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def kill_group(pid: int) -> None:

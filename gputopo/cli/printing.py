@@ -163,7 +163,7 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.
 _CODES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "cyan": "36"}
-# ASCII replacements of the box and block characters of trees and heat maps, and of signs.
+# ASCII replacements of the box and block characters of trees and matrices, and of signs.
 _ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓\N{MULTIPLICATION SIGN}…", "+`|-._-=+*##.:+x~")
 
 

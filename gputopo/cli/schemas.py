@@ -53,7 +53,7 @@ def json_schema(name: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a document. Raises UsageError for an unknown name."""
     document = DOCUMENTS.get(name)
     if document is None:
-        near = nearest(name, DOCUMENTS)
+        near = nearest(name.removeprefix("gputopo.").partition("/")[0], DOCUMENTS)
         hint = f"did you mean {near[0]}?" if near else "gputopo explain schema lists the documents"
         raise UsageError(f"there is no document {shown(name)}", hint)
     (schema,), parts = msgspec.json.schema_components([document.type], schema_hook=_of_subject)

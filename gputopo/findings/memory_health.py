@@ -25,8 +25,6 @@ MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "r
 
 VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
-_GUIDE = "NVIDIA, GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt)"
-
 RETIRED_PAGES = threshold("memory_health.RETIRED_PAGES")
 NO_SPARE_BANKS = threshold("memory_health.NO_SPARE_BANKS")
 

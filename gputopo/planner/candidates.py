@@ -55,7 +55,10 @@ class Candidates:
             rest.append(msgspec.structs.replace(self._candidate(one), reasons=short))
         if self.decision.speeds:  # measured speeds come before predicted ones
             rest.sort(key=lambda one: (one.gpus != choice.gpus, one.evidence != "measured"))
-        return (msgspec.structs.replace(choice, evidence=self.decision.evidence), *rest)
+        evidence = self.decision.evidence
+        if evidence == "measured" and choice.evidence == "predicted":
+            evidence = "predicted"  # its speed, as only GPUs or a batch that are near were measured
+        return (msgspec.structs.replace(choice, evidence=evidence), *rest)
 
     def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
         """Return from what was predicted; None if the choice is not predicted.

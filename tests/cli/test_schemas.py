@@ -37,6 +37,7 @@ def test_all_documents_are_listed_and_have_a_schema(call: Call) -> None:
         jsonschema.Draft202012Validator.check_schema(json.loads(call("explain", "schema", name).out))
 
 
-def test_an_unknown_document_is_refused_with_the_nearest(call: Call) -> None:
-    done = call("explain", "schema", "reslut")
+@pytest.mark.parametrize("name", ["reslut", "gputopo.result/1"])
+def test_an_unknown_document_is_refused_with_the_nearest(name: str, call: Call) -> None:
+    done = call("explain", "schema", name)
     assert (done.code, done.err.splitlines()[1].strip()) == (2, "did you mean result?")

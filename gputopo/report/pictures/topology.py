@@ -20,7 +20,7 @@ from gputopo.values.rates import host_link_rates, pair_speeds
 _LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
 _LETTERS = 22  # of a line in a box
 _MAX_ARCS = 40  # NVLinks between more pairs are one fabric to the eye
-# From the shade of the heat map to a colour, the fastest first.
+# From the shade of the matrix to a colour, the fastest first.
 _RATE_COLOURS = dict(zip((share for share, _, _ in SHADES), (GOOD, INK, WARN, BAD), strict=True))
 _SEVERITY_COLOURS = {"error": BAD, "warning": WARN}
 _NEAR = ((Hop.PIX, "PCIe switch"), (Hop.PXB, "PCIe switches"), (Hop.PHB, "host bridge"), (Hop.NODE, ""))

@@ -59,13 +59,14 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
 
 
 def _headline(result: Result) -> list[Styled]:
-    """Return the speed and what ran; of a busy host first that the speed is not reliable."""
+    """Return the speed and what ran; of a busy host first that it is not reliable, or that the run failed."""
     speed = speed_words(result)
     if speed is None:
         none = "" if result.failure else "No speed, as no step was counted: "
         return [Styled(f"{none}{title(result)}", "bold")]
     if _busy(result):
-        return [Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")]
+        doubt, ran = Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")
+        return [ran, doubt] if result.failure else [doubt, ran]
     return [Styled(f"{speed}: {title(result)}", "bold")]
 
 
@@ -292,7 +293,8 @@ def repeats_document(repeats: Repeats) -> Document:
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
     busy = [found for run in repeats.runs if (found := _busy(run))]
-    doubt = f"{NOT_RELIABLE}: in {len(busy)} of {len(repeats.runs)} repeats {'; '.join(busy[:1])}."
+    of = f"{len(busy)} of {units.counted(len(repeats.runs), 'repeat')}"
+    doubt = f"{NOT_RELIABLE}: {of} on a busy host; in the first, {''.join(busy[:1])}."
     return of_sections(
         [
             ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),

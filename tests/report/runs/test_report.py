@@ -383,7 +383,16 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     assert changed.speed_change is not None
     assert not any("Slowed" in line for line in short(changed)), "as other programs did it"
     repeats = document_text(repeats_document(combine([result, result], 2)), 120)
-    assert repeats.startswith("NOT RELIABLE: in 2 of 2 repeats other programs used 90% of the CPU.")
+    busiest = "in the first, other programs used 90% of the CPU."
+    assert repeats.startswith(f"NOT RELIABLE: 2 of 2 repeats on a busy host; {busiest}")
+
+
+def test_of_a_run_that_failed_on_a_busy_host_the_first_line_is_that_it_failed() -> None:
+    failed = msgspec.structs.replace(gpu_result(2), status="failed", failure=FAILURE)
+    lines = short(busy(failed))
+    assert "failed" in lines[0]
+    assert "NOT RELIABLE" not in lines[0]
+    assert "NOT RELIABLE" in lines[1]
 
 
 def test_the_last_line_is_the_next_step_which_follows_from_what_was_found() -> None:
