@@ -135,7 +135,8 @@ class Channel:
     def _look(self, patience: HostTimeouts) -> None:
         now_s = time.monotonic()
         passed_s, self._looked_s = now_s - self._looked_s, now_s
-        if passed_s >= patience.silent_s:
+        # The other end counts silence from its look before the last sign of life, up to two looks earlier.
+        if passed_s >= patience.silent_s - 2 * patience.every_s:
             self._stopped = passed_s, now_s + _STOPPED_S
         # A time in which this process was stopped, as by a batch system, is no silence of the other end.
         self._silent_s += min(passed_s, _LOOKS_LATE * patience.every_s)
