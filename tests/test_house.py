@@ -17,17 +17,17 @@ ROOT = Path(__file__).parents[1]
 # Each limit is about 2% above the figure of the day it was set, so that a change needs neither packed lines
 # nor merged files to pass.
 LIMITS: dict[str, float] = {
-    "syntax nodes": 756_000,
-    "statements": 59_800,
-    "syntax nodes per statement": 12.9,
-    "names taken across packages": 1_100,
-    "files with a second theme": 62,
+    "syntax nodes": 735_000,
+    "statements": 58_400,
+    "syntax nodes per statement": 12.8,
+    "names taken across packages": 1_075,
+    "files with a second theme": 58,
     "bytes of declarations in data files": 161_000,
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {
     "import gputopo.launch.spec.run_spec": 17,
-    "import gputopo.launch.train.worker": 38,
+    "import gputopo.launch.train.worker": 35,
     "inspect --from 7gforce": 95,
     "plan --from 7gforce --model alexnet --num-gpus 2": 154,
 }
