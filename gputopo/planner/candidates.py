@@ -1,6 +1,6 @@
 """The candidates of a plan: their numbers, and why they were chosen. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
@@ -18,10 +18,10 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
-from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.one_gpu_speeds import SAME_RUN
+from gputopo.prediction.links.paths import Paths, unknown_facts
+from gputopo.prediction.one_gpu_speeds import SAME_RUN, Speed
 from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import StepSeconds
+from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import (
     SURE_MARGIN,
@@ -32,6 +32,7 @@ from gputopo.values.run.plan import (
 )
 
 _WITH_REASONS = 1000  # candidates, where all are listed
+COMPUTE = "compute"  # what limits a step
 
 
 class Candidates:
@@ -89,29 +90,20 @@ class Candidates:
         )
         if step is None:
             return candidate
-        speeds = [of.basis.speeds[gpu] for gpu in gpus]
-        speed = sum(each) / step.step_s
         exchanges = len(gpus) > 1 and placing.traffic != "none"
         learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
-        low, high = range_of(speeds, exchanges=exchanges, measured=learned)
-        shown = is_number(low, high)
-        by = {"weights": step.weights_by, "gradients": step.gradients_by}
-        return msgspec.structs.replace(
+        stepped = with_step(
             candidate,
-            images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * low, 2) if shown else None,
-            images_per_sec_high=round(speed * high, 2) if shown else None,
-            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
-            step_ms=ms(step.step_s),
-            compute_ms=ms(step.compute_s),
-            exposed_ms={
-                "weights": ms(step.weights_s),
-                "gradients": ms(step.gradients_s),
-                "variables": ms(step.variables_s),
-            },
-            links={part: in_words(one, placing, of.paths) for part, one in by.items() if one is not None},
-            limited_by=self._limited_by(found, step),
+            step,
+            sum(each),
+            [of.basis.speeds[gpu] for gpu in gpus],
+            (exchanges, learned),
+            exposed_s(step),
+            links_in_words(step, placing, of.paths),
         )
+        if stepped.limited_by != COMPUTE or (slowest := self._slowest(gpus)) is None:
+            return stepped
+        return msgspec.structs.replace(stepped, limited_by=f"{COMPUTE} of GPU {slowest}")
 
     def _candidate(self, found: PlacedGpus) -> Candidate:
         """Return a candidate with its speed as measured if it was, else as predicted."""
@@ -141,17 +133,6 @@ class Candidates:
         seconds = {gpu: self._of.basis.seconds(gpu, batch) for gpu, batch in own}
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
-
-    def _limited_by(self, found: PlacedGpus, step: StepSeconds) -> str:
-        if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
-            slowest = self._slowest(found.of.gpus)
-            return "compute" if slowest is None else f"compute of GPU {slowest}"
-        if step.variables_s > max(step.weights_s, step.gradients_s):
-            return "cost of variables"
-        by, largest = step.weights_by, "weights"
-        if step.gradients_s > step.weights_s:
-            by, largest = step.gradients_by, "gradients"
-        return largest if by is None else in_words(by, found.placing, self._of.paths)
 
     def _reasons(self, found: PlacedGpus) -> Iterator[str]:
         of, gpus = self._of, found.of.gpus
@@ -258,6 +239,53 @@ class Candidates:
             short += f"; {gpus_in_words(troubled)} in use or in error"
         alike = found.of.alike
         return short if alike == 1 else f"{short}; represents {alike} equivalent sets"
+
+
+def exposed_s(step: StepSeconds) -> dict[str, float]:
+    """Return the seconds by which each part makes a step longer than its compute."""
+    return {"weights": step.weights_s, "gradients": step.gradients_s, "variables": step.variables_s}
+
+
+def links_in_words(step: StepSeconds, placing: Placement, paths: Paths) -> dict[str, str]:
+    """Return what limits weights and gradients, in words."""
+    by = {"weights": step.weights_by, "gradients": step.gradients_by}
+    return {part: in_words(link, placing, paths) for part, link in by.items() if link is not None}
+
+
+def with_step(
+    candidate: Candidate,
+    step: StepSeconds,
+    examples: int,
+    speeds: Sequence[Speed],
+    known: tuple[bool, bool],
+    exposed: Mapping[str, float],
+    links: Mapping[str, str],
+) -> Candidate:
+    """Return a candidate with its predicted step.
+
+    `examples`: of a step; `speeds`: of each GPU alone; `known`: whether GPUs exchange, and whether steps of
+    this machine were measured; `exposed`: seconds of each part beyond the compute; `links`: what limits it.
+    """
+    speed, (exchanges, measured) = examples / step.step_s, known
+    low, high = range_of(speeds, exchanges=exchanges, measured=measured)
+    shown = is_number(low, high)
+    longest = max(exposed, key=exposed.__getitem__)
+    limited_by = "cost of variables" if longest == "variables" else links.get(longest, longest)
+    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+        limited_by = COMPUTE
+    return msgspec.structs.replace(
+        candidate,
+        evidence="predicted",
+        images_per_sec=round(speed, 2),
+        images_per_sec_low=round(speed * low, 2) if shown else None,
+        images_per_sec_high=round(speed * high, 2) if shown else None,
+        speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
+        step_ms=ms(step.step_s),
+        compute_ms=ms(step.compute_s),
+        exposed_ms={part: ms(seconds) for part, seconds in exposed.items()},
+        links=dict(links),
+        limited_by=limited_by,
+    )
 
 
 def margin_of(candidates: Sequence[Candidate]) -> float | None:

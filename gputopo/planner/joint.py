@@ -11,17 +11,15 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from gputopo.planner.candidates import margin_of
+from gputopo.planner.candidates import exposed_s, links_in_words, margin_of, with_step
 from gputopo.planner.choose import basis_of
 from gputopo.planner.chooser import Basis
 from gputopo.planner.network import hosts_in_words, rates_in_words
-from gputopo.planner.reasons import in_words, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction.links.flows import GB
 from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.links.paths import Limit, paths_of
 from gputopo.prediction.one_gpu_speeds import why_unknown
-from gputopo.prediction.ranges import is_number, range_of
 from gputopo.prediction.step import Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -89,34 +87,20 @@ class Joint:
         exchange, rates = self._exchange(candidate), self._rates_of(candidate)
         step = self._step(exchange, [rate.gb_per_s for rate in rates])
         alone = self._step(exchange, [inf] * len(rates))
-        speed, speeds = sum(self._batches) / step.step_s, [basis.speeds[gpu] for basis, gpu in self._own]
-        low, high = range_of(speeds, exchanges=True)
-        shown = is_number(low, high)
-        exposed = {
-            "weights": alone.weights_s,
-            "gradients": alone.gradients_s,
-            "variables": alone.variables_s,
-            "network": step.step_s - alone.step_s,
-        }
-        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
-        first = self._paths[0]
-        links = {part: in_words(one, exchange.placing, first) for part, one in by.items() if one is not None}
+        links = links_in_words(alone, exchange.placing, self._paths[0])
         if step.step_s > alone.step_s:
             sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
             links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
-        return msgspec.structs.replace(
-            candidate,
-            evidence="predicted",
-            images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * low, 2) if shown else None,
-            images_per_sec_high=round(speed * high, 2) if shown else None,
-            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
-            step_ms=ms(step.step_s),
-            batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
-            compute_ms=ms(step.compute_s),
-            exposed_ms={part: ms(seconds) for part, seconds in exposed.items()},
-            links=links,
-            limited_by=_limited_by(step, exposed, links),
+        return with_step(
+            msgspec.structs.replace(
+                candidate, batch_sizes=self._batches if len(set(self._batches)) > 1 else ()
+            ),
+            step,
+            sum(self._batches),
+            [basis.speeds[gpu] for basis, gpu in self._own],
+            (True, False),
+            {**exposed_s(alone), "network": step.step_s - alone.step_s},
+            links,
         )
 
     def images_per_sec(self, candidate: Candidate) -> float:
@@ -255,13 +239,6 @@ def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: st
         ps_device=ps if update == "parameter_server" else None,
         all_reduce=all_reduce if update == "replicated" else None,
     )
-
-
-def _limited_by(step: StepSeconds, exposed: dict[str, float], links: dict[str, str]) -> str:
-    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
-        return "compute"
-    part = max(exposed, key=exposed.__getitem__)
-    return "cost of variables" if part == "variables" else links.get(part, part)
 
 
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
