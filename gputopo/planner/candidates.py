@@ -213,10 +213,10 @@ class Candidates:
         if not others or (of.request.num_gpus is None and not of.request.prefer_pix):
             return tuple(sorted(others)), tuple(chosen)
         avoided = set[int]()
-        first = best = of.sets(of.pool, 1)[0].gpus
+        first = best = of.sets(1)[0].gpus
         while more := others & set(best) - avoided:
             avoided |= more
-            best = of.sets(of.pool, 1, avoided)[0].gpus
+            best = of.sets(1, avoided)[0].gpus
         return tuple(sorted(avoided)), first
 
     def _why_this_set(self) -> list[str]:
