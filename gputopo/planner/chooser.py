@@ -162,7 +162,7 @@ class Chooser(Selection):
         if by_rule not in allowed:
             spread = Placement("parameter_server", SPREAD)
             by_rule = spread if has_peer_access(self.paths, gpus) and spread in allowed else allowed[0]
-            why = f"by rule: {' '.join(filter(None, by_rule))}"
+            why = f"by rule: {by_rule.words}"
         if found := self._placed_before(gpus, allowed, by_rule):
             return found
         return self._clearly_faster(gpus, allowed, by_rule) or Decision(by_rule, "rule", (why,))
@@ -204,9 +204,8 @@ class Chooser(Selection):
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] <= CLEARLY_FASTER * speeds[by_rule]:
             return None
-        words = [" ".join(filter(None, one)) for one in (best, by_rule)]
-        why = f"predicted {speeds[best] / speeds[by_rule]:.1f} times as fast as {words[1]}"
-        return Decision(best, "predicted", (f"{words[0]}: {why}; --autotune measures both here",))
+        why = f"predicted {speeds[best] / speeds[by_rule]:.1f} times as fast as {by_rule.words}"
+        return Decision(best, "predicted", (f"{best.words}: {why}; --autotune measures both here",))
 
     def allowed(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
         """Return the placements on some GPUs that the request allows, those of the rule first."""

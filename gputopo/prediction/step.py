@@ -50,6 +50,11 @@ class Placement(NamedTuple):
         return int(device.removeprefix("gpu:"))
 
     @property
+    def words(self) -> str:
+        """`parameter_server cpu`, `replicated nccl`."""
+        return " ".join(filter(None, self))
+
+    @property
     def traffic(self) -> Traffic | None:
         """Where weights and gradients flow; None: not predicted."""
         if self.variable_update == "independent":
@@ -148,11 +153,6 @@ class StepPredictor:
         self._sockets = sockets
         self._of_host = towers if of_host is None else of_host
 
-    @property
-    def host_add(self) -> float:
-        """Seconds a byte in which the cores add the gradients of all towers."""
-        return self.towers / (self.program.host_add_gb_per_s * self._sockets * GB)
-
     def predict(
         self, placing: Placement, compute_s: float, weights: float, gradients: float
     ) -> tuple[float, float, float]:
@@ -173,7 +173,8 @@ class StepPredictor:
         if self.towers == 1 or placing.traffic == "none":
             return StepSeconds(compute_s)
         parts = self.predict(placing, compute_s, weights[1], gradients[1])
-        by_host = placing.traffic == "host" and self.host_add > gradients[1] / self.program.link_share
+        terms = self.terms(placing)
+        by_host = terms.least > gradients[1] * terms.gradients
         return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
 
     def terms(self, placing: Placement) -> Terms:
@@ -196,7 +197,8 @@ class StepPredictor:
         else:
             parts = parts_of(placing.reduction, self._numbers, towers, cuts=cuts)
         if traffic == "host":
-            each, least = program.us_cpu / self._sockets, self.host_add
+            each = program.us_cpu / self._sockets
+            least = towers / (program.host_add_gb_per_s * self._sockets * GB)
         else:
             each = program.us_device if by_ps else program.us_add
             if traffic == "spread":

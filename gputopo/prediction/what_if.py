@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for, observed_link
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.links.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
+from gputopo.copies.expected import links_for
+from gputopo.prediction.links.paths import paths_of, pcie_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
@@ -85,15 +84,11 @@ def full_links(machine: Machine) -> tuple[str, ...]:
 
 def _link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
     """Return the PCIe link of a GPU: as reported, else as its copies fit, else of its model or assumed."""
-    row, (seen, _) = expected_of(gpu), observed_link(gpu, None, machine) or (None, "")
+    link, basis = pcie_link(gpu, machine)
     host = paths_of(machine).hosts[gpu.index]
-    if seen is None and host.basis == "measured":
-        seen = next(iter(links_for(min(host.up, host.down), gpu)), None)
-    if seen is None and row is not None:
-        seen = expected_link(row.pcie_generation, row.pcie_width_seen or row.pcie_width)
-    seen = seen or expected_link(ASSUMED_GENERATION, ASSUMED_WIDTH)
-    assert seen is not None
-    return seen
+    if basis == "link" or host.basis != "measured":
+        return link
+    return next(iter(links_for(min(host.up, host.down), gpu)), link)
 
 
 def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:
