@@ -76,56 +76,32 @@ class Candidates:
             fewer=fewer,
         )
 
-    def _predicted(self, found: PlacedGpus) -> Candidate:
+    def _candidate(self, found: PlacedGpus) -> Candidate:
+        """Return a candidate with its speed as measured if it was, else as predicted."""
         of, (gpus, alike), placing, step = self._of, *found
         each = of.batches(gpus)
         candidate = Candidate(
             gpus=gpus,
-            variable_update=placing.variable_update,
-            ps_device=placing.ps_device,
-            all_reduce=placing.all_reduce,
-            evidence="rule" if step is None else "predicted",
+            **placing._asdict(),
             alike=alike,
             batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
         )
         if step is None:
             return candidate
-        exchanges = len(gpus) > 1 and placing.traffic != "none"
-        learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
-        stepped = with_step(
-            candidate,
-            step,
-            sum(each),
-            [of.basis.speeds[gpu] for gpu in gpus],
-            (exchanges, learned),
-            exposed_s(step),
-            links_in_words(step, placing, of.paths),
-        )
-        if stepped.limited_by != COMPUTE or (slowest := self._slowest(gpus)) is None:
-            return stepped
-        return msgspec.structs.replace(stepped, limited_by=f"{COMPUTE} of GPU {slowest}")
-
-    def _candidate(self, found: PlacedGpus) -> Candidate:
-        """Return a candidate with its speed as measured if it was, else as predicted."""
-        candidate, step = self._predicted(found), found.step
-        speed = self.decision.speeds.get(found.placing) if found.of == self._of.best else None
-        if speed is None or step is None:
-            return candidate
-        step_s = sum(self._of.batches(found.of.gpus)) / speed
-        compute_s = min(step.compute_s, step_s)
-        exposed, parts = step.step_s - step.compute_s, candidate.exposed_ms
-        share = (step_s - compute_s) / exposed if exposed else 0.0
-        return msgspec.structs.replace(
-            candidate,
-            evidence="measured",
-            images_per_sec=speed,
-            images_per_sec_low=round(speed * (1 - SAME_RUN), 2),
-            images_per_sec_high=round(speed * (1 + SAME_RUN), 2),
-            speedup=round((candidate.speedup or 0.0) * speed / (candidate.images_per_sec or 1.0), 3),
-            step_ms=ms(step_s),
-            compute_ms=ms(compute_s),
-            exposed_ms={part: round(share * value, 4) for part, value in parts.items()},
-        )
+        speeds = [of.basis.speeds[gpu] for gpu in gpus]
+        measured = self.decision.speeds.get(placing) if found.of == of.best else None
+        if measured is None:
+            exchanges = len(gpus) > 1 and placing.traffic != "none"
+            learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
+            factors = range_of(speeds, exchanges=exchanges, measured=learned)
+        else:
+            step, factors = step.lasting(sum(each) / measured), (1 - SAME_RUN, 1 + SAME_RUN)
+        links = links_in_words(step, placing, of.paths)
+        stepped = with_step(candidate, step, sum(each), speeds, factors, exposed_s(step), links)
+        evidence, limited_by = "predicted" if measured is None else "measured", stepped.limited_by
+        if limited_by == COMPUTE and (slowest := self._slowest(gpus)) is not None:
+            limited_by = f"{COMPUTE} of GPU {slowest}"
+        return msgspec.structs.replace(stepped, evidence=evidence, limited_by=limited_by)
 
     def _slowest(self, gpus: Sequence[int]) -> int | None:
         """Return the GPU that the others wait for; None where all are as fast."""
@@ -257,17 +233,16 @@ def with_step(
     step: StepSeconds,
     examples: int,
     speeds: Sequence[Speed],
-    known: tuple[bool, bool],
+    factors: tuple[float, float],
     exposed: Mapping[str, float],
     links: Mapping[str, str],
 ) -> Candidate:
-    """Return a candidate with its predicted step.
+    """Return a candidate with its step.
 
-    `examples`: of a step; `speeds`: of each GPU alone; `known`: whether GPUs exchange, and whether steps of
-    this machine were measured; `exposed`: seconds of each part beyond the compute; `links`: what limits it.
+    `examples`: of a step; `speeds`: of each GPU alone; `factors`: the range over its speed; `exposed`:
+    seconds of each part beyond the compute; `links`: what limits it.
     """
-    speed, (exchanges, measured) = examples / step.step_s, known
-    low, high = range_of(speeds, exchanges=exchanges, measured=measured)
+    speed, (low, high) = examples / step.step_s, factors
     shown = is_number(low, high)
     longest = max(exposed, key=exposed.__getitem__)
     limited_by = "cost of variables" if longest == "variables" else links.get(longest, longest)
@@ -275,7 +250,6 @@ def with_step(
         limited_by = COMPUTE
     return msgspec.structs.replace(
         candidate,
-        evidence="predicted",
         images_per_sec=round(speed, 2),
         images_per_sec_low=round(speed * low, 2) if shown else None,
         images_per_sec_high=round(speed * high, 2) if shown else None,

@@ -255,17 +255,9 @@ class Chooser(Selection):
             return None
         own = zip(gpus, self.batches(gpus), strict=True)
         compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
-        found = predict(self.stepper, self.paths, gpus, compute_s, placing)
-        learned = self.basis.learned
-        if learned is None or learned.step_factor == 1.0 or found.step_s == compute_s:
-            return found
+        found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
         # What was learned is of whole steps; the compute of one GPU is known by itself.
-        exposed = max(0.0, learned.step_factor * found.step_s - compute_s) / (found.step_s - compute_s)
-        return found._replace(
-            weights_s=exposed * found.weights_s,
-            gradients_s=exposed * found.gradients_s,
-            variables_s=exposed * found.variables_s,
-        )
+        return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
         """Return the predicted speed of a placement; None if it is not predicted."""

@@ -20,7 +20,9 @@ from gputopo.prediction.links.flows import GB
 from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.links.paths import Limit, paths_of
 from gputopo.prediction.one_gpu_speeds import why_unknown
-from gputopo.prediction.step import Placement, StepPredictor, StepSeconds, limits
+from gputopo.prediction.ranges import range_of
+from gputopo.prediction.step import NCCL as NCCL_RINGS
+from gputopo.prediction.step import ON_CPU, Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NCCL
@@ -91,14 +93,17 @@ class Joint:
         if step.step_s > alone.step_s:
             sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
             links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
+        speeds = [basis.speeds[gpu] for basis, gpu in self._own]
         return with_step(
             msgspec.structs.replace(
-                candidate, batch_sizes=self._batches if len(set(self._batches)) > 1 else ()
+                candidate,
+                evidence="predicted",
+                batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
             ),
             step,
             sum(self._batches),
-            [basis.speeds[gpu] for basis, gpu in self._own],
-            (True, False),
+            speeds,
+            range_of(speeds, exchanges=True),
             {**exposed_s(alone), "network": step.step_s - alone.step_s},
             links,
         )
@@ -214,31 +219,24 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
     By default every device has its own copy, and gradients are added within each host first: with a parameter
     server all weights of all devices would go over the network in every step, too.
     """
-    update, default = request.variable_update, "hierarchical" if most > 1 else "copy"
+    update, ps = request.variable_update, "cpu" if request.ps == "auto" else request.ps
+    reduction = request.all_reduce or ("hierarchical" if most > 1 else "copy")
     if update == "auto":
         update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
-    first = _placed(
-        gpus,
+    first = Placement(
         cast(VariableUpdate, update),
-        "cpu" if update == "parameter_server" and request.ps == "auto" else request.ps,
-        request.all_reduce or default,
+        ps if update == "parameter_server" else None,
+        reduction if update == "replicated" else None,
+    )
+    others = (
+        NCCL_RINGS,
+        Placement("replicated", None, "copy"),
+        ON_CPU,
+        Placement("parameter_server", SPREAD),
     )
     asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
-    if asked:
-        return [first]
-    others = [_placed(gpus, "replicated", "", NCCL)]
-    others += [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
-    served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
-    return [first, *others, *served]
-
-
-def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: str) -> Candidate:
-    return Candidate(
-        gpus=tuple(gpus),
-        variable_update=update,
-        ps_device=ps if update == "parameter_server" else None,
-        all_reduce=all_reduce if update == "replicated" else None,
-    )
+    placings = dict.fromkeys((first, *(() if asked else others)))
+    return [Candidate(gpus=tuple(gpus), **placing._asdict()) for placing in placings]
 
 
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:

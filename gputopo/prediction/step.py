@@ -106,6 +106,17 @@ class StepSeconds(NamedTuple):
         """The whole step."""
         return self.compute_s + self.weights_s + self.gradients_s + self.variables_s
 
+    def lasting(self, step_s: float) -> "StepSeconds":
+        """Return the step if it lasts so long: what it takes beyond its compute grows in proportion."""
+        compute_s, exposed_s = min(self.compute_s, step_s), self.step_s - self.compute_s
+        share = (step_s - compute_s) / exposed_s if exposed_s else 0.0
+        return self._replace(
+            compute_s=compute_s,
+            weights_s=share * self.weights_s,
+            gradients_s=share * self.gradients_s,
+            variables_s=share * self.variables_s,
+        )
+
 
 def model_of(workload: Workload) -> ModelCosts:
     """Return what the prediction needs of a workload."""
