@@ -42,11 +42,9 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
     counts = gains(
         {size: _speed_of_size(selection, request.all_reduce, size) for size in doublings(selection.size)}
     )
-    if len(counts) == 1:
-        return HowMany(num_gpus=1, gain=gain, reason="the only one", counts=counts)
     chosen = enough(counts, gain)
     reasons = [reason_of(counts, chosen, gain)]
-    if not isinstance(request.batch_size, tuple):
+    if len(counts) > 1:
         batch = _pays_from(selection, request.all_reduce, gain)
         pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
         if batch or chosen.num_gpus == 1:

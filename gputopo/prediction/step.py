@@ -231,16 +231,14 @@ def loads_of(
     if traffic == "ring":
         return {}, ring_loads(paths, gpus)
     weights, gradients = Flows(paths), Flows(paths)
-    if traffic == "host":
+    owners: Sequence[int | None] = gpus  # None: the host
+    if traffic != "spread":
+        home = gpus[0] if placing.owner is None else placing.owner
+        owners = (None if traffic == "host" else home,)
+    for owner in owners:
         for gpu in gpus:
-            weights.from_host(gpu)
-            gradients.to_host(gpu)
-    else:
-        owners = gpus if traffic == "spread" else (gpus[0] if placing.owner is None else placing.owner,)
-        for owner in owners:
-            for gpu in gpus:
-                weights.between(owner, gpu, 1 / len(owners))
-                gradients.between(gpu, owner, 1 / len(owners))
+            weights.between(owner, gpu, 1 / len(owners))
+            gradients.between(gpu, owner, 1 / len(owners))
     return weights.loads, gradients.loads
 
 

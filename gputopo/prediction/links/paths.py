@@ -104,8 +104,8 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
     cpus: int = 1  # CPU sockets, whose cores add gradients
 
     @cached_property
-    def copies(self) -> dict[Pair, Sequence[Cost]]:
-        """What copies from one GPU to another use, as far as it was asked for."""
+    def copies(self) -> dict[tuple[int | None, int | None], Sequence[Cost]]:
+        """What copies between two GPUs, or a GPU and the host (None), use, as far as it was asked for."""
         return {}
 
     @cached_property
