@@ -105,8 +105,7 @@ class Candidates:
 
     def _slowest(self, gpus: Sequence[int]) -> int | None:
         """Return the GPU that the others wait for; None where all are as fast."""
-        own = zip(gpus, self._of.batches(gpus), strict=True)
-        seconds = {gpu: self._of.basis.seconds(gpu, batch) for gpu, batch in own}
+        seconds = self._of.seconds_alone(gpus)
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
 

@@ -249,12 +249,16 @@ class Chooser(Selection):
             return asked if isinstance(asked, tuple) else ()
         return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
 
+    def seconds_alone(self, gpus: Sequence[int]) -> dict[int, float]:
+        """Return the seconds of a step of each GPU alone."""
+        own = zip(gpus, self.batches(gpus), strict=True)
+        return {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
+
     def step(self, gpus: Sequence[int], placing: Placement) -> StepSeconds | None:
         """Return the predicted step; None if it is not predicted."""
         if not self.predicts or placing.traffic is None:
             return None
-        own = zip(gpus, self.batches(gpus), strict=True)
-        compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
+        compute_s = max(self.seconds_alone(gpus).values())
         found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
         # What was learned is of whole steps; the compute of one GPU is known by itself.
         return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))

@@ -19,11 +19,9 @@ _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 def step_line(chooser: Chooser, choice: Candidate) -> StepLine:
     """Return the step of a candidate of this chooser."""
-    gpus = choice.gpus
     placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
-    own = zip(gpus, chooser.batches(gpus), strict=True)
-    compute_s = max(chooser.basis.seconds(gpu, batch) for gpu, batch in own)
-    return timeline(chooser.stepper, chooser.paths, gpus, compute_s, placing)
+    compute_s = max(chooser.seconds_alone(choice.gpus).values())
+    return timeline(chooser.stepper, chooser.paths, choice.gpus, compute_s, placing)
 
 
 def timeline(

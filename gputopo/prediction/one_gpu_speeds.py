@@ -264,9 +264,8 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     if row is None:
         return None
-    if alone:
-        return scaled(row, job, alone, "history", f"measured here: runs on one {name}")
-    return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
+    what = "runs on one" if alone else "time marks of runs on several"
+    return scaled(row, job, alone or same, "history", f"measured here: {what} {name}")
 
 
 def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:
