@@ -1,11 +1,11 @@
 """The candidates of a plan: their numbers, and why they were chosen. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
 
-from gputopo.planner.chooser import NO_SHARE, Chooser, PlacedGpus
+from gputopo.planner.chooser import NO_SHARE, Basis, Chooser, PlacedGpus
 from gputopo.planner.evidence import has_peer_access
 from gputopo.planner.reasons import (
     avoided_reason,
@@ -63,18 +63,12 @@ class Candidates:
 
         `fewer`: the fastest plan of fewer GPUs.
         """
-        choice, of, basis = candidates[0], self._of, self._of.basis
+        choice, basis = candidates[0], self._of.basis
         if choice.images_per_sec is None:
             return None
-        return Prediction(
-            program=basis.program.name,
-            batch_size=basis.batch,
-            single_gpu_images_per_sec={gpu: round(basis.speeds[gpu].images_per_sec, 2) for gpu in of.pool},
-            single_gpu_source=" + ".join(dict.fromkeys(basis.speeds[gpu].source for gpu in choice.gpus)),
-            margin=margin_of(candidates),
-            learned=basis.learned,
-            fewer=fewer,
-        )
+        speeds = {gpu: basis.speeds[gpu] for gpu in self._of.pool}
+        found = prediction_of(basis, speeds, [speeds[gpu] for gpu in choice.gpus], candidates)
+        return msgspec.structs.replace(found, learned=basis.learned, fewer=fewer)
 
     def _candidate(self, found: PlacedGpus) -> Candidate:
         """Return a candidate with its speed as measured if it was, else as predicted."""
@@ -214,6 +208,19 @@ class Candidates:
             short += f"; {gpus_in_words(troubled)} in use or in error"
         alike = found.of.alike
         return short if alike == 1 else f"{short}; represents {alike} equivalent sets"
+
+
+def prediction_of(
+    basis: Basis, speeds: Mapping[int, Speed], chosen: Iterable[Speed], candidates: Sequence[Candidate]
+) -> Prediction:
+    """Return from what candidates were predicted. `speeds`: of GPUs alone; `chosen`: those of the choice."""
+    return Prediction(
+        program=basis.program.name,
+        batch_size=basis.batch,
+        single_gpu_images_per_sec={gpu: round(one.images_per_sec, 2) for gpu, one in speeds.items()},
+        single_gpu_source=" + ".join(dict.fromkeys(one.source for one in chosen)),
+        margin=margin_of(candidates),
+    )
 
 
 def exposed_s(step: StepSeconds) -> dict[str, float]:

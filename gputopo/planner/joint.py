@@ -11,9 +11,10 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from gputopo.planner.candidates import exposed_s, links_in_words, margin_of, with_step
+from gputopo.planner.candidates import exposed_s, links_in_words, prediction_of, with_step
 from gputopo.planner.choose import basis_of
 from gputopo.planner.chooser import Basis
+from gputopo.planner.how_many import doublings
 from gputopo.planner.network import hosts_in_words, rates_in_words
 from gputopo.planner.request import Request, batches
 from gputopo.prediction.links.flows import GB
@@ -73,6 +74,7 @@ class Joint:
         self.nccl = nccl
         self._paths = [paths_of(part.machine) for part in parts]
         self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
+        self._speeds = [basis.speeds[gpu] for basis, gpu in self._own]
         each = zip(self._own, batch_sizes, strict=True)
         self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
 
@@ -93,7 +95,6 @@ class Joint:
         if step.step_s > alone.step_s:
             sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
             links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
-        speeds = [basis.speeds[gpu] for basis, gpu in self._own]
         return with_step(
             msgspec.structs.replace(
                 candidate,
@@ -102,8 +103,8 @@ class Joint:
             ),
             step,
             sum(self._batches),
-            speeds,
-            range_of(speeds, exchanges=True),
+            self._speeds,
+            range_of(self._speeds, exchanges=True),
             {**exposed_s(alone), "network": step.step_s - alone.step_s},
             links,
         )
@@ -115,16 +116,7 @@ class Joint:
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
         """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
-        basis = self._bases[0]
-        return Prediction(
-            program=basis.program.name,
-            batch_size=basis.batch,
-            single_gpu_images_per_sec={
-                tower: round(own.speeds[gpu].images_per_sec, 2) for tower, (own, gpu) in enumerate(self._own)
-            },
-            single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
-            margin=margin_of(candidates),
-        )
+        return prediction_of(self._bases[0], dict(enumerate(self._speeds)), self._speeds, candidates)
 
     def of_first(self, hosts: int) -> "Joint":
         """Return the steps of the first of the hosts alone."""
@@ -265,8 +257,8 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
     """Return which number of hosts, 1, 2, 4, ... of the first ones, would be as fast; none where none is."""
     if (chosen.ps_device or "").startswith(HOST_PS):
         return []  # that host must take part
-    all_of_them, count = chosen.images_per_sec or 0.0, 1
-    while count < len(chosen.hosts):
+    all_of_them = chosen.images_per_sec or 0.0
+    for count in doublings(len(chosen.hosts))[:-1]:
         speed = alone.images_per_sec or 0.0 if count == 1 else steps.of_first(count).images_per_sec(chosen)
         if speed > (1 - SURE_MARGIN) * all_of_them:
             devices = sum(one.devices for one in chosen.hosts[:count])
@@ -276,7 +268,6 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
                 f"{names} alone would be {how}: {speed:.0f} instead of {all_of_them:.0f} "
                 f"images/sec (--num-gpus {devices})"
             ]
-        count *= 2
     return []
 
 
