@@ -144,8 +144,6 @@ def plan(
         history, learned = (), None
     check(request, machine)
     basis = basis_of(machine, request, history, learned)
-    if not isinstance(basis, Basis):
-        basis = without_prediction(basis or "")
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
@@ -200,20 +198,18 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     }
 
 
-def basis_of(
-    machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None
-) -> Basis | str | None:
-    """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.
+def basis_of(machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None) -> Basis:
+    """Return from what seconds are predicted, or what is missing.
 
     Raises UsageError for an unknown program.
     """
     program = require_program(request.program)
     if request.model is None or not request.predicts:
-        return None
+        return without_prediction("")
     if ":" in request.model and request.workload is None:
-        return f"the variables of {request.model} are not known before it is built"
+        return without_prediction(f"the variables of {request.model} are not known before it is built")
     if request.all_reduce is not None and not Placement("replicated", None, request.all_reduce).traffic:
-        return f"no figure of {request.all_reduce} is published"
+        return without_prediction(f"no figure of {request.all_reduce} is published")
     workload = request.workload or workloads.require(request.model)
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)

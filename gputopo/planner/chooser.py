@@ -170,16 +170,16 @@ class Chooser(Selection):
     def _placed_before(
         self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
     ) -> Decision | None:
+        """Return the placement that was measured on these GPUs, or on others that are as far apart."""
+        classes = self._classes(gpus)
         speeds = [
             one
             for one in self.basis.measured
+            if self._classes(one.gpus) == classes
             if Placement(one.variable_update, one.ps_device, one.all_reduce) in allowed
-            or (one.variable_update == "replicated" and by_rule.variable_update == "replicated")
+            or one.variable_update == by_rule.variable_update == "replicated"
         ]
-        classes = self._classes(gpus)
-        return measured(
-            speeds, gpus, self.basis.batch, by_rule, lambda others: self._classes(others) == classes
-        )
+        return measured(speeds, gpus, self.basis.batch, by_rule)
 
     def _classes(self, gpus: Sequence[int]) -> list[str]:
         """Return how far apart the pairs of a set are, and its GPU models."""

@@ -10,7 +10,7 @@ beats it (`python -m tests.benchmarks.bench_decisions`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import log2
 from typing import NamedTuple
@@ -87,22 +87,17 @@ def _bundled_name(machine: Machine) -> str | None:
 
 
 def measured(
-    speeds: Iterable[MeasuredSpeed],
-    gpus: Sequence[int],
-    batch: float,
-    by_rule: Placement,
-    are_alike: Callable[[Sequence[int]], bool],
+    speeds: Iterable[MeasuredSpeed], gpus: Sequence[int], batch: float, by_rule: Placement
 ) -> Decision | None:
     """Return the fastest placement that was measured for a job; None without two to compare.
 
-    `speeds`: of this model and precision, of placements that are allowed. Batches within a factor of two
-    count, and GPUs that are as far apart (`are_alike`), these GPUs before others. Below SAME_RUN a
-    difference is none, and the placement of the rule wins.
+    `speeds`: of this model and precision, of GPUs that are as far apart, of placements that are allowed.
+    Batches within a factor of two count, and these GPUs before others. Below SAME_RUN a difference is none,
+    and the placement of the rule wins.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
     for one in speeds:
-        here = set(one.gpus) == set(gpus) or (len(one.gpus) == len(gpus) and are_alike(one.gpus))
-        if here and one.variable_update != "independent" and abs(log2(one.batch / batch)) <= 1:
+        if abs(log2(one.batch / batch)) <= 1:
             placing = Placement(one.variable_update, one.ps_device, one.all_reduce)
             groups[one.conditions, one.gpus].setdefault(placing, one)
     several = [found for found in groups.values() if len(found) > 1]

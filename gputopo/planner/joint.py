@@ -185,8 +185,8 @@ def joint_of(
         own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
         own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
         basis = basis_of(part.machine, own, (), None)
-        if not isinstance(basis, Basis):
-            return None if basis is None else f"{part.name}: {basis}"
+        if basis.missing is not None:
+            return f"{part.name}: {basis.missing}" if basis.missing else None
         unknown = (gpu for gpu in part.machine.gpus if gpu.index in {*part.gpus} - {*basis.speeds})
         if gpu := next(unknown, None):
             return f"{part.name}: {why_unknown(gpu)}"
