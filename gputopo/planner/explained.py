@@ -77,7 +77,7 @@ def _loads(
     towers: int,
     placing: Placement,
     loads: tuple[Mapping[Resource, Load], Mapping[Resource, Load]],
-) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
+) -> list[tuple[Load, Load, list[Resource]]]:
     """Return what resources carry of weights and of gradients, those that carry the same together."""
     terms, weights = stepper.terms(placing), loads[0]
     gradients = {
@@ -101,7 +101,7 @@ def _loads(
                 break
         else:
             found.append((*both[resource], [resource]))
-    return [(down, up, tuple(resources)) for down, up, resources in found]
+    return found
 
 
 def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:
