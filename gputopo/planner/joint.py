@@ -7,6 +7,7 @@ network adds is the step with it, less the step with a network that takes no tim
 
 from collections.abc import Sequence
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import msgspec
@@ -155,19 +156,13 @@ class Joint:
             limits(paths, part.gpus, exchange.placing)
             for paths, part in zip(self._paths, self.parts, strict=True)
         ]
-        sent = [
-            max(share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
-            for shares in (exchange.weights, exchange.gradients)
-        ]
-        within = [max((one[part] for one in each), key=_seconds) for part in (0, 1)]
-        weights, gradients = (
-            (by, max(seconds, over)) for (by, seconds), over in zip(within, sent, strict=True)
-        )
+        slowest: list[Limit] = []
+        for part, shares in enumerate((exchange.weights, exchange.gradients)):
+            by, seconds = max((one[part] for one in each), key=itemgetter(1))
+            sent = (share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
+            slowest.append((by, max(seconds, *sent)))
+        weights, gradients = slowest
         return stepper.step(exchange.placing, self.compute_s, weights, gradients)
-
-
-def _seconds(limit: Limit) -> float:
-    return limit[1]
 
 
 def joint_of(
