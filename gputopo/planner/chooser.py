@@ -175,7 +175,7 @@ class Chooser(Selection):
         speeds = [
             one
             for one in self.basis.measured
-            if self._classes(one.gpus) == classes
+            if len(one.gpus) == len(gpus) and self._classes(one.gpus) == classes
             if Placement(one.variable_update, one.ps_device, one.all_reduce) in allowed
             or one.variable_update == by_rule.variable_update == "replicated"
         ]
