@@ -1,11 +1,11 @@
 """The candidates of a plan: their numbers, and why they were chosen. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 import msgspec
 
-from gputopo.planner.chooser import NO_SHARE, Chooser, PlacedGpus
+from gputopo.planner.chooser import NO_SHARE, Basis, Chooser, PlacedGpus
 from gputopo.planner.evidence import has_peer_access
 from gputopo.planner.reasons import (
     avoided_reason,
@@ -18,10 +18,10 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import batch_reasons, gpus_in_words
 from gputopo.planner.selection import ALL, LISTED
-from gputopo.prediction.links.paths import unknown_facts
-from gputopo.prediction.one_gpu_speeds import SAME_RUN
+from gputopo.prediction.links.paths import Paths, unknown_facts
+from gputopo.prediction.one_gpu_speeds import SAME_RUN, Speed
 from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import StepSeconds
+from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import (
     SURE_MARGIN,
@@ -32,6 +32,7 @@ from gputopo.values.run.plan import (
 )
 
 _WITH_REASONS = 1000  # candidates, where all are listed
+COMPUTE = "compute"  # what limits a step
 
 
 class Candidates:
@@ -65,96 +66,45 @@ class Candidates:
 
         `fewer`: the fastest plan of fewer GPUs.
         """
-        choice, of, basis = candidates[0], self._of, self._of.basis
+        choice, basis = candidates[0], self._of.basis
         if choice.images_per_sec is None:
             return None
-        return Prediction(
-            program=basis.program.name,
-            batch_size=basis.batch,
-            single_gpu_images_per_sec={gpu: round(basis.speeds[gpu].images_per_sec, 2) for gpu in of.pool},
-            single_gpu_source=" + ".join(dict.fromkeys(basis.speeds[gpu].source for gpu in choice.gpus)),
-            margin=margin_of(candidates),
-            learned=basis.learned,
-            fewer=fewer,
-        )
+        speeds = {gpu: basis.speeds[gpu] for gpu in self._of.pool}
+        found = prediction_of(basis, speeds, [speeds[gpu] for gpu in choice.gpus], candidates)
+        return msgspec.structs.replace(found, learned=basis.learned, fewer=fewer)
 
-    def _predicted(self, found: PlacedGpus) -> Candidate:
+    def _candidate(self, found: PlacedGpus) -> Candidate:
+        """Return a candidate with its speed as measured if it was, else as predicted."""
         of, (gpus, alike), placing, step = self._of, *found
         each = of.batches(gpus)
         candidate = Candidate(
             gpus=gpus,
-            variable_update=placing.variable_update,
-            ps_device=placing.ps_device,
-            all_reduce=placing.all_reduce,
-            evidence="rule" if step is None else "predicted",
+            **placing._asdict(),
             alike=alike,
             batch_sizes=each if isinstance(plain(each or (0,)), tuple) else (),
         )
         if step is None:
             return candidate
         speeds = [of.basis.speeds[gpu] for gpu in gpus]
-        speed = sum(each) / step.step_s
-        exchanges = len(gpus) > 1 and placing.traffic != "none"
-        learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
-        low, high = range_of(speeds, exchanges=exchanges, measured=learned)
-        shown = is_number(low, high)
-        by = {"weights": step.weights_by, "gradients": step.gradients_by}
-        return msgspec.structs.replace(
-            candidate,
-            images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * low, 2) if shown else None,
-            images_per_sec_high=round(speed * high, 2) if shown else None,
-            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
-            step_ms=ms(step.step_s),
-            compute_ms=ms(step.compute_s),
-            exposed_ms={
-                "weights": ms(step.weights_s),
-                "gradients": ms(step.gradients_s),
-                "variables": ms(step.variables_s),
-            },
-            links={part: in_words(one, placing, of.paths) for part, one in by.items() if one is not None},
-            limited_by=self._limited_by(found, step),
-        )
-
-    def _candidate(self, found: PlacedGpus) -> Candidate:
-        """Return a candidate with its speed as measured if it was, else as predicted."""
-        candidate, step = self._predicted(found), found.step
-        speed = self.decision.speeds.get(found.placing) if found.of == self._of.best else None
-        if speed is None or step is None:
-            return candidate
-        step_s = sum(self._of.batches(found.of.gpus)) / speed
-        compute_s = min(step.compute_s, step_s)
-        exposed, parts = step.step_s - step.compute_s, candidate.exposed_ms
-        share = (step_s - compute_s) / exposed if exposed else 0.0
-        return msgspec.structs.replace(
-            candidate,
-            evidence="measured",
-            images_per_sec=speed,
-            images_per_sec_low=round(speed * (1 - SAME_RUN), 2),
-            images_per_sec_high=round(speed * (1 + SAME_RUN), 2),
-            speedup=round((candidate.speedup or 0.0) * speed / (candidate.images_per_sec or 1.0), 3),
-            step_ms=ms(step_s),
-            compute_ms=ms(compute_s),
-            exposed_ms={part: round(share * value, 4) for part, value in parts.items()},
-        )
+        measured = self.decision.speeds.get(placing) if found.of == of.best else None
+        if measured is None:
+            exchanges = len(gpus) > 1 and placing.traffic != "none"
+            learned = of.basis.learned is not None and of.basis.learned.step_factor != 1.0
+            factors = range_of(speeds, exchanges=exchanges, measured=learned)
+        else:
+            step, factors = step.lasting(sum(each) / measured), (1 - SAME_RUN, 1 + SAME_RUN)
+        links = links_in_words(step, placing, of.paths)
+        stepped = with_step(candidate, step, sum(each), speeds, factors, exposed_s(step), links)
+        evidence, limited_by = "predicted" if measured is None else "measured", stepped.limited_by
+        if limited_by == COMPUTE and (slowest := self._slowest(gpus)) is not None:
+            limited_by = f"{COMPUTE} of GPU {slowest}"
+        return msgspec.structs.replace(stepped, evidence=evidence, limited_by=limited_by)
 
     def _slowest(self, gpus: Sequence[int]) -> int | None:
         """Return the GPU that the others wait for; None where all are as fast."""
-        own = zip(gpus, self._of.batches(gpus), strict=True)
-        seconds = {gpu: self._of.basis.seconds(gpu, batch) for gpu, batch in own}
+        seconds = self._of.seconds_alone(gpus)
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
-
-    def _limited_by(self, found: PlacedGpus, step: StepSeconds) -> str:
-        if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
-            slowest = self._slowest(found.of.gpus)
-            return "compute" if slowest is None else f"compute of GPU {slowest}"
-        if step.variables_s > max(step.weights_s, step.gradients_s):
-            return "cost of variables"
-        by, largest = step.weights_by, "weights"
-        if step.gradients_s > step.weights_s:
-            by, largest = step.gradients_by, "gradients"
-        return largest if by is None else in_words(by, found.placing, self._of.paths)
 
     def _reasons(self, found: PlacedGpus) -> Iterator[str]:
         of, gpus = self._of, found.of.gpus
@@ -235,10 +185,10 @@ class Candidates:
         if not others or (of.request.num_gpus is None and not of.request.prefer_pix):
             return tuple(sorted(others)), tuple(chosen)
         avoided = set[int]()
-        first = best = of.sets(of.pool, 1)[0].gpus
+        first = best = of.sets(1)[0].gpus
         while more := others & set(best) - avoided:
             avoided |= more
-            best = of.sets(of.pool, 1, avoided)[0].gpus
+            best = of.sets(1, avoided)[0].gpus
         return tuple(sorted(avoided)), first
 
     def _why_this_set(self) -> list[str]:
@@ -261,6 +211,64 @@ class Candidates:
             short += f"; {gpus_in_words(troubled)} in use or in error"
         alike = found.of.alike
         return short if alike == 1 else f"{short}; represents {alike} equivalent sets"
+
+
+def prediction_of(
+    basis: Basis, speeds: Mapping[int, Speed], chosen: Iterable[Speed], candidates: Sequence[Candidate]
+) -> Prediction:
+    """Return from what candidates were predicted. `speeds`: of GPUs alone; `chosen`: those of the choice."""
+    return Prediction(
+        program=basis.program.name,
+        batch_size=basis.batch,
+        single_gpu_images_per_sec={gpu: round(one.images_per_sec, 2) for gpu, one in speeds.items()},
+        single_gpu_source=" + ".join(dict.fromkeys(one.source for one in chosen)),
+        margin=margin_of(candidates),
+    )
+
+
+def exposed_s(step: StepSeconds) -> dict[str, float]:
+    """Return the seconds by which each part makes a step longer than its compute."""
+    return {"weights": step.weights_s, "gradients": step.gradients_s, "variables": step.variables_s}
+
+
+def links_in_words(step: StepSeconds, placing: Placement, paths: Paths) -> dict[str, str]:
+    """Return what limits weights and gradients, in words."""
+    by = {"weights": step.weights_by, "gradients": step.gradients_by}
+    return {part: in_words(link, placing, paths) for part, link in by.items() if link is not None}
+
+
+def with_step(
+    candidate: Candidate,
+    step: StepSeconds,
+    examples: int,
+    speeds: Sequence[Speed],
+    factors: tuple[float, float],
+    exposed: Mapping[str, float],
+    links: Mapping[str, str],
+) -> Candidate:
+    """Return a candidate with its step.
+
+    `examples`: of a step; `speeds`: of each GPU alone; `factors`: the range over its speed; `exposed`:
+    seconds of each part beyond the compute; `links`: what limits it.
+    """
+    speed, (low, high) = examples / step.step_s, factors
+    shown = is_number(low, high)
+    longest = max(exposed, key=exposed.__getitem__)
+    limited_by = "cost of variables" if longest == "variables" else links.get(longest, longest)
+    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
+        limited_by = COMPUTE
+    return msgspec.structs.replace(
+        candidate,
+        images_per_sec=round(speed, 2),
+        images_per_sec_low=round(speed * low, 2) if shown else None,
+        images_per_sec_high=round(speed * high, 2) if shown else None,
+        speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
+        step_ms=ms(step.step_s),
+        compute_ms=ms(step.compute_s),
+        exposed_ms={part: ms(seconds) for part, seconds in exposed.items()},
+        links=dict(links),
+        limited_by=limited_by,
+    )
 
 
 def margin_of(candidates: Sequence[Candidate]) -> float | None:

@@ -7,9 +7,9 @@ variables are: `gputopo.planner.evidence`.
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import log
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,11 +29,10 @@ from gputopo.prediction.one_gpu_speeds import (
 from gputopo.prediction.programs import DEFAULT, require_program
 from gputopo.prediction.step import Placement, model_of
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.errors import GputopoError, NoPlanError, UsageError
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.run.batches import as_typed, require_one_each
-from gputopo.values.run.plan import Candidate, Learned, Plan, mode_words
+from gputopo.values.run.batches import require_one_each
+from gputopo.values.run.plan import Learned, Plan
 from gputopo.workload import workloads
 from gputopo.workload.workloads import Workload
 
@@ -119,46 +118,6 @@ def _memory_bytes(gpu: Gpu) -> int:
     return ((row.memory_gib if row else None) or named) * 2**30
 
 
-def with_best(
-    error: NoPlanError | UsageError, request: Request, choose: Callable[[Request], Plan]
-) -> GputopoError:
-    """Return the error with the best plan without the option that alone is in the way, if one is.
-
-    `choose`: plans. Where there are several such options, the first of `_relaxed`.
-    """
-    for option, fields in _relaxed(request):
-        try:
-            found = choose(msgspec.structs.replace(request, **fields)).choice
-        except GputopoError:
-            continue
-        return type(error)(error.what, f"{error.hint}; without {option}: {_in_words(found)}")
-    return error
-
-
-def _relaxed(request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(request.num_gpus, int):
-        yield f"--num-gpus {request.num_gpus}", {"num_gpus": None}
-    if request.ps != "auto":
-        yield f"--ps {request.ps}", {"ps": "auto"}
-    if request.all_reduce is not None:
-        yield f"--all-reduce {request.all_reduce}", {"all_reduce": None}
-    if request.variable_update != "auto":
-        yield f"--variable-update {request.variable_update}", {"variable_update": "auto"}
-    if isinstance(request.batch_size, tuple):
-        yield f"--batch-size {as_typed(request.batch_size)}", {"batch_size": None}
-    if request.exclude:
-        yield f"--exclude {index_ranges(request.exclude)}", {"exclude": ()}
-    if request.gpus:
-        size = len(request.gpus) if request.num_gpus is None else request.num_gpus
-        yield f"--gpus {','.join(map(str, request.gpus))}", {"gpus": None, "num_gpus": size}
-
-
-def _in_words(choice: Candidate) -> str:
-    gpus = f"GPU {choice.gpus[0]}" if len(choice.gpus) == 1 else f"GPUs {index_ranges(choice.gpus)}"
-    speed = "" if choice.images_per_sec is None else f", {choice.images_per_sec:,.0f} images/sec"
-    return f"{gpus}, {mode_words(choice)}{speed}"
-
-
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{1,64}", re.IGNORECASE)
 
@@ -178,31 +137,13 @@ def plan(
     `learned`: what those of several GPUs show. Neither counts with `no_history`.
 
     The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
-    UsageError for options that contradict one another or the machine, NoPlanError where too few GPUs can be
-    used; both name what would do, and the best plan without the option that alone is in the way.
+    UsageError for options that contradict one another or the machine, NoPlanError if too few GPUs can be
+    used; both say what would do.
     """
-
-    def choose(request: Request, keep: int | None = 1) -> Plan:
-        return _plan(machine, request, unavailable, history, learned, keep)
-
-    try:
-        return choose(request, keep)
-    except (NoPlanError, UsageError) as error:
-        raise with_best(error, request, choose) from error
-
-
-def _plan(
-    machine: Machine,
-    request: Request,
-    unavailable: Mapping[int, str],
-    history: Sequence[Figure],
-    learned: Learned | None,
-    keep: int | None,
-) -> Plan:
+    if request.no_history:
+        history, learned = (), None
     check(request, machine)
-    basis = basis_of(machine, request, *(((), None) if request.no_history else (history, learned)))
-    if not isinstance(basis, Basis):
-        basis = without_prediction(basis or "")
+    basis = basis_of(machine, request, history, learned)
     count = None
     if request.num_gpus == "auto":
         count = how_many(machine, request, unavailable, basis)
@@ -216,8 +157,7 @@ def _plan(
         workload = request.workload or workloads.require(request.model or "")
         each = selection.batches(choice.gpus) or (basis.batch,) * len(choice.gpus)
         own = dict(zip(choice.gpus, each, strict=True))
-        past = () if request.no_history else history
-        require_memory(machine, workload, own, request.precision, past)
+        require_memory(machine, workload, own, request.precision, history)
     is_predicted = choice.images_per_sec is not None
     fewer = best_of_fewer(selection) if is_predicted and keep != 1 else None
     return Plan(
@@ -258,20 +198,18 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
     }
 
 
-def basis_of(
-    machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None
-) -> Basis | str | None:
-    """Return from what seconds are predicted, or the fact that is missing; None: nothing is asked for.
+def basis_of(machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None) -> Basis:
+    """Return from what seconds are predicted, or what is missing.
 
     Raises UsageError for an unknown program.
     """
     program = require_program(request.program)
     if request.model is None or not request.predicts:
-        return None
+        return without_prediction("")
     if ":" in request.model and request.workload is None:
-        return f"the variables of {request.model} are not known before it is built"
+        return without_prediction(f"the variables of {request.model} are not known before it is built")
     if request.all_reduce is not None and not Placement("replicated", None, request.all_reduce).traffic:
-        return f"no figure of {request.all_reduce} is published"
+        return without_prediction(f"no figure of {request.all_reduce} is published")
     workload = request.workload or workloads.require(request.model)
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from math import inf, log2
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from gputopo.planner.evidence import Decision, has_peer_access, measured, rule
 from gputopo.planner.reasons import pairs_of
@@ -93,37 +95,32 @@ class Chooser(Selection):
         best = self._first_sets[0]
         if len(self.speed_classes) == 1:
             return best
-        nearest = self.sets(self.pool, 1, self.troubles, by_speed=False)[0]
+        nearest = self.sets(1, self.troubles, by_speed=False)[0]
         faster = self.speed_of_best(nearest.gpus) > CLEARLY_FASTER * self.speed_of_best(best.gpus)
         return nearest if faster else best
 
     @cached_property
     def _first_sets(self) -> list[GpuSet]:
-        return self.sets(self.pool, LISTED, self.troubles)
+        return self.sets(LISTED, self.troubles)
 
-    def sets(
-        self, pool: Sequence[int], keep: int, last: Collection[int] = (), *, by_speed: bool = True
-    ) -> list[GpuSet]:
-        """Return the best sets of a pool. `last`: GPUs that others are taken before."""
-        if self.exact and set(pool) == set(self.pool):
+    def sets(self, keep: int, last: Collection[int] = (), *, by_speed: bool = True) -> list[GpuSet]:
+        """Return the best sets. `last`: GPUs that others are taken before."""
+        if self.exact:
             return [GpuSet(self.pool)]
         classes = self.speed_classes if by_speed else [self.pool]
         ranks = {gpu: rank for rank, members in enumerate(classes) for gpu in members}
-        last = frozenset(last) - {self.required}
-        found = []
-        for part in self._parts(pool, last):
-            by_sum = self.request.batch_size == AUTO
-            question = SetQuestion(min(self.size, len(part)), self.key, ranks, by_sum, self.required, last)
-            found.append(best_sets(question, part, keep))
+        by_sum, last = self.request.batch_size == AUTO, {*last} - {self.required}
+        question = SetQuestion(self.size, self._nearness, ranks, by_sum, self.required, last)
         # Islands follow one another by their best sets.
-        return sorted((one for sets in found for one in sets), key=lambda one: self._order(one, ranks, last))[
-            :keep
-        ]
+        found = [one for part in self._parts(last) for one in best_sets(question, part, keep)]
+        return sorted(found, key=lambda one: question.order(one.gpus))[:keep]
 
-    def _order(self, one: GpuSet, ranks: Mapping[int, int], last: Collection[int]) -> tuple[object, ...]:
-        whole = sum if self.request.batch_size == AUTO else max
-        pairs = sorted((self.key(a, b) for a, b in pairs_of(one.gpus)), reverse=True)
-        return sum(gpu in last for gpu in one.gpus), whole(ranks[gpu] for gpu in one.gpus), pairs, one.gpus
+    @cached_property
+    def _nearness(self) -> dict[tuple[int, int], int]:
+        """The numbers of pairs in the order of their keys: they are faster to compare."""
+        keys = {pair: self.key(*pair) for pair in pairs_of(self.pool)}
+        numbers = {key: number for number, key in enumerate(sorted({*keys.values()}))}
+        return {pair: numbers[key] for pair, key in keys.items()}
 
     def key(self, a: int, b: int) -> tuple[int, ...]:
         """Return the sort key of a pair: by measured speed, else by its narrowest link, then by nearness."""
@@ -138,17 +135,21 @@ class Chooser(Selection):
         rates = {gpu: min(self.paths.hosts[gpu][:2]) for gpu in self.pool}
         return {gpu: round(log2(max(rates.values()) / rate)) for gpu, rate in rates.items()}
 
-    def _parts(self, pool: Sequence[int], last: Collection[int]) -> Sequence[Sequence[int]]:
-        """Return the PIX islands to choose from where they are preferred and large enough, else the pool."""
-        if not self.request.prefer_pix or self.exact:
-            return [pool]
-        fewest = max(0, self.size - len(set(pool) - set(last)))  # GPUs to avoid that every set has
-        islands = [tuple(gpu for gpu in island if gpu in pool) for island in self.islands]
+    def _parts(self, last: Collection[int]) -> Sequence[Sequence[int]]:
+        """Return the PIX islands to choose from if they are preferred and large enough, else the pool."""
+        if not self.request.prefer_pix:
+            return [self.pool]
+        fewest = max(0, self.size - len({*self.pool} - {*last}))  # GPUs to avoid that every set has
         return [
             island
-            for island in islands
-            if self.size - len(set(island) - set(last)) <= fewest and self.size <= len(island)
-        ] or [pool]
+            for island in self.islands
+            if self.size - len({*island} - {*last}) <= fewest and self.size <= len(island)
+        ] or [self.pool]
+
+    def asked(self, basis: Basis | None = None, **changes: Any) -> "Chooser":
+        """Return the chooser of a request that differs in some fields. `basis`: another one."""
+        request = msgspec.structs.replace(self.request, **changes)
+        return Chooser(self.machine, request, self.unavailable, basis or self.basis)
 
     # Placements
 
@@ -161,7 +162,7 @@ class Chooser(Selection):
         if by_rule not in allowed:
             spread = Placement("parameter_server", SPREAD)
             by_rule = spread if has_peer_access(self.paths, gpus) and spread in allowed else allowed[0]
-            why = f"by rule: {' '.join(filter(None, by_rule))}"
+            why = f"by rule: {by_rule.words}"
         if found := self._placed_before(gpus, allowed, by_rule):
             return found
         return self._clearly_faster(gpus, allowed, by_rule) or Decision(by_rule, "rule", (why,))
@@ -169,16 +170,16 @@ class Chooser(Selection):
     def _placed_before(
         self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
     ) -> Decision | None:
+        """Return the placement that was measured on these GPUs, or on others that are as far apart."""
+        classes = self._classes(gpus)
         speeds = [
             one
             for one in self.basis.measured
+            if len(one.gpus) == len(gpus) and self._classes(one.gpus) == classes
             if Placement(one.variable_update, one.ps_device, one.all_reduce) in allowed
-            or (one.variable_update == "replicated" and by_rule.variable_update == "replicated")
+            or one.variable_update == by_rule.variable_update == "replicated"
         ]
-        classes = self._classes(gpus)
-        return measured(
-            speeds, gpus, self.basis.batch, by_rule, lambda others: self._classes(others) == classes
-        )
+        return measured(speeds, gpus, self.basis.batch, by_rule)
 
     def _classes(self, gpus: Sequence[int]) -> list[str]:
         """Return how far apart the pairs of a set are, and its GPU models."""
@@ -203,9 +204,8 @@ class Chooser(Selection):
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] <= CLEARLY_FASTER * speeds[by_rule]:
             return None
-        words = [" ".join(filter(None, one)) for one in (best, by_rule)]
-        why = f"predicted {speeds[best] / speeds[by_rule]:.1f} times as fast as {words[1]}"
-        return Decision(best, "predicted", (f"{words[0]}: {why}; --autotune measures both here",))
+        why = f"predicted {speeds[best] / speeds[by_rule]:.1f} times as fast as {by_rule.words}"
+        return Decision(best, "predicted", (f"{best.words}: {why}; --autotune measures both here",))
 
     def allowed(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
         """Return the placements on some GPUs that the request allows, those of the rule first."""
@@ -249,23 +249,19 @@ class Chooser(Selection):
             return asked if isinstance(asked, tuple) else ()
         return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
 
+    def seconds_alone(self, gpus: Sequence[int]) -> dict[int, float]:
+        """Return the seconds of a step of each GPU alone."""
+        own = zip(gpus, self.batches(gpus), strict=True)
+        return {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
+
     def step(self, gpus: Sequence[int], placing: Placement) -> StepSeconds | None:
         """Return the predicted step; None if it is not predicted."""
         if not self.predicts or placing.traffic is None:
             return None
-        own = zip(gpus, self.batches(gpus), strict=True)
-        compute_s = max(self.basis.seconds(gpu, batch) for gpu, batch in own)
-        found = predict(self.stepper, self.paths, gpus, compute_s, placing)
-        learned = self.basis.learned
-        if learned is None or learned.step_factor == 1.0 or found.step_s == compute_s:
-            return found
+        compute_s = max(self.seconds_alone(gpus).values())
+        found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
         # What was learned is of whole steps; the compute of one GPU is known by itself.
-        exposed = max(0.0, learned.step_factor * found.step_s - compute_s) / (found.step_s - compute_s)
-        return found._replace(
-            weights_s=exposed * found.weights_s,
-            gradients_s=exposed * found.gradients_s,
-            variables_s=exposed * found.variables_s,
-        )
+        return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
         """Return the predicted speed of a placement; None if it is not predicted."""
@@ -280,7 +276,7 @@ class Chooser(Selection):
     def listed(self, count: int) -> list[PlacedGpus]:
         """Return up to `count`: the choice, other placements on its GPUs, then other sets, the best first."""
         best, chosen = self.best, self.decide(self.best.gpus).placing
-        first = self._first_sets if count <= LISTED else self.sets(self.pool, count, self.troubles)
+        first = self._first_sets if count <= LISTED else self.sets(count, self.troubles)
         sets = [one for one in first if one != best]
         places = [one for one in self.allowed(best.gpus) if one.owner in (None, self.required, best.gpus[0])]
         others = self._by_speed([(best, one) for one in places if one != chosen and self.predicts])
@@ -292,7 +288,7 @@ class Chooser(Selection):
         chosen = self.best, self.decide(self.best.gpus).placing
         rest = [
             (one, placing)
-            for one in self.sets(self.pool, count, self.troubles)
+            for one in self.sets(count, self.troubles)
             for placing in (*self.allowed(one.gpus), *self.never_chosen(one.gpus))
             if (one, placing) != chosen
         ]

@@ -50,9 +50,7 @@ def cpu_plan(
     candidates = tuple(
         Candidate(
             gpus=(),
-            variable_update=placing.variable_update,
-            ps_device=placing.ps_device,
-            all_reduce=placing.all_reduce,
+            **placing._asdict(),
             reasons=(f"no GPU to plan for: {counted_devices(devices)}",),
         )
         for placing in _placings(devices, ps, variable_update, reduction)

@@ -10,7 +10,7 @@ beats it (`python -m tests.benchmarks.bench_decisions`).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from math import log2
 from typing import NamedTuple
@@ -87,51 +87,36 @@ def _bundled_name(machine: Machine) -> str | None:
 
 
 def measured(
-    speeds: Iterable[MeasuredSpeed],
-    gpus: Sequence[int],
-    batch: float,
-    by_rule: Placement,
-    are_alike: Callable[[Sequence[int]], bool],
+    speeds: Iterable[MeasuredSpeed], gpus: Sequence[int], batch: float, by_rule: Placement
 ) -> Decision | None:
     """Return the fastest placement that was measured for a job; None without two to compare.
 
-    `speeds`: of this model and precision, of placements that are allowed. Batches within a factor of two
-    count, and GPUs that are as far apart (`are_alike`), these GPUs before others. Below SAME_RUN a
-    difference is none, and the placement of the rule wins.
+    `speeds`: of this model and precision, of GPUs that are as far apart, of placements that are allowed.
+    Batches within a factor of two count, and these GPUs before others. Below SAME_RUN a difference is none,
+    and the placement of the rule wins.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
     for one in speeds:
-        here = set(one.gpus) == set(gpus) or (len(one.gpus) == len(gpus) and are_alike(one.gpus))
-        if here and one.variable_update != "independent" and abs(log2(one.batch / batch)) <= 1:
+        if abs(log2(one.batch / batch)) <= 1:
             placing = Placement(one.variable_update, one.ps_device, one.all_reduce)
             groups[one.conditions, one.gpus].setdefault(placing, one)
-    several = [(key, found) for key, found in groups.items() if len(found) > 1]
+    several = [found for found in groups.values() if len(found) > 1]
     if not several:
         return None
 
-    def fit(item: tuple[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]]) -> tuple[object, ...]:
-        (_, of), found = item
-        apart = abs(log2(next(iter(found.values())).batch / batch))
-        return set(of) != set(gpus), apart, -len(found)
+    def fit(found: Mapping[Placement, MeasuredSpeed]) -> tuple[object, ...]:
+        first = next(iter(found.values()))
+        return set(first.gpus) != set(gpus), abs(log2(first.batch / batch)), -len(found)
 
-    (_, of), found = min(several, key=fit)
-    placing, best = max(found.items(), key=lambda item: item[1].images_per_sec)
-    own = found.get(by_rule)
-    if own is not None and own.images_per_sec >= (1 - SAME_RUN) * best.images_per_sec:
-        placing, best = by_rule, own
-    others = sorted(
-        (one for one in found.values() if one != best), key=lambda one: one.images_per_sec, reverse=True
-    )
-    beaten = ", ".join(f"{_mode(one)} {one.images_per_sec:,.0f}" for one in others[:2])
-    where = "" if set(of) == set(gpus) else f" on GPUs {','.join(map(str, of))}"
-    reason = (
-        f"measured with {best.says}{where}, batch {best.batch:g}: {_mode(best)} "
-        f"{best.images_per_sec:,.0f} images/sec; {beaten}"
-    )
-    same = not where and best.batch == batch
-    shown = {one: speed.images_per_sec for one, speed in found.items()} if same else {}
-    return Decision(placing, "measured", (reason,), shown)
-
-
-def _mode(one: MeasuredSpeed) -> str:
-    return " ".join(filter(None, (one.variable_update, one.ps_device, one.all_reduce)))
+    group = min(several, key=fit)
+    found = {placing: one.images_per_sec for placing, one in group.items()}
+    order = sorted(found, key=found.__getitem__, reverse=True)
+    if found.get(by_rule, 0.0) >= (1 - SAME_RUN) * found[order[0]]:
+        order.sort(key=lambda placing: placing != by_rule)
+    best = group[order[0]]
+    here = set(best.gpus) == set(gpus)
+    where = "" if here else f" on GPUs {','.join(map(str, best.gpus))}"
+    fastest, *others = (f"{placing.words} {found[placing]:,.0f}" for placing in order[:3])
+    job = f"{best.says}{where}, batch {best.batch:g}"
+    reason = f"measured with {job}: {fastest} images/sec; {', '.join(others)}"
+    return Decision(order[0], "measured", (reason,), found if here and best.batch == batch else {})

@@ -19,11 +19,9 @@ _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 def step_line(chooser: Chooser, choice: Candidate) -> StepLine:
     """Return the step of a candidate of this chooser."""
-    gpus = choice.gpus
     placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
-    own = zip(gpus, chooser.batches(gpus), strict=True)
-    compute_s = max(chooser.basis.seconds(gpu, batch) for gpu, batch in own)
-    return timeline(chooser.stepper, chooser.paths, gpus, compute_s, placing)
+    compute_s = max(chooser.seconds_alone(choice.gpus).values())
+    return timeline(chooser.stepper, chooser.paths, choice.gpus, compute_s, placing)
 
 
 def timeline(
@@ -79,7 +77,7 @@ def _loads(
     towers: int,
     placing: Placement,
     loads: tuple[Mapping[Resource, Load], Mapping[Resource, Load]],
-) -> list[tuple[Load, Load, tuple[Resource, ...]]]:
+) -> list[tuple[Load, Load, list[Resource]]]:
     """Return what resources carry of weights and of gradients, those that carry the same together."""
     terms, weights = stepper.terms(placing), loads[0]
     gradients = {
@@ -103,7 +101,7 @@ def _loads(
                 break
         else:
             found.append((*both[resource], [resource]))
-    return [(down, up, tuple(resources)) for down, up, resources in found]
+    return found
 
 
 def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:

@@ -15,7 +15,7 @@ from gputopo.planner.chooser import Basis, Chooser
 from gputopo.planner.request import Request, speed_classes
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, plain
+from gputopo.values.run.batches import AUTO, as_typed, plain
 from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
 
 # A doubling that brings less than half of what ideal GPUs would bring is better left to another job.
@@ -39,35 +39,33 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
         why = selection.missing or "no step is predicted for this job"
         reason = "the only one" if selection.size == 1 else f"all that can be used: {why}"
         return HowMany(num_gpus=selection.size, gain=gain, reason=reason)
-    counts = gains({size: _speed_of_size(selection, request, size) for size in doublings(selection.size)})
-    if len(counts) == 1:
-        return HowMany(num_gpus=1, gain=gain, reason="the only one", counts=counts)
+    counts = gains(
+        {size: _speed_of_size(selection, request.all_reduce, size) for size in doublings(selection.size)}
+    )
     chosen = enough(counts, gain)
     reasons = [reason_of(counts, chosen, gain)]
-    if not isinstance(request.batch_size, tuple):
-        batch = _pays_from(selection, request, gain)
+    if len(counts) > 1:
+        batch = _pays_from(selection, request.all_reduce, gain)
         pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
         if batch or chosen.num_gpus == 1:
             reasons.append(f"a second GPU pays {pays}")
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 
-def _speed_of_size(selection: Chooser, request: Request, size: int) -> float:
-    reduction = None if request.all_reduce is None else parse(request.all_reduce)
+def _speed_of_size(selection: Chooser, all_reduce: str | None, size: int) -> float:
+    reduction = None if all_reduce is None else parse(all_reduce)
     usable = size > 1 and reduction is not None and reduction.why_not("gpu", size) is None
-    name = request.all_reduce if usable else None
-    sized = msgspec.structs.replace(request, num_gpus=size, gain=None, all_reduce=name)
-    return Chooser(selection.machine, sized, selection.unavailable, selection.basis).speed_of_best()
+    sized = selection.asked(num_gpus=size, gain=None, all_reduce=all_reduce if usable else None)
+    return sized.speed_of_best()
 
 
-def _pays_from(selection: Chooser, request: Request, gain: float) -> int | None:
+def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int | None:
     """Return the smallest power of two that is a batch with which a second GPU brings `gain` of its worth."""
     for batch in (2**power for power in range(MAX_POWER)):
         speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
         basis = selection.basis._replace(batch=batch, speeds=speeds)
-        asked = msgspec.structs.replace(request, batch_size=batch)
-        other = Chooser(selection.machine, selection.request, selection.unavailable, basis)
-        one, two = (_speed_of_size(other, asked, size) for size in (1, 2))
+        other = selection.asked(basis, batch_size=batch)
+        one, two = (_speed_of_size(other, all_reduce, size) for size in (1, 2))
         if two / one - 1 >= gain:
             return int(batch)
     return None
@@ -78,7 +76,7 @@ def best_of_fewer(selection: Chooser) -> GpuCount | None:
     sizes = [size for size in doublings(selection.size) if size < selection.size]
     if not sizes or isinstance(selection.request.batch_size, tuple):
         return None
-    counts = gains({size: _speed_of_size(selection, selection.request, size) for size in sizes})
+    counts = gains({size: _speed_of_size(selection, selection.request.all_reduce, size) for size in sizes})
     return max(counts, key=lambda one: one.images_per_sec)
 
 
@@ -154,7 +152,7 @@ def unequal(selection: Chooser, gpus: Sequence[int]) -> Unequal | None:
     parts = groups({gpu: selection.basis.speeds[gpu].images_per_sec for gpu in gpus})
     if not parts:
         return None
-    equal, by_speed = (_asked_for(selection, batch) for batch in (selection.basis.batch, AUTO))
+    equal, by_speed = (selection.asked(batch_size=batch) for batch in (selection.basis.batch, AUTO))
     together, in_proportion = _group(equal, gpus), _group(by_speed, gpus)
     required = selection.required
     alone = [_group(equal, part) for part in parts if required is None or required in part]
@@ -180,29 +178,17 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(found, key=lambda part: (-len(part), part)))
 
 
-def _asked_for(selection: Chooser, batch: AskedBatch) -> Chooser:
-    request = msgspec.structs.replace(selection.request, batch_size=batch)
-    return Chooser(selection.machine, request, selection.unavailable, selection.basis)
-
-
 def _speed(group: GroupSpeed) -> float:
     return group.images_per_sec
 
 
 def _group(selection: Chooser, gpus: Sequence[int]) -> GroupSpeed:
+    sized = selection.asked(gpus=None, num_gpus=len(gpus))
     return GroupSpeed(
         gpus=tuple(gpus),
-        images_per_sec=round(_sized(selection, gpus).speed_of_best(gpus), 2),
+        images_per_sec=round(sized.speed_of_best(gpus), 2),
         batch_sizes=selection.batches(gpus),
     )
-
-
-def _sized(selection: Chooser, gpus: Sequence[int]) -> Chooser:
-    """Return the chooser for as many GPUs as these."""
-    if len(gpus) == selection.size:
-        return selection
-    request = msgspec.structs.replace(selection.request, gpus=None, num_gpus=len(gpus))
-    return Chooser(selection.machine, request, selection.unavailable, selection.basis)
 
 
 def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str:

@@ -7,22 +7,24 @@ network adds is the step with it, less the step with a network that takes no tim
 
 from collections.abc import Sequence
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple, cast
 
 import msgspec
 
-from gputopo.planner.candidates import margin_of
+from gputopo.planner.candidates import exposed_s, links_in_words, prediction_of, with_step
 from gputopo.planner.choose import basis_of
 from gputopo.planner.chooser import Basis
+from gputopo.planner.how_many import doublings
 from gputopo.planner.network import hosts_in_words, rates_in_words
-from gputopo.planner.reasons import in_words, ms
 from gputopo.planner.request import Request, batches
 from gputopo.prediction.links.flows import GB
 from gputopo.prediction.links.hosts import NetworkRate
 from gputopo.prediction.links.paths import Limit, paths_of
 from gputopo.prediction.one_gpu_speeds import why_unknown
-from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import Placement, StepPredictor, StepSeconds, limits
+from gputopo.prediction.ranges import range_of
+from gputopo.prediction.step import NCCL as NCCL_RINGS
+from gputopo.prediction.step import ON_CPU, Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NCCL
@@ -73,6 +75,7 @@ class Joint:
         self.nccl = nccl
         self._paths = [paths_of(part.machine) for part in parts]
         self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
+        self._speeds = [basis.speeds[gpu] for basis, gpu in self._own]
         each = zip(self._own, batch_sizes, strict=True)
         self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
 
@@ -89,34 +92,22 @@ class Joint:
         exchange, rates = self._exchange(candidate), self._rates_of(candidate)
         step = self._step(exchange, [rate.gb_per_s for rate in rates])
         alone = self._step(exchange, [inf] * len(rates))
-        speed, speeds = sum(self._batches) / step.step_s, [basis.speeds[gpu] for basis, gpu in self._own]
-        low, high = range_of(speeds, exchanges=True)
-        shown = is_number(low, high)
-        exposed = {
-            "weights": alone.weights_s,
-            "gradients": alone.gradients_s,
-            "variables": alone.variables_s,
-            "network": step.step_s - alone.step_s,
-        }
-        by = {"weights": alone.weights_by, "gradients": alone.gradients_by}
-        first = self._paths[0]
-        links = {part: in_words(one, exchange.placing, first) for part, one in by.items() if one is not None}
+        links = links_in_words(alone, exchange.placing, self._paths[0])
         if step.step_s > alone.step_s:
             sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
             links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
-        return msgspec.structs.replace(
-            candidate,
-            evidence="predicted",
-            images_per_sec=round(speed, 2),
-            images_per_sec_low=round(speed * low, 2) if shown else None,
-            images_per_sec_high=round(speed * high, 2) if shown else None,
-            speedup=round(speed / max(one.images_per_sec for one in speeds), 3),
-            step_ms=ms(step.step_s),
-            batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
-            compute_ms=ms(step.compute_s),
-            exposed_ms={part: ms(seconds) for part, seconds in exposed.items()},
-            links=links,
-            limited_by=_limited_by(step, exposed, links),
+        return with_step(
+            msgspec.structs.replace(
+                candidate,
+                evidence="predicted",
+                batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
+            ),
+            step,
+            sum(self._batches),
+            self._speeds,
+            range_of(self._speeds, exchanges=True),
+            {**exposed_s(alone), "network": step.step_s - alone.step_s},
+            links,
         )
 
     def images_per_sec(self, candidate: Candidate) -> float:
@@ -126,16 +117,7 @@ class Joint:
 
     def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
         """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
-        basis = self._bases[0]
-        return Prediction(
-            program=basis.program.name,
-            batch_size=basis.batch,
-            single_gpu_images_per_sec={
-                tower: round(own.speeds[gpu].images_per_sec, 2) for tower, (own, gpu) in enumerate(self._own)
-            },
-            single_gpu_source=" + ".join(dict.fromkeys(own.speeds[gpu].source for own, gpu in self._own)),
-            margin=margin_of(candidates),
-        )
+        return prediction_of(self._bases[0], dict(enumerate(self._speeds)), self._speeds, candidates)
 
     def of_first(self, hosts: int) -> "Joint":
         """Return the steps of the first of the hosts alone."""
@@ -174,19 +156,13 @@ class Joint:
             limits(paths, part.gpus, exchange.placing)
             for paths, part in zip(self._paths, self.parts, strict=True)
         ]
-        sent = [
-            max(share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
-            for shares in (exchange.weights, exchange.gradients)
-        ]
-        within = [max((one[part] for one in each), key=_seconds) for part in (0, 1)]
-        weights, gradients = (
-            (by, max(seconds, over)) for (by, seconds), over in zip(within, sent, strict=True)
-        )
+        slowest: list[Limit] = []
+        for part, shares in enumerate((exchange.weights, exchange.gradients)):
+            by, seconds = max((one[part] for one in each), key=itemgetter(1))
+            sent = (share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
+            slowest.append((by, max(seconds, *sent)))
+        weights, gradients = slowest
         return stepper.step(exchange.placing, self.compute_s, weights, gradients)
-
-
-def _seconds(limit: Limit) -> float:
-    return limit[1]
 
 
 def joint_of(
@@ -204,8 +180,8 @@ def joint_of(
         own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
         own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
         basis = basis_of(part.machine, own, (), None)
-        if not isinstance(basis, Basis):
-            return None if basis is None else f"{part.name}: {basis}"
+        if basis.missing is not None:
+            return f"{part.name}: {basis.missing}" if basis.missing else None
         unknown = (gpu for gpu in part.machine.gpus if gpu.index in {*part.gpus} - {*basis.speeds})
         if gpu := next(unknown, None):
             return f"{part.name}: {why_unknown(gpu)}"
@@ -230,38 +206,24 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
     By default every device has its own copy, and gradients are added within each host first: with a parameter
     server all weights of all devices would go over the network in every step, too.
     """
-    update, default = request.variable_update, "hierarchical" if most > 1 else "copy"
+    update, ps = request.variable_update, "cpu" if request.ps == "auto" else request.ps
+    reduction = request.all_reduce or ("hierarchical" if most > 1 else "copy")
     if update == "auto":
         update = "replicated" if request.ps == "auto" or request.all_reduce else "parameter_server"
-    first = _placed(
-        gpus,
+    first = Placement(
         cast(VariableUpdate, update),
-        "cpu" if update == "parameter_server" and request.ps == "auto" else request.ps,
-        request.all_reduce or default,
+        ps if update == "parameter_server" else None,
+        reduction if update == "replicated" else None,
+    )
+    others = (
+        NCCL_RINGS,
+        Placement("replicated", None, "copy"),
+        ON_CPU,
+        Placement("parameter_server", SPREAD),
     )
     asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
-    if asked:
-        return [first]
-    others = [_placed(gpus, "replicated", "", NCCL)]
-    others += [_placed(gpus, "replicated", "", "copy")] if default != "copy" else []
-    served = [_placed(gpus, "parameter_server", place, "") for place in ("cpu", SPREAD)]
-    return [first, *others, *served]
-
-
-def _placed(gpus: Sequence[int], update: VariableUpdate, ps: str, all_reduce: str) -> Candidate:
-    return Candidate(
-        gpus=tuple(gpus),
-        variable_update=update,
-        ps_device=ps if update == "parameter_server" else None,
-        all_reduce=all_reduce if update == "replicated" else None,
-    )
-
-
-def _limited_by(step: StepSeconds, exposed: dict[str, float], links: dict[str, str]) -> str:
-    if step.step_s - step.compute_s < SURE_MARGIN * step.step_s:
-        return "compute"
-    part = max(exposed, key=exposed.__getitem__)
-    return "cost of variables" if part == "variables" else links.get(part, part)
+    placings = dict.fromkeys((first, *(() if asked else others)))
+    return [Candidate(gpus=tuple(gpus), **placing._asdict()) for placing in placings]
 
 
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
@@ -290,8 +252,8 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
     """Return which number of hosts, 1, 2, 4, ... of the first ones, would be as fast; none where none is."""
     if (chosen.ps_device or "").startswith(HOST_PS):
         return []  # that host must take part
-    all_of_them, count = chosen.images_per_sec or 0.0, 1
-    while count < len(chosen.hosts):
+    all_of_them = chosen.images_per_sec or 0.0
+    for count in doublings(len(chosen.hosts))[:-1]:
         speed = alone.images_per_sec or 0.0 if count == 1 else steps.of_first(count).images_per_sec(chosen)
         if speed > (1 - SURE_MARGIN) * all_of_them:
             devices = sum(one.devices for one in chosen.hosts[:count])
@@ -301,7 +263,6 @@ def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
                 f"{names} alone would be {how}: {speed:.0f} instead of {all_of_them:.0f} "
                 f"images/sec (--num-gpus {devices})"
             ]
-        count *= 2
     return []
 
 

@@ -86,24 +86,26 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
     )
 
 
+_IN_WORDS = {
+    "up": "link of GPU {}, sending",
+    "down": "link of GPU {}, receiving",
+    "nvlink out": "NVLinks of GPU {}, sending",
+    "nvlink in": "NVLinks of GPU {}, receiving",
+    "nvlink": "NVLink {} to {}",
+    "pair": "path from GPU {} to {}",
+    "memory": "copies through host memory",
+    "host": "gradients added on the CPU",
+}
+_BY_HOST = {"up": "GPU {} to the host", "down": "the host to GPU {}"}
+
+
 def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
     """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
     kind, *ends = resource
-    by_host = placing.traffic == "host"
     if kind in ("uplink up", "uplink down"):
         return f"uplink of GPUs {index_ranges(paths.uplinks[int(ends[0])].gpus)}"
-    if kind in ("up", "nvlink out"):
-        name = "NVLinks" if kind == "nvlink out" else "link"
-        return f"GPU {ends[0]} to the host" if by_host else f"{name} of GPU {ends[0]}, sending"
-    if kind in ("down", "nvlink in"):
-        name = "NVLinks" if kind == "nvlink in" else "link"
-        return f"the host to GPU {ends[0]}" if by_host else f"{name} of GPU {ends[0]}, receiving"
-    if kind == "host":
-        return "gradients added on the CPU"
-    if kind == "memory":
-        return "copies through host memory"
-    names = {"nvlink": "NVLink", "pair": "path from GPU"}
-    return f"{names[str(kind)]} {ends[0]} to {ends[1]}"
+    words = _IN_WORDS | (_BY_HOST if placing.traffic == "host" else {})
+    return words[str(kind)].format(*ends)
 
 
 def avoided_reason(

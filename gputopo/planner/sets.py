@@ -4,8 +4,7 @@ GPUs that are alike can be exchanged: of the sets that differ only in them the o
 stands for all.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import combinations, islice
 from math import comb, prod
@@ -27,15 +26,22 @@ class SetQuestion(NamedTuple):
     """What sets are compared by: the fewest GPUs of `last`, then the slowest GPU, then the farthest pairs.
 
     `ranks`: of the speed of each GPU, the fastest 0; with `by_sum` all GPUs of a set count, not only the
-    slowest. `nearness`: sort key of a pair.
+    slowest. `nearness`: sort key of each pair, low index first.
     """
 
     size: int
-    nearness: Callable[[int, int], Any]
+    nearness: Mapping[tuple[int, int], Any]
     ranks: Mapping[int, int]
     by_sum: bool = False
     required: int | None = None  # a GPU that every set has
     last: Collection[int] = ()
+
+    def order(self, gpus: tuple[int, ...]) -> tuple[object, ...]:
+        """Return the sort key of a set, the best first. `gpus`: their indices rise."""
+        whole = sum if self.by_sum else max
+        pairs = sorted(map(self.nearness.__getitem__, combinations(gpus, 2)), reverse=True)
+        avoided = sum(gpu in self.last and gpu != self.required for gpu in gpus)
+        return avoided, whole([self.ranks[gpu] for gpu in gpus]), pairs, gpus
 
 
 def best_sets(question: SetQuestion, pool: Sequence[int], keep: int) -> list[GpuSet]:
@@ -43,56 +49,46 @@ def best_sets(question: SetQuestion, pool: Sequence[int], keep: int) -> list[Gpu
 
     The caller ensures `1 <= size <= len(pool)`. Raises NoPlanError if more than MAX_SETS sets differ.
     """
-    members = _kinds(question, sorted(pool))
-    sets = list(islice(_every(question, members), MAX_SETS + 1))
+    kinds = _kinds(question, sorted(pool))
+    sets = list(islice(_every(question, kinds), MAX_SETS + 1))
     if len(sets) > MAX_SETS:
         raise NoPlanError(
             f"more than {MAX_SETS} sets of {question.size} GPUs differ: too many to compare",
             "narrow the choice with --gpus or --exclude",
         )
-    keys = {pair: question.nearness(*pair) for pair in combinations(sorted(pool), 2)}
-    # Numbers in the order of the keys: they are faster to compare.
-    numbers = {key: number for number, key in enumerate(sorted({*keys.values()}, reverse=True))}
-    far = {pair: -numbers[key] for pair, key in keys.items()}
-    last = {*question.last} - {question.required}
-    whole = sum if question.by_sum else max
-
-    def order(gpus: tuple[int, ...]) -> tuple[object, ...]:
-        pairs = sorted([far[pair] for pair in combinations(gpus, 2)], reverse=True)
-        return len(last.intersection(gpus)), whole([question.ranks[gpu] for gpu in gpus]), pairs, gpus
-
-    best = nsmallest(keep, sets, key=order)
-    kind = {gpu: first for first, alike in members.items() for gpu in alike}
-
-    def count(gpus: tuple[int, ...]) -> int:
-        return prod(comb(len(members[one]), taken) for one, taken in Counter(map(kind.get, gpus)).items())
-
-    return [GpuSet(gpus, count(gpus)) for gpus in best]
+    return [
+        GpuSet(gpus, prod(comb(len(kind), len({*kind} & {*gpus})) for kind in kinds))
+        for gpus in nsmallest(keep, sets, key=question.order)
+    ]
 
 
-def _kinds(question: SetQuestion, pool: Sequence[int]) -> dict[int | None, list[int]]:
-    """Return the GPUs that are alike, by the lowest of them."""
-    members: dict[int | None, list[int]] = {}
+def _kinds(question: SetQuestion, pool: Sequence[int]) -> list[list[int]]:
+    """Return the GPUs that are alike together."""
+    kinds: list[list[int]] = []
     for gpu in pool:
-        first = next(
-            (one for one in members if one is not None and _are_alike(question, pool, one, gpu)), gpu
-        )
-        members.setdefault(first, []).append(gpu)
-    return members
+        for kind in kinds:
+            if _are_alike(question, pool, kind[0], gpu):
+                kind.append(gpu)
+                break
+        else:
+            kinds.append([gpu])
+    return kinds
 
 
 def _are_alike(question: SetQuestion, pool: Sequence[int], a: int, b: int) -> bool:
+    def key(gpu: int, other: int) -> Any:
+        return question.nearness[min(gpu, other), max(gpu, other)]
+
     return (
         question.required not in (a, b)
         and (a in question.last) == (b in question.last)
         and question.ranks[a] == question.ranks[b]
-        and all(question.nearness(a, gpu) == question.nearness(b, gpu) for gpu in pool if gpu not in (a, b))
+        and all(key(a, gpu) == key(b, gpu) for gpu in pool if gpu not in (a, b))
     )
 
 
-def _every(question: SetQuestion, members: Mapping[int | None, Sequence[int]]) -> Iterator[tuple[int, ...]]:
+def _every(question: SetQuestion, kinds: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
     """Iterate over the first of each sets that are alike."""
-    kinds = list(members.values())
     after = [sum(map(len, kinds[number + 1 :])) for number in range(len(kinds))]
 
     def extend(number: int, chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

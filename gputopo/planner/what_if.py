@@ -27,8 +27,7 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
     request = msgspec.structs.replace(request, by_measurements=False)
     machine = as_expected(machine)
     after = changed(machine, changes)
-    given = request.single_gpu_images_per_sec
-    if given and after.replaced:
+    if request.single_gpu_images_per_sec and after.replaced:
         named = set(request.gpus or (gpu.index for gpu in after.machine.gpus))
         if named - after.replaced:
             raise UsageError(
@@ -37,9 +36,8 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
             )
 
     def plans(request: Request) -> tuple[Plan, Plan]:
-        later = request
-        if after.replaced:
-            later = msgspec.structs.replace(request, single_gpu_images_per_sec=())
+        given = () if after.replaced else request.single_gpu_images_per_sec
+        later = msgspec.structs.replace(request, single_gpu_images_per_sec=given)
         return choose(machine, request), choose(after.machine, later)
 
     before, plan = plans(request)

@@ -48,18 +48,11 @@ def parts_of(reduction: Reduction, sizes: tuple[int, ...], towers: int, *, cuts:
     """
     if reduction.name == "copy":
         return spread_parts(sizes, towers, cuts=cuts)
-    if reduction.name == "psgpu":
-        owners = [
-            tuple(
-                (number * reduction.parts + part) % towers
-                for part in range(chunk_count(size, reduction.parts))
-            )
-            for number, size in enumerate(sizes)
-        ]
-        return _parts(sizes, owners)
-    if reduction.name == "pscpu":
-        return Parts(sum(chunk_count(size, reduction.parts) for size in sizes))
-    return Parts(len(sizes))
+    cut = [range(chunk_count(size, reduction.parts)) for size in sizes]
+    owners = [
+        [(number * reduction.parts + part) % towers for part in parts] for number, parts in enumerate(cut)
+    ]
+    return _parts(sizes, owners)
 
 
 @cache

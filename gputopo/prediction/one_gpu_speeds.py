@@ -8,6 +8,7 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -136,26 +137,24 @@ def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, f
 
     In fp32 of figures in fp32, if there are any; in 16 bits of all, since programs differ most there.
     """
-    by_network: dict[tuple[str, bool], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    return _factors(figures) | _factors(one for one in figures if one.precision == precision == "fp32")
+
+
+def _factors(figures: Iterable[Figure]) -> dict[str, float]:
+    by_network: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in figures:
         if (share := _over_roofline(one)) is not None:
-            for only_fp32 in (False, True) if one.precision == "fp32" else (False,):
-                by_network[one.model, only_fp32][one.gpu].append(share)
-    factors = {key: median(map(median, shares.values())) for key, shares in by_network.items()}
-    models = {model for model, _ in factors}
-    return {one: factors.get((one, precision == "fp32"), factors[one, False]) for one in models}
+            by_network[one.model][one.gpu].append(share)
+    return {model: median(map(median, shares.values())) for model, shares in by_network.items()}
 
 
 def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
     """Return the name under which a network was published, else its own: `keras:ResNet50` is resnet50."""
 
+    costs = attrgetter("multiply_accumulates", "feature_bytes", "parameters")
+
     def is_alike(name: str) -> bool:
-        other = require(name)
-        pairs = (
-            (workload.multiply_accumulates, other.multiply_accumulates),
-            (workload.feature_bytes, other.feature_bytes),
-            (workload.parameters, other.parameters),
-        )
+        pairs = zip(costs(workload), costs(require(name)), strict=True)
         return all(abs(a - b) <= SAME_NETWORK * b for a, b in pairs)
 
     names = dict.fromkeys(one.model for one in figures)
@@ -264,9 +263,8 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     if row is None:
         return None
-    if alone:
-        return scaled(row, job, alone, "history", f"measured here: runs on one {name}")
-    return scaled(row, job, same, "history", f"measured here: time marks of runs on several {name}")
+    what = "runs on one" if alone else "time marks of runs on several"
+    return scaled(row, job, alone or same, "history", f"measured here: {what} {name}")
 
 
 def _of_reference(gpu: Gpu, job: OneGpuJob) -> Speed | None:

@@ -50,6 +50,11 @@ class Placement(NamedTuple):
         return int(device.removeprefix("gpu:"))
 
     @property
+    def words(self) -> str:
+        """`parameter_server cpu`, `replicated nccl`."""
+        return " ".join(filter(None, self))
+
+    @property
     def traffic(self) -> Traffic | None:
         """Where weights and gradients flow; None: not predicted."""
         if self.variable_update == "independent":
@@ -101,6 +106,17 @@ class StepSeconds(NamedTuple):
         """The whole step."""
         return self.compute_s + self.weights_s + self.gradients_s + self.variables_s
 
+    def lasting(self, step_s: float) -> "StepSeconds":
+        """Return the step if it lasts so long: what it takes beyond its compute grows in proportion."""
+        compute_s, exposed_s = min(self.compute_s, step_s), self.step_s - self.compute_s
+        share = (step_s - compute_s) / exposed_s if exposed_s else 0.0
+        return self._replace(
+            compute_s=compute_s,
+            weights_s=share * self.weights_s,
+            gradients_s=share * self.gradients_s,
+            variables_s=share * self.variables_s,
+        )
+
 
 def model_of(workload: Workload) -> ModelCosts:
     """Return what the prediction needs of a workload."""
@@ -148,11 +164,6 @@ class StepPredictor:
         self._sockets = sockets
         self._of_host = towers if of_host is None else of_host
 
-    @property
-    def host_add(self) -> float:
-        """Seconds a byte in which the cores add the gradients of all towers."""
-        return self.towers / (self.program.host_add_gb_per_s * self._sockets * GB)
-
     def predict(
         self, placing: Placement, compute_s: float, weights: float, gradients: float
     ) -> tuple[float, float, float]:
@@ -173,7 +184,8 @@ class StepPredictor:
         if self.towers == 1 or placing.traffic == "none":
             return StepSeconds(compute_s)
         parts = self.predict(placing, compute_s, weights[1], gradients[1])
-        by_host = placing.traffic == "host" and self.host_add > gradients[1] / self.program.link_share
+        terms = self.terms(placing)
+        by_host = terms.least > gradients[1] * terms.gradients
         return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
 
     def terms(self, placing: Placement) -> Terms:
@@ -196,7 +208,8 @@ class StepPredictor:
         else:
             parts = parts_of(placing.reduction, self._numbers, towers, cuts=cuts)
         if traffic == "host":
-            each, least = program.us_cpu / self._sockets, self.host_add
+            each = program.us_cpu / self._sockets
+            least = towers / (program.host_add_gb_per_s * self._sockets * GB)
         else:
             each = program.us_device if by_ps else program.us_add
             if traffic == "spread":
@@ -218,16 +231,14 @@ def loads_of(
     if traffic == "ring":
         return {}, ring_loads(paths, gpus)
     weights, gradients = Flows(paths), Flows(paths)
-    if traffic == "host":
+    owners: Sequence[int | None] = gpus  # None: the host
+    if traffic != "spread":
+        home = gpus[0] if placing.owner is None else placing.owner
+        owners = (None if traffic == "host" else home,)
+    for owner in owners:
         for gpu in gpus:
-            weights.from_host(gpu)
-            gradients.to_host(gpu)
-    else:
-        owners = gpus if traffic == "spread" else (gpus[0] if placing.owner is None else placing.owner,)
-        for owner in owners:
-            for gpu in gpus:
-                weights.between(owner, gpu, 1 / len(owners))
-                gradients.between(gpu, owner, 1 / len(owners))
+            weights.between(owner, gpu, 1 / len(owners))
+            gradients.between(gpu, owner, 1 / len(owners))
     return weights.loads, gradients.loads
 
 

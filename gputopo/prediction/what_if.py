@@ -4,15 +4,14 @@ Copies that were measured are left out before and after: links count as their cl
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
 import msgspec
 
 from gputopo.copies.expected import links_for
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.links.shared_links import ASSUMED_GENERATION, ASSUMED_WIDTH
+from gputopo.prediction.links.paths import paths_of, pcie_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
@@ -20,7 +19,6 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_of,
     known_gpus,
-    observed_link,
 )
 from gputopo.topology.peer_access import redirected_pairs, why_off
 from gputopo.values.errors import UsageError
@@ -58,7 +56,7 @@ def changed(machine: Machine, changes: Sequence[str]) -> ChangedMachine:
     """Return a machine `as_expected` after changes, in their order. Raises UsageError."""
     found = ChangedMachine(machine)
     for text in changes:
-        after = _change_of(text, found.machine)(found.machine)
+        after = _change(text, found.machine)
         found = ChangedMachine(after.machine, found.replaced | after.replaced, (*found.notes, *after.notes))
     return found
 
@@ -85,15 +83,11 @@ def full_links(machine: Machine) -> tuple[str, ...]:
 
 def _link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
     """Return the PCIe link of a GPU: as reported, else as its copies fit, else of its model or assumed."""
-    row, (seen, _) = expected_of(gpu), observed_link(gpu, None, machine) or (None, "")
+    link, basis = pcie_link(gpu, machine)
     host = paths_of(machine).hosts[gpu.index]
-    if seen is None and host.basis == "measured":
-        seen = next(iter(links_for(min(host.up, host.down), gpu)), None)
-    if seen is None and row is not None:
-        seen = expected_link(row.pcie_generation, row.pcie_width_seen or row.pcie_width)
-    seen = seen or expected_link(ASSUMED_GENERATION, ASSUMED_WIDTH)
-    assert seen is not None
-    return seen
+    if basis == "link" or host.basis != "measured":
+        return link
+    return next(iter(links_for(min(host.up, host.down), gpu)), link)
 
 
 def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:
@@ -114,24 +108,23 @@ def _narrow(machine: Machine) -> dict[int, int]:
     return found
 
 
-def _change_of(text: str, machine: Machine) -> Callable[[Machine], ChangedMachine]:
-    """Return the function that a change names. Raises UsageError for words that it does not know."""
+def _change(text: str, machine: Machine) -> ChangedMachine:
+    """Return a machine after one change. Raises UsageError for words that are not known."""
     if re.fullmatch(r"acs\s*[:=]?\s*off", text, re.IGNORECASE):
-        return _without_acs
+        return _without_acs(machine)
     if re.fullmatch(r"p2p\s*[:=]?\s*on", text, re.IGNORECASE):
-        return _with_p2p
+        return _with_p2p(machine)
     if pair := re.fullmatch(r"nvlink\s*:?\s*([0-9]+)\s*-\s*([0-9]+)", text, re.IGNORECASE):
         a, b = (_gpus(text, word, machine)[0] for word in pair.groups())
-        return lambda before: _with_nvlink(before, a, b)
+        return _with_nvlink(machine, a, b)
     named = re.fullmatch(r"(?:gpus?\s*([0-9][0-9, -]*)|all)\s*:\s*(.+)", text, re.IGNORECASE)
     if named is None:
         raise UsageError(f"--what-if does not know {text!r}", f"such as {EXAMPLES}")
     gpus, words = _gpus(text, named[1], machine), named[2].strip()
     if link := _LINK.fullmatch(words):
         generation, width = (None if word is None else int(word) for word in link.groups())
-        return lambda before: _with_links(before, gpus, generation, width)
-    row = _model(words)
-    return lambda before: _replaced(before, gpus, row)
+        return _with_links(machine, gpus, generation, width)
+    return _replaced(machine, gpus, _model(words))
 
 
 def _gpus(text: str, named: str | None, machine: Machine) -> list[Gpu]:

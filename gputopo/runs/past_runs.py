@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.calibration import MeasuredStep, step_factor
+from gputopo.prediction.calibration import step_factor
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, limits, model_of
+from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
 from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
 from gputopo.topology.hops import Groups
@@ -77,7 +77,7 @@ def learned(
     return Learned(
         runs=sum(len(jobs[job]) for job in steps),
         jobs=len(steps),
-        step_factor=step_factor(program, list(steps.values())),
+        step_factor=step_factor(list(steps.values())),
         speeds=tuple(_measured_speed(job, runs) for job, runs in jobs.items()),
     )
 
@@ -179,9 +179,9 @@ def _runs(
     jobs: Mapping[PlacedJob, Sequence[PastRun]],
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
-) -> dict[PlacedJob, MeasuredStep]:
-    """Return the jobs that can be predicted, up to MAX_JOBS, each as one run."""
-    found: dict[PlacedJob, MeasuredStep] = {}
+) -> dict[PlacedJob, float]:
+    """Return the jobs that can be predicted, up to MAX_JOBS, and measured over predicted seconds of each."""
+    found: dict[PlacedJob, float] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
         if workload is None or job.placing.traffic is None or not set(job.gpus) <= paths.hosts.keys():
@@ -189,18 +189,9 @@ def _runs(
         compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
         if compute_s is None:
             continue
-        model = model_of(workload)
-        (_, weights), (_, gradients) = limits(paths, job.gpus, job.placing)
-        found[job] = MeasuredStep(
-            model,
-            len(job.gpus),
-            paths.cpus,
-            compute_s,
-            job.placing,
-            weights,
-            gradients,
-            median(run.step_s for run in runs),
-        )
+        stepper = StepPredictor(model_of(workload), program, len(job.gpus), paths.cpus)
+        step = predict(stepper, paths, job.gpus, compute_s, job.placing)
+        found[job] = median(run.step_s for run in runs) / step.step_s
         if len(found) == MAX_JOBS:
             break
     return found

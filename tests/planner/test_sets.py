@@ -14,7 +14,7 @@ from gputopo.values.errors import NoPlanError
 def order(question: SetQuestion, gpus: Sequence[int]) -> tuple[object, ...]:
     """Return what sets are compared by, as written down in `SetQuestion`."""
     ranks = [question.ranks[gpu] for gpu in gpus]
-    pairs = sorted((question.nearness(*pair) for pair in combinations(gpus, 2)), reverse=True)
+    pairs = sorted((question.nearness[pair] for pair in combinations(gpus, 2)), reverse=True)
     avoided = sum(gpu in question.last and gpu != question.required for gpu in gpus)
     return avoided, sum(ranks) if question.by_sum else max(ranks), pairs, gpus
 
@@ -27,7 +27,7 @@ def questions(draw: st.DrawFn) -> tuple[SetQuestion, list[int]]:
     return (
         SetQuestion(
             size=draw(st.integers(1, len(pool))),
-            nearness=lambda a, b: near[min(a, b), max(a, b)],
+            nearness=near,
             ranks={gpu: draw(st.integers(0, 1)) for gpu in pool},
             by_sum=draw(st.booleans()),
             required=draw(st.sampled_from([None, *pool])),
@@ -60,9 +60,9 @@ def test_the_best_set_is_that_of_all_sets_and_alike_ones_are_counted(
 
 def test_more_sets_than_can_be_compared_are_refused_and_alike_ones_are_not() -> None:
     pool = range(32)
-    differ = SetQuestion(16, lambda a, b: a * b, dict.fromkeys(pool, 0))
+    differ = SetQuestion(16, {(a, b): a * b for a, b in combinations(pool, 2)}, dict.fromkeys(pool, 0))
     with pytest.raises(NoPlanError, match=f"more than {MAX_SETS} sets of 16 GPUs differ") as refused:
         best_sets(differ, pool, 1)
     assert "--gpus or --exclude" in str(refused.value.hint)
-    alike = SetQuestion(16, lambda a, b: 0, dict.fromkeys(pool, 0))
+    alike = SetQuestion(16, dict.fromkeys(combinations(pool, 2), 0), dict.fromkeys(pool, 0))
     assert best_sets(alike, pool, 1)[0].gpus == tuple(range(16))

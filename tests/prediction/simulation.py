@@ -37,10 +37,7 @@ def flows_of(
     for gpu in gpus:
         for owner in owners:
             flows = Flows(paths)
-            if owner is None:
-                flows.to_host(gpu)
-            else:
-                flows.between(gpu, owner)
+            flows.between(gpu, owner)
             if flows.seconds:
                 links = {link: seconds / GB for link, seconds in flows.seconds.items()}
                 found.append(Flow(links, ready, [block.bytes / len(owners) for block in reversed(blocks)]))

@@ -49,13 +49,11 @@ def _differences(
     """Return by how much the simulation ends later, by block, over the step; backward takes a second."""
     gpus = sorted(paths.hosts)
     flows = Flows(paths)
-    owners = gpus if placing.owner is None else [placing.owner]
+    spread = gpus if placing.owner is None else [placing.owner]
+    owners = [None] if placing.traffic == "host" else spread
     for gpu in gpus:
-        if placing.traffic == "host":
-            flows.to_host(gpu)
-        else:
-            for owner in owners:
-                flows.between(gpu, owner, 1 / len(owners))
+        for owner in owners:
+            flows.between(gpu, owner, 1 / len(owners))
     # Bytes are scaled so that the slowest link is about as busy as the GPUs.
     slowest = max(flows.seconds.values()) / GB
     factor = scale / (slowest * sum(block.bytes for block in model.blocks))

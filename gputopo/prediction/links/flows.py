@@ -6,8 +6,8 @@ A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from t
 host memory that staged copies go through; ("host",), the cores that add gradients.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.paths import Cost, Paths, Resource
@@ -49,42 +49,43 @@ def reverse(resource: Resource) -> Resource:
     return (_REVERSE[str(kind)], *ends) if kind in _REVERSE else (kind, *ends[::-1])
 
 
-def host_costs(paths: Paths, gpu: int, way: Literal["up", "down"]) -> Iterator[Cost]:
-    """Iterate over what a copy from a GPU to its host (up), or from it (down), uses."""
-    yield (way, gpu), getattr(paths.hosts[gpu], way)
-    for number, uplink in enumerate(paths.uplinks):
-        if gpu in uplink.gpus:
-            yield (f"uplink {way}", number), uplink.gb_per_s
+Place = int | None
+"""A GPU; None: the host."""
 
 
-def pair_costs(paths: Paths, a: int, b: int) -> Sequence[Cost]:
-    """Return what a copy from one GPU to another uses; found once."""
-    found = paths.copies.get((a, b))
-    if found is None:
-        found = paths.copies[a, b] = tuple(_between(paths, a, b))
-    return found
+def copy_costs(paths: Paths, source: Place, destination: Place) -> Sequence[Cost]:
+    """Return what a copy between two GPUs, or a GPU and its host, uses; found once."""
+    key = source, destination
+    if key not in paths.copies:
+        paths.copies[key] = tuple(_costs(paths, source, destination))
+    return paths.copies[key]
 
 
-def _between(paths: Paths, a: int, b: int) -> Iterator[Cost]:
-    path = paths.pair(a, b)
-    if path.kind == "nvlink":
-        if a in paths.ports and b in paths.ports:
-            yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s)
-            yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s)
-        yield ("nvlink", a, b), path.gb_per_s
-        return
-    start, end = paths.hosts[a], paths.hosts[b]
-    # Below a switch a direct copy may be faster than one to the host.
-    yield ("up", a), max(start.up, path.gb_per_s)
-    yield ("down", b), max(end.down, path.gb_per_s)
-    yield ("pair", a, b), path.gb_per_s
-    if path.kind == "staged":
-        yield ("memory",), HOST_MEMORY_GB_PER_S
+def _costs(paths: Paths, a: Place, b: Place) -> Iterator[Cost]:
+    through_host, least, shared = True, 0.0, list[Cost]()
+    if a is not None and b is not None:
+        path = paths.pair(a, b)
+        if path.kind == "nvlink":
+            if a in paths.ports and b in paths.ports:
+                yield ("nvlink out", a), max(paths.ports[a], path.gb_per_s)
+                yield ("nvlink in", b), max(paths.ports[b], path.gb_per_s)
+            yield ("nvlink", a, b), path.gb_per_s
+            return
+        through_host = path.through_host
+        least = path.gb_per_s  # below a switch a direct copy may be faster than one to the host
+        shared = [(("pair", a, b), path.gb_per_s)]
+        if path.kind == "staged":
+            shared.append((("memory",), HOST_MEMORY_GB_PER_S))
+    if a is not None:
+        yield ("up", a), max(paths.hosts[a].up, least)
+    if b is not None:
+        yield ("down", b), max(paths.hosts[b].down, least)
+    yield from shared
     for number, uplink in enumerate(paths.uplinks):
         leaves, enters = a in uplink.gpus, b in uplink.gpus
-        if leaves and (not enters or path.through_host):
+        if leaves and (not enters or through_host):
             yield ("uplink up", number), uplink.gb_per_s
-        if enters and (not leaves or path.through_host):
+        if enters and (not leaves or through_host):
             yield ("uplink down", number), uplink.gb_per_s
 
 
@@ -108,18 +109,13 @@ class Flows:
         self.seconds: dict[Resource, float] = {}
         self.shares: dict[Resource, float] = {}  # of the model's bytes
 
-    def to_host(self, gpu: int) -> None:
-        """Send the model's bytes from a GPU to the host."""
-        self._add(host_costs(self._paths, gpu, "up"), 1.0)
-
-    def from_host(self, gpu: int) -> None:
-        """Send the model's bytes from the host to a GPU."""
-        self._add(host_costs(self._paths, gpu, "down"), 1.0)
-
-    def between(self, a: int, b: int, share: float = 1.0) -> None:
-        """Send `share` of the model's bytes from one GPU to another."""
-        if a != b:
-            self._add(pair_costs(self._paths, a, b), share)
+    def between(self, source: Place, destination: Place, share: float = 1.0) -> None:
+        """Send `share` of the model's bytes from one place to another."""
+        if source == destination:
+            return
+        for resource, gb_per_s in copy_costs(self._paths, source, destination):
+            self.seconds[resource] = self.seconds.get(resource, 0.0) + share / gb_per_s
+            self.shares[resource] = self.shares.get(resource, 0.0) + share
 
     @property
     def loads(self) -> dict[Resource, Load]:
@@ -145,8 +141,3 @@ class Flows:
             return NVLINK_BOTH_SHARE
         is_staged = kind == "pair" and self._paths.pair(*map(int, ends)).kind == "staged"
         return STAGED_BOTH_SHARE if is_staged else BIDIRECTIONAL_SHARE
-
-    def _add(self, costs: Iterable[Cost], share: float) -> None:
-        for resource, gb_per_s in costs:
-            self.seconds[resource] = self.seconds.get(resource, 0.0) + share / gb_per_s
-            self.shares[resource] = self.shares.get(resource, 0.0) + share

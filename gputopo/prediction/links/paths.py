@@ -16,6 +16,7 @@ from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,
     Uplink,
+    pcie_generation,
     uplinks,
 )
 from gputopo.reference.expectations import (
@@ -103,8 +104,8 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
     cpus: int = 1  # CPU sockets, whose cores add gradients
 
     @cached_property
-    def copies(self) -> dict[Pair, Sequence[Cost]]:
-        """What copies from one GPU to another use, as far as it was asked for."""
+    def copies(self) -> dict[tuple[int | None, int | None], Sequence[Cost]]:
+        """What copies between two GPUs, or a GPU and the host (None), use, as far as it was asked for."""
         return {}
 
     @cached_property
@@ -169,23 +170,24 @@ def _host_link(gpu: Gpu, machine: Machine) -> HostLink:
     model = expected_of(gpu)
     if model is not None and model.c2c_gb_per_s:
         return HostLink(C2C_SHARE * model.c2c_gb_per_s, C2C_SHARE * model.c2c_gb_per_s, "model")
+    row, basis = pcie_link(gpu, machine)
+    return HostLink(row.copy_to_host_gb_per_s, row.copy_to_device_gb_per_s, basis)
+
+
+def pcie_link(gpu: Gpu, machine: Machine) -> tuple[LinkExpectation, Basis]:
+    """Return the PCIe link of a GPU, and from what: as reported, else as its model has it, else assumed."""
     if seen := observed_link(gpu, None, machine):
-        return _of_row(seen[0], "link")
-    generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device or (model.pcie_generation if model else None)
-    width = gpu.pcie.width_now or gpu.pcie.width_max
+        return seen[0], "link"
+    model = expected_of(gpu)
+    generation, width = pcie_generation(gpu), gpu.pcie.width_now or gpu.pcie.width_max
     if width is None and model is not None:
         width = model.pcie_width_seen or model.pcie_width
-    row = expected_link(generation, width)
-    if row is not None:
-        return _of_row(row, "model")
-    assumed = expected_link(generation or ASSUMED_GENERATION, width or ASSUMED_WIDTH)
-    assumed = assumed or expected_link(ASSUMED_GENERATION, ASSUMED_WIDTH)
-    assert assumed is not None
-    return _of_row(assumed, "assumed")
-
-
-def _of_row(row: LinkExpectation, basis: Basis) -> HostLink:
-    return HostLink(row.copy_to_host_gb_per_s, row.copy_to_device_gb_per_s, basis)
+    if row := expected_link(generation, width):
+        return row, "model"
+    row = expected_link(generation or ASSUMED_GENERATION, width or ASSUMED_WIDTH)
+    row = row or expected_link(ASSUMED_GENERATION, ASSUMED_WIDTH)
+    assert row is not None
+    return row, "assumed"
 
 
 class _Pairs:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gputopo.reference.expectations import expected_link, expected_of, generation_of
 from gputopo.topology.hops import bridges_above, joined_by_hops
-from gputopo.values.machine import Hop, Link, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 # A card of an unknown model in an unknown slot: what most of the machines in published tables had.
 ASSUMED_GENERATION, ASSUMED_WIDTH = 3, 16
@@ -68,15 +68,13 @@ def _of_hops(
 
 
 def _sixteen_lanes(machine: Machine, group: Gpus) -> float:
-    generations = [
-        gpu.pcie.gen_max
-        or gpu.pcie.gen_max_device
-        or (row.pcie_generation if row else None)
-        or ASSUMED_GENERATION
-        for gpu in machine.gpus
-        if gpu.index in group
-        for row in (expected_of(gpu),)
-    ]
-    row = expected_link(max(generations), ASSUMED_WIDTH)
+    members = (gpu for gpu in machine.gpus if gpu.index in group)
+    row = expected_link(max(pcie_generation(gpu) or ASSUMED_GENERATION for gpu in members), ASSUMED_WIDTH)
     assert row is not None
     return row.copy_to_device_gb_per_s
+
+
+def pcie_generation(gpu: Gpu) -> int | None:
+    """Return the highest PCIe generation of a GPU in its slot, else by itself, else of its model."""
+    row = expected_of(gpu)
+    return gpu.pcie.gen_max or gpu.pcie.gen_max_device or (row.pcie_generation if row else None)

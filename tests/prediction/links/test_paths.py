@@ -166,8 +166,8 @@ def test_a_direct_copy_below_a_switch_may_be_faster_than_one_to_the_host() -> No
 
 def test_both_directions_slow_one_another_down_as_long_as_both_have_bytes() -> None:
     flows = Flows(found := paths_of(machine("Tesla V100-PCIE-16GB")))
-    for copy in (flows.to_host, flows.to_host, flows.to_host, flows.from_host):
-        copy(0)
+    for source, destination in ((0, None), (0, None), (0, None), (None, 0)):
+        flows.between(source, destination)
     host = found.hosts[0]
     alone = {("up", 0): 3 / host.up, ("down", 0): 1 / host.down}
     more = (1 / BIDIRECTIONAL_SHARE - 1) / host.down
