@@ -73,7 +73,7 @@ def plan_document(plan: Plan) -> Document:
 
 
 def answer(plan: Plan) -> str:
-    """Return what to take and how fast it is; first of all that fewer GPUs would be faster."""
+    """Return what to take and how fast it is; first of all that fewer GPUs would be clearly faster."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
     words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
@@ -84,9 +84,7 @@ def answer(plan: Plan) -> str:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
     words += f": {_speed(choice, plan.model)}."
     fewer = plan.prediction.fewer if plan.prediction is not None else None
-    # A prediction beside a measured speed.
-    least = CLEARLY_FASTER if choice.evidence == "measured" else 1.0
-    if fewer is None or fewer.images_per_sec <= least * choice.images_per_sec:
+    if fewer is None or fewer.images_per_sec <= CLEARLY_FASTER * choice.images_per_sec:
         return words
     count = fewer.num_gpus
     faster = whole(fewer.images_per_sec)

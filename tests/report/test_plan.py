@@ -178,9 +178,9 @@ def test_a_bar_has_a_colour_for_each_part() -> None:
 
 
 def test_a_plan_that_is_slower_than_fewer_gpus_begins_with_that() -> None:
-    fewer = GpuCount(num_gpus=1, images_per_sec=1300.0, speedup=1.0)
+    fewer = GpuCount(num_gpus=1, images_per_sec=1600.0, speedup=1.0)
     slow = msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=fewer))
-    assert answer(slow).startswith("Slower than 1 GPU (1,300): --num-gpus 1. GPUs 0,1, ")
+    assert answer(slow).startswith("Slower than 1 GPU (1,600): --num-gpus 1. GPUs 0,1, ")
     more = msgspec.structs.replace(fewer, num_gpus=2, images_per_sec=1000.0)
     text = shown(msgspec.structs.replace(PREDICTED, prediction=prediction(fewer=more)))
     assert text.startswith("GPUs 0,1")
