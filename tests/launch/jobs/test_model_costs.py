@@ -16,6 +16,12 @@ from gputopo.workload import workloads
 ALEXNET = workloads.require("alexnet")
 
 
+@pytest.fixture(autouse=True)
+def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow has not started here, whatever tests before these have loaded."""
+    monkeypatch.setattr(model_costs, "of_tensorflow", lambda fact: False)
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the models that are built, each as alexnet, in place of a child that loads Keras."""
