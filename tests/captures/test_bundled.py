@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import recording
+from gputopo.captures import intake, recording
 from gputopo.captures.smi import topo_matrix
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
@@ -61,7 +61,8 @@ def test_a_bundled_machine_has_the_matrix_of_its_capture(name: str, start: str) 
     if not CAPTURES.is_dir():
         pytest.skip("the folder of public captures is not beside this checkout")
     (path,) = CAPTURES.glob(f"{start}*.txt")
-    capture = topo_matrix.parse(path.read_text(encoding="utf-8"), origin=path.name)
+    text = intake.clean(path.read_text(encoding="utf-8"), origin=path.name)
+    capture = topo_matrix.parse(text, origin=path.name)
     machine = recording.read_bundled(name)
     assert [(k.a, k.b, k.hop) for k in machine.links] == [(k.a, k.b, k.hop) for k in capture.links]
     # The text of one, whose cards have none, does not show whether NVLinks would be shown.
