@@ -59,6 +59,10 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
         return f"<p>{html.escape(repr(self))}</p>{rows}"
 
 
+class _ThisMachine(Inspection, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
+    """An inspection of this machine, which `plan` plans for with its claims and earlier runs."""
+
+
 def inspect(*sources: str | Path, identities: bool = False) -> Inspection:
     """Read this machine and check it, or the machine of captures, as `gputopo inspect` does.
 
@@ -66,7 +70,7 @@ def inspect(*sources: str | Path, identities: bool = False) -> Inspection:
     are in the result. Raises GputopoError.
     """
     words = [*_from(sources), *_words("inspect", {"identities": identities}), "--json"]
-    return _document("inspect", words, Inspection)
+    return _document("inspect", words, Inspection if sources else _ThisMachine)
 
 
 def load(*sources: str | Path) -> Inspection:
@@ -89,8 +93,8 @@ def plan(
 ) -> Plan:
     """Choose the GPUs of a job and the place of its variables, as `gputopo plan` does.
 
-    `machine`: None, or an inspection of this machine, plans for this machine; a capture, a recording or
-    another `Machine` plans for that one. `options`: any other option of `gputopo plan`. Raises GputopoError.
+    `machine`: None, or what `inspect()` returned, plans for this machine; a capture, its inspection or a
+    `Machine` plans for that one. `options`: any other option of `gputopo plan`. Raises GputopoError.
     """
     named = {"num_gpus": num_gpus, "gpus": gpus, "prefer_pix": prefer_pix}
     named |= {"batch_size": batch_size, "precision": precision}
@@ -115,9 +119,15 @@ def run(
     """Train on the planned GPUs, or on CPU devices if there are none, as `gputopo run` does.
 
     Progress goes to stderr. A training that fails returns its result: see `status` and `failure`.
-    `options`: any other option of `gputopo run`. Raises GputopoError for what cannot start; UsageError in a
-    thread other than the main one, which alone can handle signals.
+    `options`: any other option of `gputopo run`, but none that prints another document. Raises GputopoError
+    for what cannot start; UsageError in a thread other than the main one, which alone can handle signals.
     """
+    if other := next((name for name in ("repeats", "dry_run", "format") if options.get(name)), None):
+        flag = f"--{other.replace('_', '-')}"
+        error = UsageError(
+            f"gputopo.run returns one result, without {flag}", f"use gputopo run {flag} instead"
+        )
+        raise _with_both_lines(error)
     if threading.current_thread() is not threading.main_thread():
         error = UsageError("gputopo.run is called in a thread", "call it in the main thread")
         raise _with_both_lines(error)
@@ -156,10 +166,10 @@ def _captured(machine: Inspection | Machine | str | Path | None) -> Iterator[Seq
     if isinstance(machine, str | Path):
         yield [machine]
         return
-    known = machine.machine if isinstance(machine, InspectionDocument) else machine
-    if known is None or known.source == "live":
+    if machine is None or isinstance(machine, _ThisMachine):
         yield []
         return
+    known = machine.machine if isinstance(machine, InspectionDocument) else machine
     with tempfile.TemporaryDirectory(prefix="gputopo-") as folder:
         file = Path(folder) / "machine.json"
         schema.write(file, known)

@@ -16,6 +16,8 @@ def explain(topic: tuple[str, ...] = (), *, search: str | None = None) -> None:
 
     Exit codes: 0 fine; 2 unknown topic.
     """
+    if search is not None and topic:
+        raise UsageError("--search looks in all pages, not in one", "leave the topic or --search out")
     if search is not None:
         _search(search)
     elif not topic:
@@ -38,11 +40,11 @@ def _topic(topic: str) -> None:
 
 
 def _search(word: str) -> None:
-    """Print the lines of all pages that contain a word, under the pages' names."""
+    """Print the lines of all pages that contain a word, each after the name of its page, as grep does."""
     found = pages.search(word)
     if not found:
         raise UsageError(f"no page contains {shown(word)}", "gputopo explain lists the pages")
-    _show("\n".join(f"## {page}\n\n" + "\n".join(lines) + "\n" for page, lines in found.items()))
+    emit("".join(f"{page}: {line}\n" for page, lines in found.items() for line in lines))
 
 
 def _schema(name: str) -> None:

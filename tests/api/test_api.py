@@ -96,3 +96,28 @@ def test_the_notebook_shows_a_machine_a_plan_a_run_and_a_strategy(tmp_path: Path
     assert any(line.startswith("('complete', ") for line in shown)
     assert any(line.startswith("[('lenet', ") for line in shown)
     assert shown[-2] == "there is no option '--nmu-gpus'"
+
+
+def test_a_recording_of_another_machine_is_planned_for_and_not_this_one(tmp_path: Path) -> None:
+    box = gputopo.load("7gforce").machine
+    recording = tmp_path / "other.json"
+    schema.write(recording, msgspec.structs.replace(box, source="live"))
+    loaded = gputopo.load(recording)
+    assert loaded.machine.source == "live"
+    for other in (loaded, loaded.machine):
+        assert gputopo.plan(other, "alexnet", num_gpus=2).gpus == (0, 1)
+
+
+def test_what_inspect_returned_is_planned_for_as_this_machine() -> None:
+    here = gputopo.inspect()
+    if here.gpus:
+        pytest.skip("this machine has GPUs")
+    with pytest.raises(gputopo.GputopoError, match="no GPU"):
+        gputopo.plan(here, "alexnet", num_gpus=2)
+
+
+def test_a_run_that_would_return_no_result_is_refused_before_it_trains() -> None:
+    with pytest.raises(gputopo.GputopoError, match="returns one result, without --repeats"):
+        gputopo.run("trivial", cpu=True, repeats=2)
+    with pytest.raises(gputopo.GputopoError, match="returns one result, without --dry-run"):
+        gputopo.run("trivial", cpu=True, dry_run=True)

@@ -100,3 +100,20 @@ def test_a_densenet_says_that_it_is_smaller_than_the_papers(capsys: pytest.Captu
         assert f"a third of the paper's {parameters / 1e6} M" in note
         assert note in shown(capsys, name)
         assert workloads.require(name).parameters == pytest.approx(parameters / 3, rel=0.1)
+
+
+def test_a_search_prints_the_lines_of_all_pages_with_the_name_of_the_page(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = shown(capsys, "--search", "Prefer-PIX").splitlines()
+    assert {line.partition(": ")[0] for line in lines} >= {"options", "plan"}
+    assert all("prefer-pix" in line.casefold() for line in lines)
+    assert run_command(["explain", "--search", "no such word"]) == 2
+    assert run_command(["explain", "plan", "--search", "pix"]) == 2
+
+
+@pytest.mark.parametrize("topic", ["Prefer-Pix", "prefer_pix", "PCIE.slot-narrow", "XID 79", "Xid79"])
+def test_case_dashes_and_underscores_of_a_topic_do_not_matter(
+    topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(capsys, *topic.split())
