@@ -9,6 +9,7 @@ from gputopo.report.plan_parts import (
     autotune_blocks,
     how_many_blocks,
     how_many_words,
+    limit_words,
     measured_speed,
     step_line_blocks,
     unequal_blocks,
@@ -94,9 +95,8 @@ def answer(plan: Plan) -> str:
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
     """Return the reasons that count most, those about GPUs in use or in error first, each once."""
     choice = plan.choice
-    limit = [] if choice.limited_by is None else [f"limited by: {choice.limited_by}"]
-    reasons = [one for one in (*plan.warnings, *limit, *choice.reasons) if one not in refused]
-    reasons = list(dict.fromkeys(reasons))
+    reasons = [one for one in (*plan.warnings, limit_words(choice), *choice.reasons) if one not in refused]
+    reasons = list(dict.fromkeys(filter(None, reasons)))
     more = len(reasons) - _REASONS
     if more <= 0:
         return tuple(reasons)
@@ -125,10 +125,11 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
     count = () if plan.how_many is None else (f"{how_many_words(plan.how_many)}.",)
     if prediction is None:
         return count
+    limit = limit_words(choice)
     return (
         *count,
         f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {_speed(choice)}.",
-        f"Limited by: {choice.limited_by}; {_sureness(plan, prediction)}.",
+        f"{limit[:1].upper()}{limit[1:]}; {_sureness(plan, prediction)}.",
     )
 
 

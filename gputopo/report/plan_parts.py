@@ -117,13 +117,19 @@ def change_words(change: str) -> str:
     return {"acs off": "ACS off", "p2p on": "peer access on"}.get(change) or plain(change)
 
 
+def limit_words(choice: Candidate) -> str:
+    """Return what limits a step: compute, or what it waits for longest beyond that; "" if it is not known."""
+    limit = choice.limited_by or ""
+    return f"{'limited by' if limit.startswith('compute') else 'waits longest for'}: {limit}" if limit else ""
+
+
 def _range(candidate: Candidate) -> str:
     speed, low, high = (
         candidate.images_per_sec or 0.0,
         candidate.images_per_sec_low,
         candidate.images_per_sec_high,
     )
-    limit = f", {units.gpus(candidate.gpus)}, limited by {candidate.limited_by}"
+    limit = ", ".join(("", units.gpus(candidate.gpus), *filter(None, (limit_words(candidate),))))
     if low is None or high is None:
         return f"about {units.rough(speed)} images/sec (order of magnitude only){limit}"
     return f"{units.whole(speed)} images/sec (80% range {units.whole(low)} to {units.whole(high)}){limit}"

@@ -156,7 +156,7 @@ def test_a_predicted_plan_shows_its_range_its_limit_and_its_margin() -> None:
     text = shown(PREDICTED)
     assert text.startswith("GPUs 0,1, parameter_server gpu:0: 1,250 images/sec (80% range 1,000 to 1,500).\n")
     assert "Gain     1.50 times one GPU\n" in text
-    assert "- limited by: link of GPU 0, sending\n" in text
+    assert "- waits longest for: link of GPU 0, sending\n" in text
     assert "Margin   20% faster than parameter_server cpu (predicted)\n" in text
     assert "1,000 images/sec of one GPU (given), batch 50 per GPU, constants of" in text
 
@@ -213,7 +213,10 @@ def test_a_run_prints_two_lines_of_a_prediction_and_none_without() -> None:
     first, second = summary_lines(PREDICTED)
     speed = "1,250 images/sec (80% range 1,000 to 1,500)"
     assert first == f"Predicted for GPUs 0,1, parameter_server gpu:0: {speed}."
-    assert second == "Limited by: link of GPU 0, sending; 20% faster than parameter_server cpu (predicted)."
+    assert (
+        second
+        == "Waits longest for: link of GPU 0, sending; 20% faster than parameter_server cpu (predicted)."
+    )
     assert summary_lines(Plan(choice=CHOICE)) == ()
 
 

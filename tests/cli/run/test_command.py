@@ -105,7 +105,7 @@ def test_a_run_on_gpus_is_predicted_sampled_and_compared_and_its_folder_has_no_u
     lines = done.err.splitlines()
     assert lines[0] == "Training on 2 GPUs: 0, 1."
     assert lines[1].startswith("Predicted for GPUs 0,1, ")
-    assert lines[2].startswith("Limited by: ")
+    assert lines[2].startswith(("Limited by: ", "Waits longest for: "))
     table = " ".join(done.out.split())
     assert "than believed: " in table
     assert "ms of a step, predicted / measured: compute " in table
