@@ -1,14 +1,18 @@
 """The files that an administrator copies, run as Slurm and Nagios run them."""
 
+import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from gputopo import integrations, pages
+from gputopo import integrations, load, pages
 from gputopo.report.prometheus import exposition
+from gputopo.values import schema
 from tests.cli.conftest import Call
 
 SAYS = "one Tesla: line one\nline two"
@@ -71,10 +75,31 @@ def test_the_plugin_ends_as_monitoring_plugins_do(code: int, ends: int, word: st
     assert (done.returncode, done.stdout) == (ends, f"GPUTOPO {word}: one Tesla: line one\n")
 
 
-def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
-    import re
+@pytest.mark.parametrize(("lost", "ends"), [(None, 0), (6, 1)])
+def test_the_action_fails_for_a_gpu_that_is_missing_since_the_recording(
+    lost: int | None, ends: int, call: Call, tmp_path: Path
+) -> None:
+    machine = load("7gforce").machine
+    before, now = tmp_path / "before.json", tmp_path / "now.json"
+    schema.write(before, machine)
+    kept = tuple(gpu for gpu in machine.gpus if gpu.index != lost)
+    links = tuple(link for link in machine.links if lost not in (link.a, link.b))
+    schema.write(now, replace(machine, gpus=kept, links=links, bandwidth=None))
+    document = call("inspect", "--from", now, "--diff", before, "--json").out
+    (tmp_path / "difference.json").write_text(document)
+    script = integrations.read("github-actions.yml").partition("<<'END'\n")[2].partition("          END\n")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == ends
+    assert ("GPU 6" in done.stderr) == bool(ends)
 
-    from gputopo import load
+
+def test_the_alert_rules_ask_for_metrics_that_there_are() -> None:
     from gputopo.report.run_metrics import RunMetrics
 
     known = exposition(load("7gforce"))

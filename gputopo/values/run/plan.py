@@ -160,8 +160,8 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
     batch_size: BatchSize
 
 
-# Ours: of pairs of candidates in published groups that differ by more, 59 of 61 were measured in the order
-# predicted, of others 44 of 59; each is predicted with constants that were fitted without its machine.
+# Candidates of one mode that differ by less are shown as one. Not measured with the present constants; chosen
+# because single runs vary by up to 2% on an idle machine, so that two of them may differ by more.
 SURE_MARGIN = 0.05
 HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
 SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
