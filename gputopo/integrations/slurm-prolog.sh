@@ -6,10 +6,13 @@
 #                PrologFlags=Alloc          # run it on all nodes of a job before the job starts
 #                PrologEpilogTimeout=120
 #
-# If a prolog fails, Slurm drains the node and puts the job back into the queue.
+# If a prolog fails, Slurm drains the node and requeues the job. The job is held, unless SchedulerParameters
+# has nohold_on_prolog_fail.
 # The prolog fails only for a finding of severity error (1) or a broken driver (3).
 # It does not fail if gputopo is missing, does not end in time, or has a bug.
 
+PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin} # slurmd sets none
+export PATH
 [ -n "${SLURM_JOB_GPUS:-}" ] || exit 0 # a job without GPUs
 
 GPUTOPO=${GPUTOPO:-/opt/gputopo/bin/gputopo}
@@ -19,9 +22,7 @@ report=$(timeout 90 "$GPUTOPO" inspect --fail-on error 2>&1)
 code=$?
 case $code in
 1 | 3)
-    printf '%s\n' "$report" | logger -t gputopo-prolog
-    # The line after "print" is shown on the stdout of srun.
-    printf 'print gputopo: %s\n' "$(printf '%s\n' "$report" | head -n 1)"
+    printf '%s\n' "$report" | logger -t gputopo-prolog # journalctl -t gputopo-prolog
     exit 1
     ;;
 esac
