@@ -22,6 +22,7 @@ case $code in
     ;;
 esac
 first=$(printf '%s\n' "$report" | head -n 1)
+case $first in "No NVIDIA device"*) code=3 ;; esac # this plugin is for hosts with GPUs
 case $code in
 0) echo "GPUTOPO OK: $first" && exit 0 ;;
 4) echo "GPUTOPO WARNING: $first" && exit 1 ;;

@@ -8,7 +8,7 @@
 #
 # If a prolog fails, Slurm drains the node and requeues the job. The job is held, unless SchedulerParameters
 # has nohold_on_prolog_fail.
-# The prolog fails only for a finding of severity error (1) or a broken driver (3).
+# The prolog fails only for a finding of severity error (1), a broken driver (3), or a node without GPUs.
 # It does not fail if gputopo is missing, does not end in time, or has a bug.
 
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin} # slurmd sets none
@@ -20,8 +20,8 @@ GPUTOPO=${GPUTOPO:-/opt/gputopo/bin/gputopo}
 
 report=$(timeout 90 "$GPUTOPO" inspect --fail-on error 2>&1)
 code=$?
-case $code in
-1 | 3)
+case $code:$report in
+1:* | 3:* | "0:No NVIDIA device"*)
     printf '%s\n' "$report" | logger -t gputopo-prolog # journalctl -t gputopo-prolog
     exit 1
     ;;

@@ -15,6 +15,7 @@ from gputopo.report.prometheus import exposition
 from gputopo.values import schema
 from tests.cli.conftest import Call
 
+ROOT = Path(__file__).parents[2]
 SAYS = "one Tesla: line one\nline two"
 
 
@@ -32,7 +33,7 @@ def ran(script: str, folder: Path, gputopo: Path, **environment: str) -> subproc
     file.write_text(integrations.read(script))
     tools = folder / "tools"
     tools.mkdir()
-    (tools / "logger").write_text("#!/bin/sh\ncat > /dev/null\n")
+    (tools / "logger").write_text(f"#!/bin/sh\ncat > {folder}/logged\n")
     (tools / "logger").chmod(0o755)
     variables = {"PATH": f"{tools}:/usr/bin:/bin", "GPUTOPO": str(gputopo), **environment}
     return subprocess.run(["sh", str(file)], env=variables, capture_output=True, text=True, timeout=60)
@@ -49,7 +50,9 @@ def test_every_file_is_printed_and_is_on_the_page(call: Call) -> None:
 def test_the_prolog_fails_for_faults_of_the_node_alone(code: int, ends: int, tmp_path: Path) -> None:
     done = ran("slurm-prolog.sh", tmp_path, program(tmp_path, code), SLURM_JOB_GPUS="0,1")
     assert done.returncode == ends
-    assert done.stdout == ("print gputopo: one Tesla: line one\n" if ends else "")
+    assert (tmp_path / "logged").exists() == bool(ends)
+    if ends:
+        assert (tmp_path / "logged").read_text() == f"{SAYS}\n"
 
 
 def test_the_prolog_lets_jobs_without_gpus_pass_and_nodes_without_gputopo(tmp_path: Path) -> None:
@@ -73,6 +76,16 @@ def test_the_prolog_lets_jobs_without_gpus_pass_and_nodes_without_gputopo(tmp_pa
 def test_the_plugin_ends_as_monitoring_plugins_do(code: int, ends: int, word: str, tmp_path: Path) -> None:
     done = ran("check_gputopo.sh", tmp_path, program(tmp_path, code))
     assert (done.returncode, done.stdout) == (ends, f"GPUTOPO {word}: one Tesla: line one\n")
+
+
+@pytest.mark.parametrize(("script", "ends"), [("slurm-prolog.sh", 1), ("check_gputopo.sh", 2)])
+def test_a_node_that_has_lost_all_its_gpus_is_no_healthy_node(script: str, ends: int, tmp_path: Path) -> None:
+    (tmp_path / "root/sys/bus/pci/devices").mkdir(parents=True)
+    file = tmp_path / "gputopo"
+    file.write_text(f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m gputopo "$@"\n')
+    file.chmod(0o755)
+    done = ran(script, tmp_path, file, SLURM_JOB_GPUS="0", GPUTOPO_ROOT=str(tmp_path / "root"))
+    assert done.returncode == ends, done.stdout
 
 
 @pytest.mark.parametrize(("lost", "ends"), [(None, 0), (6, 1)])
