@@ -28,7 +28,7 @@ LIMITS: dict[str, float] = {
 LOADED = {
     "import gputopo.launch.spec.run_spec": 17,
     "import gputopo.launch.train.worker": 35,
-    "inspect --from 7gforce": 95,
+    "inspect --from 7gforce": 97,
     "plan --from 7gforce --model alexnet --num-gpus 2": 154,
 }
 # Packages that the training process does not load.

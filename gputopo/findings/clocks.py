@@ -10,7 +10,8 @@ from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, busy
 from gputopo.reference.clock_events import IDLE, LOAD_STATES, reasons_of
 from gputopo.reference.expectations import expected_of
-from gputopo.values import grouped, history
+from gputopo.values import history
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 MEMORY_SHARE = threshold("clocks.MEMORY_SHARE")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gputopo.values import grouped
 from gputopo.values.fields import field_at
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu
 

@@ -14,10 +14,10 @@ from gputopo.findings import find
 from gputopo.findings.rule import named
 from gputopo.reference.clock_events import under_load
 from gputopo.topology.identities import without_identities
-from gputopo.values import maxima
 from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges
 from gputopo.values.fields import Field, field_at, same_address
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import maxima
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, single_facts, within
 

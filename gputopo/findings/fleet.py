@@ -20,10 +20,10 @@ from gputopo.findings.fleet_hosts import (
 from gputopo.findings.rule import MAX_MESSAGES, Rule, rule_of
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
-from gputopo.values import grouped
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Finding, Fleet, FleetKind, HostFinding, Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
 from gputopo.values.subject import GROUPS, MACHINE, Subject, within

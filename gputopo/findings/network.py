@@ -8,8 +8,8 @@ from typing import NamedTuple
 from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, check, present, rule_of, threshold
 from gputopo.topology.hops import pci_tree
-from gputopo.values import grouped
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject

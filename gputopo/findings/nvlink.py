@@ -16,8 +16,8 @@ from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
 from gputopo.topology.peer_access import CAUSES, Cause, Off, acs_bridges, statuses, why_off
-from gputopo.values import grouped
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject

@@ -14,8 +14,8 @@ from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import expected_link, expected_of
 from gputopo.topology.hops import bridges_above, max_rate, pci_tree
 from gputopo.topology.kernel import NVIDIA_DRIVER, kernel_events
-from gputopo.values import grouped, maxima
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine, PciNode
 from gputopo.values.subject import MACHINE

@@ -15,10 +15,10 @@ from typing import Any, Concatenate, Generic, ParamSpec
 import msgspec
 
 from gputopo.reference.expectations import expected_of, name_of
-from gputopo.values import grouped
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import rows_of
 from gputopo.values.finding import SEVERITIES, Finding, Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject, label

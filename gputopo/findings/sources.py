@@ -9,7 +9,7 @@ import msgspec
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Threshold, check, present, rule_of
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
-from gputopo.values import grouped
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.option import listed

@@ -9,8 +9,8 @@ from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
-from gputopo.values import grouped
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.option import listed

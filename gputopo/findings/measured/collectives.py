@@ -7,7 +7,6 @@ import msgspec
 from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
-from gputopo.values import grouped
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     HOSTS,
@@ -18,6 +17,7 @@ from gputopo.values.bandwidth import (
     gpus_of,
     series_of,
 )
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject

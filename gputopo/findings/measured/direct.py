@@ -8,9 +8,9 @@ from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import over_nvlink
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
-from gputopo.values import grouped
 from gputopo.values.bandwidth import Failure, Pair, Path, Sample, gpu_of, noise_share
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_copies

@@ -11,7 +11,6 @@ from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, prese
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
-from gputopo.values import grouped
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     COLLECTIVES,
@@ -23,6 +22,7 @@ from gputopo.values.bandwidth import (
     gpus_of,
 )
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.rates import judged

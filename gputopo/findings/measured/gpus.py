@@ -29,9 +29,9 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of, observed_link
-from gputopo.values import grouped, maxima
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import judged, pair_copies
 

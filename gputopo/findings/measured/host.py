@@ -6,9 +6,9 @@ from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
-from gputopo.values import grouped
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, is_far, judged

@@ -16,8 +16,8 @@ from gputopo.findings.pcie import (
 )
 from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
-from gputopo.values import maxima
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Pair, Sample
+from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_link_rates, pair_copies
 from gputopo.values.subject import MACHINE

@@ -11,8 +11,8 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
-from gputopo.values import grouped
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 

@@ -30,9 +30,9 @@ from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_o
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.reference.expectations import over_nvlink as faster_than_pcie
 from gputopo.topology.hops import class_name
-from gputopo.values import grouped, maxima
 from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import pair_copies
 

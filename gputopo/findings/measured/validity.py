@@ -7,9 +7,9 @@ from typing import Any
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
-from gputopo.values import grouped
 from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
 from gputopo.values.finding import Severity
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 CACHE_RATE = rule_of("bandwidth.cache_rate")

@@ -20,8 +20,8 @@ from gputopo.report.bandwidth.numbers import (
 )
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
-from gputopo.values import grouped
 from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
+from gputopo.values.grouping import grouped
 from gputopo.values.rates import CLEARLY_SLOWER, pair_speeds, single_paths
 
 # Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.

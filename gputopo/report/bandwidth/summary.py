@@ -11,7 +11,6 @@ from gputopo.report.document import Section, Styled, block_lines
 from gputopo.report.findings import SCREEN_WIDTH, counts_in_words, findings_block, short_findings
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.report.units import counted, seconds
-from gputopo.values import grouped, maxima
 from gputopo.values.bandwidth import (
     COLLECTIVES,
     KERNELS,
@@ -24,6 +23,7 @@ from gputopo.values.bandwidth import (
     gpus_of,
 )
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.rates import SAME_SPEED, speed_groups

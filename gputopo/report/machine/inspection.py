@@ -22,9 +22,9 @@ from gputopo.report.machine.matrix import (
 )
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
-from gputopo.values import grouped
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
 from gputopo.values.subject import at_gpu, single_facts

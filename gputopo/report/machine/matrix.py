@@ -16,7 +16,7 @@ from gputopo.report.layout import (
     plain,
 )
 from gputopo.topology.hops import class_name, links_by_pair, nearness
-from gputopo.values import grouped
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Machine
 

@@ -1,0 +1,21 @@
+"""Items by key, in the order of their first ones."""
+
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Number = TypeVar("Number", int, float)
+
+
+def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key together, in the order of the first of each."""
+    found: dict[K, list[V]] = {}
+    for key, value in items:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:
+    """Return the largest number of each key."""
+    return {key: max(values) for key, values in grouped(items).items()}
