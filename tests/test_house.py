@@ -29,7 +29,7 @@ LOADED = {
     "import gputopo.launch.spec.run_spec": 17,
     "import gputopo.launch.train.worker": 35,
     "inspect --from 7gforce": 97,
-    "plan --from 7gforce --model alexnet --num-gpus 2": 154,
+    "plan --from 7gforce --model alexnet --num-gpus 2": 156,
 }
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")
