@@ -5,8 +5,8 @@ placements were measured under the same conditions.
 
 The rule: every GPU has a copy of the variables, and NCCL adds the gradients, through host memory if there is
 no peer access. Only GPUs before Volta of which no two have peer access keep the variables on the CPU: NCCL 1,
-which they were measured with, is slow there. On published decisions that no constant was fitted to nothing
-beats it (`python -m tests.benchmarks.bench_decisions`).
+which they were measured with, is slow there. On published decisions it loses less than three other rules of
+one line (`python -m tests.benchmarks.bench_decisions`).
 """
 
 from collections import defaultdict
