@@ -302,8 +302,9 @@ def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
         "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
     }
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
+    again = "; after a failure start the job again with --resume auto" if found == "--restart" else ""
     if found is not None:
         raise UsageError(
             f"{found} is for one host, and this is a training of several",
-            f"leave {found} out, or add --num-hosts 1",
+            f"leave {found} out, or add --num-hosts 1{again}",
         )

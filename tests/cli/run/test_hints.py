@@ -260,3 +260,10 @@ def test_every_rule_is_among_them(folder: Path) -> None:
         form = re.sub(r"\\\{.*?\\\}", ".+", re.escape(rule.what))
         elsewhere = any(name in ELSEWHERE for _, names in rule.terms for name in names)
         assert elsewhere or any(re.fullmatch(form, what) for what in said), rule
+
+
+def test_what_went_on_without_lost_hosts_has_what_to_do_instead(call: Call) -> None:
+    done = call("run", "--model", "trivial", "--min-hosts", "2")
+    assert (done.code, "start it again with --resume auto" in done.err) == (2, True)
+    done = call("run", "--model", "trivial", "--hosts", "a,b", "--restart", "1", "--checkpoints", "/tmp/x")
+    assert (done.code, "start the job again with --resume auto" in done.err) == (2, True)
