@@ -18,6 +18,7 @@ from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from gputopo.values.option import given_of, options_of
 from gputopo.values.refusals import refusals
+from tests.cli.conftest import Call
 
 # Each asks for nothing else that would be refused. DIR is a folder.
 REFUSED = """
