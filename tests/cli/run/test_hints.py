@@ -263,8 +263,8 @@ def test_every_rule_is_among_them(folder: Path) -> None:
         assert elsewhere or any(re.fullmatch(form, what) for what in said), rule
 
 
-def test_what_went_on_without_lost_hosts_has_what_to_do_instead(call: Call) -> None:
+def test_what_went_on_without_lost_hosts_has_what_to_do_instead(call: Call, tmp_path: Path) -> None:
     done = call("run", "--model", "trivial", "--min-hosts", "2")
     assert (done.code, "start it again with --resume auto" in done.err) == (2, True)
-    done = call("run", "--model", "trivial", "--hosts", "a,b", "--restart", "1", "--checkpoints", "/tmp/x")
+    done = call("run", "--model", "trivial", "--hosts", "a,b", "--restart", "1", "--checkpoints", tmp_path)
     assert (done.code, "start the job again with --resume auto" in done.err) == (2, True)
