@@ -12,7 +12,7 @@ from gputopo.report.document import Block, Document, Drawing, Rows, Styled, bloc
 from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows
 from gputopo.report.machine.matrix import (
     is_summary,
     matrix_view,
@@ -53,7 +53,7 @@ def inspection_document(inspection: Inspection, detail: Detail | None = None, *,
 def _first_screen(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     serious = [one for one in findings if one.severity != "info"]
-    table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
+    table = gpu_table(machine, dict(worst_by_gpu(serious)))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
@@ -130,6 +130,8 @@ def _context(machine: Machine) -> Iterator[str]:
 
 def _whole(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
+    serious = [one for one in findings if one.severity != "info"]
+    table = gpu_table(machine, dict(worst_by_gpu(serious)), whole=True)
     missing = not_read(machine)
     nothing = "None in what was read. What was not read was not checked." if missing else "None."
     unread = (
@@ -140,7 +142,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
             ("", [verdict(machine, findings, checks)]),
             ("Findings", [findings_block(findings, nothing=nothing)]),
             ("Machine", rows(about_rows(machine))),
-            ("GPUs", _gpus(machine)),
+            ("GPUs", [] if table is None else [table, *rows(gpu_notes(machine))]),
             *topology_sections(machine),
             ("Health", rows(health_rows(machine, findings))),
             ("Lines not understood", rows(_lines(machine.unread))),
@@ -200,13 +202,6 @@ def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
     """Return a block of rows, none where there is no row."""
     found = tuple(of)
     return [Rows(found)] if found else []
-
-
-def _gpus(machine: Machine) -> list[Block]:
-    table = gpu_table(machine) if machine.gpus else None
-    if table is None:
-        return []  # the matrix shows as much
-    return [table, *rows(gpu_notes(machine))]
 
 
 def _topology(machine: Machine) -> list[Block]:
