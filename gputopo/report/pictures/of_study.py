@@ -14,7 +14,7 @@ from gputopo.report.pictures.charts import (
     over_time_picture,
     scaling_picture,
 )
-from gputopo.report.runs.report import device_table
+from gputopo.report.runs.devices import device_table
 from gputopo.report.study import SCALING, curves
 from gputopo.report.study_words import devices_word
 from gputopo.values.finding import Finding
