@@ -43,7 +43,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.hosts import HostLoads, host_name, whole_hosts
 from gputopo.values.run.speed import RunningThroughput, time_left_s
-from gputopo.values.run.verdict import EVEN, EVEN_PERCENT, SLOW
+from gputopo.values.run.verdict import EVEN_PERCENT, SLOW
 from gputopo.values.words import at_most, percent
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
@@ -145,11 +145,9 @@ class RunState:
         if self._judged is None:
             return "too few steps for a verdict"
         known = [one.percent for one in devices if one.percent is not None]
-        seen = at_most(max(known)) if known else ""
-        if all(one.word == EVEN for one in devices):
-            return f"no slow device, above {seen}% excluded" if seen else "no slow device any more"
-        is_known = len(known) == len(devices) and max(known) <= MAX_SEEN
-        return "no slow device so far" + (f"; only above {seen}% would show" if is_known else "")
+        if len(known) < len(devices) or max(known) > MAX_SEEN:
+            return "no slow device so far"
+        return f"no slow device above {at_most(max(known))}%"
 
     def _looks_slow(self) -> str | None:
         """Return how much slower than it should be the slowest device looks, if that is much."""
