@@ -198,7 +198,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
         to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
-    unread = (*found.unread, *ours.damaged, *before.unread, *earlier.damaged)
+    unread = (*found.unread, *ours.failed, *before.unread)
     study = study_of(
         found.measurements,
         title="Training throughput",

@@ -31,14 +31,14 @@ class RunFolders:
     """Reads run folders.
 
     `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
-    was measured; `damaged` what cannot be read, each with the reason; `unfinished` a sentence on each sweep
-    that did not come to its end.
+    was measured; `failed` cells of sweeps that failed before they had a folder, each with the reason;
+    `unfinished` a sentence on each sweep that did not come to its end.
     """
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.runs: list[tuple[Path, Measurement]] = []
-        self.damaged: list[tuple[str, str]] = []
+        self.failed: list[tuple[str, str]] = []
         self.unfinished: dict[str, None] = {}
         self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
@@ -52,8 +52,6 @@ class RunFolders:
         if not (result.spec or result.devices):
             cause = f": {result.failure.cause}" if result.failure else ""
             raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
-        if digest is not None and (damage := _damage(folder / "events.jsonl")):
-            self.damaged.append((str(folder / "events.jsonl"), damage))
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
@@ -120,7 +118,7 @@ class RunFolders:
         folders = {folder.name for folder in (file.parent / FOLDER).glob("*")}
         for cell in sweep.cells:
             if cell.state == "failed" and cell.name not in folders:
-                self.damaged.append((f"{file}, cell {cell.number}", cell.reason or "failed"))
+                self.failed.append((f"{file}, cell {cell.number}", cell.reason or "failed"))
 
 
 def machine_name(machine: Machine) -> str | None:
@@ -154,17 +152,6 @@ def _from_events(file: Path) -> Result:
             return summarise(read_events(lines, origin=str(file)))
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
-
-
-def _damage(events: Path) -> str | None:
-    """Return which line of events has a byte that no text has; None: none has, or there are no events."""
-    with contextlib.suppress(InputError):
-        try:
-            _bytes(events).replace(b"\0", b"\xff").decode()
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            return f"{events}, line {line}, is damaged: its run is shown by its result.json, without a chart"
-    return None
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:

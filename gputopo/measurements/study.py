@@ -13,11 +13,11 @@ from gputopo.measurements.observations import (
     GOOD_PERCENT,
     POOR_PERCENT,
     change,
-    of_ratios,
     of_scaling,
     where_it_stops,
     without_spoilt,
 )
+from gputopo.measurements.ratio_observations import of_ratios
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import MODE, Measurement
 from gputopo.values.study import (

@@ -5,16 +5,17 @@ from itertools import groupby
 from statistics import median
 
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import (
+from gputopo.report.study_models import model_pages, model_table
+from gputopo.report.study_tables import (
     ROWS,
     bullets,
     cell_words,
-    model_pages,
-    model_table,
+    devices_word,
     noise_words,
+    row_words,
+    speed_unit,
     table,
 )
-from gputopo.report.study_words import devices_word, row_words, speed_unit
 from gputopo.report.units import counted, images_per_sec, percent
 from gputopo.values.run.measurement import CONDITIONS
 from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying

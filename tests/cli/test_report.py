@@ -187,7 +187,6 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     why = " ".join(one.why for one in found.unread)
     assert f"{len(found.unread)} files could not be read." in found.headline
     assert "gputopo.result/7" in why
-    assert "events.jsonl, line 1, is damaged" in why
     assert "ended before it began" in why
     shutil.rmtree(good)
     shutil.rmtree(runs / "copy")

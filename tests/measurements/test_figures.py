@@ -21,7 +21,7 @@ from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table, document_text
 from gputopo.report.study import study_document
-from gputopo.report.study_words import row_words
+from gputopo.report.study_tables import row_words
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
@@ -66,7 +65,7 @@ def test_a_sweep_has_its_runs_and_states_what_failed_before_its_run_and_what_is_
     assert statuses == {"ran": "complete", "died-later": "failed"}
     ((folder, _),) = found.unread
     assert folder == str(tmp_path / "cells" / "died-before-it-began")
-    reasons = [why for name, why in folders.damaged if MANIFEST in name]
+    reasons = [why for name, why in folders.failed if MANIFEST in name]
     assert reasons == ["no free GPU", "no such folder"]
     study = study_of(found.measurements, title="t", unfinished=folders.unfinished)
     assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep has not run.")
@@ -101,21 +100,6 @@ def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path
     found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert (len(found.measurements), len(found.unread)) == (1, 1)
     assert str(tmp_path / "bad") in found.unread[0][1]
-
-
-@pytest.mark.parametrize("damage", [b"\xff", b"\0"])
-def test_damaged_events_beside_a_result_are_a_line_of_their_own_and_the_result_is_used(
-    damage: bytes, tmp_path: Path
-) -> None:
-    made = list(stream(cpu_devices(1), InventedRun(1).steps(20)))
-    events = b"".join(map(encode_line, made))
-    (tmp_path / "events.jsonl").write_bytes(events[:-9] + damage + events[-8:])
-    (tmp_path / "result.json").write_bytes(schema.encode(summarise(made)))
-    folders = RunFolders()
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
-    assert (len(found.measurements), found.unread) == (1, ())
-    ((_, why),) = folders.damaged
-    assert f"events.jsonl, line {len(made)}, is damaged: its run is shown by its result.json" in why
 
 
 def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -> None:

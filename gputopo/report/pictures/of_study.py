@@ -16,7 +16,7 @@ from gputopo.report.pictures.charts import (
 )
 from gputopo.report.runs.devices import device_table
 from gputopo.report.study import SCALING, curves
-from gputopo.report.study_words import devices_word
+from gputopo.report.study_tables import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun

@@ -8,7 +8,7 @@ from gputopo.report import units
 from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
-from gputopo.report.study_models import without_empty
+from gputopo.report.study_tables import without_empty
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
