@@ -87,7 +87,7 @@ def test_a_matrix_runs_and_what_the_rules_refuse_stays_with_the_reason(
     assert remembered == ["trivial"] * 3 + ["lenet"] * 3
     table = call("sweep", "--resume", tmp_path / "out")
     assert "8 cells: 6 done, 2 refused" in " ".join(table.out.split())
-    assert "Cells 4, 8 refused:" in table.out
+    assert "Cells 4,8 refused:" in table.out
     assert "cell 1 of" not in table.err  # nothing ran again
 
 

@@ -14,9 +14,9 @@ from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
 from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows
 from gputopo.report.machine.matrix import (
+    PAIRS_SHOWN,
     is_summary,
     matrix_view,
-    nccl_rows,
     peer_rows,
     topology_in_words,
 )
@@ -25,7 +25,7 @@ from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import gpu_ranges
+from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
 from gputopo.values.subject import at_gpu, single_facts
 
@@ -34,7 +34,10 @@ _UNREAD_WIDTH = 100
 _MATRIX_GPUS = 8  # of more the matrix is not on the first screen
 
 # Facts that have no row.
-_NO_ROWS = ("index", "uuid", "fingerprint", "throttle", "name", "processes", "nvlinks", "detail")
+_NO_ROWS = (
+    *("index", "uuid", "fingerprint", "name", "throttle", "processes", "nvlinks", "detail"),
+    *("rings", "trees", "warnings"),
+)
 
 _DRIVER_WORDS = {
     "no_device": "no NVIDIA device on this machine",
@@ -234,6 +237,16 @@ def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
     """Return a block of rows, none where there is no row."""
     found = tuple(of)
     return [Rows(found)] if found else []
+
+
+def nccl_rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield a row of what NCCL reports of itself, and a row of the pairs of each transport."""
+    if machine.nccl is None:
+        return
+    yield from _facts_row("NCCL", machine.nccl)
+    pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
+    for transport, of in pairs.items():
+        yield "", plain(f"{transport}: {pairs_in_words(of, max_named=PAIRS_SHOWN)}")
 
 
 def _topology(machine: Machine) -> list[Block]:

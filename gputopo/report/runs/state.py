@@ -313,18 +313,9 @@ class RunState:
     def steps_words(self) -> str:
         """Return how many steps are done, of how many."""
         if self._step is not None and self._step.warmup:
-            if min_s := self._spec.get("min_warmup_s"):
-                return f"warm-up for {units.seconds(min_s)} at least"
-            warmup = self._spec.get("num_warmup_batches")
-            return f"warm-up, {-self._step.step} of {warmup} to go" if warmup else "warm-up"
-        done = self.running.steps
-        if steps := self._spec.get("num_batches"):
-            return f"{done} of {steps}{self._left()}"
-        if self._ends_early:
-            return f"{done}, until the speed is known to {100 * self._spec['max_error']:g}%{self._left()}"
-        if budget_s := self._spec.get("time_budget_s"):
-            return f"{done}, for {units.seconds(budget_s)}{self._left()}"
-        return str(done)
+            return "warm-up"
+        steps = self._spec.get("num_batches")
+        return f"{self.running.steps}{f' of {steps}' if steps else ''}{self._left()}"
 
     def speed_words(self) -> str:
         """Return the speed now and so far, and the loss; empty before the first counted step."""

@@ -29,9 +29,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
     )
     beside = " beside other work" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
-    alike = [one.options for one in cells if one.table == cell.table]
-    varied = {name for one in alike for name in one if len({str(o.get(name)) for o in alike}) > 1}
-    words = cell_words(cell, varied) or cell_words(cell)
+    words = cell_words(cell, _varied([one for one in cells if one.table == cell.table])) or cell_words(cell)
     table = "" if cell.table.isdigit() else f"{plain(cell.table)}, "
     repeat = f", repeat {cell.repeat}" if cell.repeat > 1 else ""
     return f"cell {ran} of {len(wanted)}: {table}{words}{repeat}: {outcome}{beside}{left}"
@@ -43,6 +41,12 @@ def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
     words = [plain(str(options.pop("model")))] if "model" in options else []
     words += [name if one is True else f"{name} {plain(str(one))}" for name, one in options.items()]
     return ", ".join(words)
+
+
+def _varied(cells: Sequence[SweepCell]) -> list[str]:
+    """Return the names of the options in which cells differ, in order."""
+    names = dict.fromkeys(name for cell in cells for name in cell.options)
+    return [name for name in names if len({str(cell.options.get(name)) for cell in cells}) > 1]
 
 
 def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
@@ -69,10 +73,8 @@ def _fastest(found: Sweep) -> Iterator[str]:
     models = list(dict.fromkeys(str(cell.options.get("model")) for cell in measured))
     for model in models if len(models) <= MAX_MODELS else ():
         own = [cell for cell in measured if cell.options.get("model") == model]
-        names = {name for cell in own for name in cell.options}
-        varied = {name for name in names if len({str(cell.options.get(name)) for cell in own}) > 1}
         best = max(own, key=lambda cell: cell.images_per_sec or 0.0)
-        if words := cell_words(best, varied):
+        if words := cell_words(best, _varied(own)):
             speed = units.images_per_sec(best.images_per_sec)
             yield f"Fastest with {plain(model)}: {words}, {speed} images/sec."
 
@@ -85,9 +87,8 @@ def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     if not rows:
         return Section(name, ())
     firsts = [row[0] for row in rows]
-    names = list(dict.fromkeys(option for cell in firsts for option in cell.options))
-    varied = [one for one in names if len({str(cell.options.get(one)) for cell in firsts}) > 1]
-    same = cell_words(firsts[0], [one for one in names if one not in varied])
+    varied = _varied(firsts)
+    same = cell_words(firsts[0], firsts[0].options.keys() - varied)
     heads = ("cell", *varied, *(("predicted",) if dry else ("images/sec", "spread %", "remarks")))
     sides: tuple[Side, ...] = tuple("left" if one in (*varied, "remarks") else "right" for one in heads)
     texts = []
