@@ -35,7 +35,7 @@ def test_a_section_ends_at_the_next_heading_of_its_level() -> None:
 
 
 def test_a_row_comes_with_the_header_of_its_table() -> None:
-    assert (pages.explain("PIX") or "").splitlines()[0] == "| hop | between two GPUs |"
+    assert (pages.explain("PIX") or "").splitlines()[0] == "| path | between two GPUs |"
 
 
 def test_an_unknown_topic_has_no_explanation() -> None:
