@@ -79,6 +79,8 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
         "gputopo inspect --from 7gforce",
         "gputopo bandwidth --from 7gforce",
         "gputopo report --published keras-multi-gpu",
+        "gputopo run --from 7gforce --num-gpus 2 --prefer-pix --dry-run -- python train.py",
+        "gputopo run --model resnet50 --from dgx1-v100 --hosts n1,n2 --dry-run --format sbatch",
     ],
 )
 def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
