@@ -135,7 +135,7 @@ def reductions() -> str:
     table = _table(("method", "gradients are"), rows)
     return f"""# reductions: values of --all-reduce
 
-`--all-reduce` sets how `replicated` adds the gradients of all devices. `NAME#K` reduces in K parts.
+`--all-reduce` sets how `replicated` adds the gradients of all devices. `NAME#K` uses K parts, or K rings.
 
 {table}
 On several hosts:
