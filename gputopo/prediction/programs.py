@@ -20,14 +20,14 @@ FILE = "programs.json"
 class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     """One program that trains, as constants of its steps.
 
-    - `overlap`, `ring_overlap`: share of the backward pass that overlaps with the copies of gradients; the same
-      for rings;
+    - `overlap`, `ring_overlap`: share of the backward pass that overlaps with the copies of gradients; with
+      rings;
     - `wait`: share of the copies of weights that the forward pass waits for;
     - `return_share`: share of the copies of summed gradients back to the GPUs that the step waits for;
     - `link_share`, `ring_share`: share of the link's rate that copies reach, and that rings reach;
     - `host_add_gb_per_s`: rate at which the cores of one CPU socket add gradients;
-    - `us_cpu`: microseconds per variable and GPU if the CPU stores variables or adds gradients, divided by the
-      number of CPU sockets. No figure of `pscpu` is published;
+    - `us_cpu`: microseconds per variable and GPU if the CPU stores variables or adds gradients, divided by
+      the number of CPU sockets. No figure of `pscpu` is published;
     - `us_device`, `us_add`: the same if GPUs store variables, and if GPUs add the gradients of replicas;
     - `us_ring`: microseconds per variable of a ring, for any number of GPUs;
     - `ring_mb`: 10^6 bytes that each variable adds to the traffic of a ring, because messages are small.

@@ -100,9 +100,9 @@ def models() -> str:
     notes = [(f"`{one.name}`", one.note) for one in known if one.note]
     return f"""# models: values of --model
 
-`--model` also takes `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
-`plan` builds such a model once, in a process without GPUs, and stores its cost. If your module changes, the
-model is built again.
+`--model` also takes `keras:NAME`, a model of keras.applications, and `module:function`, which returns your
+own. `plan` builds such a model once, in a process without GPUs, and stores its cost. If your module changes,
+the model is built again.
 
 {_table(header, rows)}
 - Parameters: trainable ones, with 1001 classes for ImageNet and 11 for CIFAR-10 (as in tf_cnn_benchmarks), 10
@@ -122,8 +122,8 @@ _BETWEEN_HOSTS = (
     ("`hierarchical`", "added within each host, then copied to one host and back, once per host"),
     (
         "`collective`, `nccl`",
-        "added within each host, then between one device of each host by TensorFlow's collective op. The devices "
-        "take turns, variable by variable",
+        "added within each host, then between one device of each host by TensorFlow's collective op. The "
+        "devices take turns, variable by variable",
     ),
     ("`nccl_op`", "not supported: it works within one process"),
 )
@@ -142,8 +142,8 @@ On several hosts:
 
 {_table(("method", "gradients are"), _BETWEEN_HOSTS)}
 Without `--all-reduce`, a training on several hosts first measures for some seconds how fast all gradients are
-exchanged with copies, and with `nccl` (GPUs) or `collective` (CPU devices). The latter is used if it is more than
-5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+exchanged with copies, and with `nccl` (GPUs) or `collective` (CPU devices). The latter is used if it is more
+than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from gputopo import pages
+from gputopo.cli.commands import options_of_command
+from gputopo.cli.run.aliases import switches
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads
 from tests.pages import generate
@@ -44,3 +46,24 @@ def test_an_unknown_topic_has_no_explanation() -> None:
 
 def test_every_topic_is_explained() -> None:
     assert [topic for topic in pages.topics() if not pages.explain(topic)] == []
+
+
+def _anchor(heading: str) -> str:
+    """Return the fragment by which a link leads to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_link_of_a_page_leads_to_a_page_and_a_heading() -> None:
+    for name in pages.PAGES:
+        for page, anchor in re.findall(r"\]\((\w+)\.md(?:#([^)]+))?\)", pages.read(name)):
+            headings = re.findall(r"^#+ (.+)$", pages.read(page), re.MULTILINE)
+            assert not anchor or anchor in map(_anchor, headings), f"{name}: {page}.md#{anchor}"
+
+
+def test_every_option_of_a_command_on_a_page_is_an_option_of_that_command() -> None:
+    for name in pages.PAGES:
+        code = "".join(re.findall(r"^```\n(.*?)^```", pages.read(name), re.MULTILINE | re.DOTALL))
+        for command, words in re.findall(r'^(?:\$ )?gputopo ([\w-]+) ([^\n"]*)', code, re.MULTILINE):
+            known = {one.option.flag for one in options_of_command(command)} | set(switches())
+            typed = re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0])
+            assert set(typed) <= known, f"{name}: gputopo {command} {words}"
