@@ -17,6 +17,7 @@ from gputopo.reference.check_with import check_command
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
+from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
@@ -32,7 +33,8 @@ def findings() -> str:
     rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
-An id keeps its meaning from version to version. A missing fact makes no finding: neither a fault nor a pass.
+The id of a finding keeps its meaning from version to version. If a fact is missing, the check is not made: there is
+neither a fault nor a pass. In the commands below, GPU stands for the number of the GPU; `gputopo inspect` prints it.
 
 {_table(("finding", "severity", "meaning"), rows)}
 """ + "\n".join(map(_finding, rules))
@@ -51,6 +53,8 @@ def _finding(rule: Rule) -> str:
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
         cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
+        if all(re.match("S?Xid ", key) for key, *_ in cases):
+            cases.sort(key=lambda case: natural(case[0]))
         parts.append(_table(("case", "severity", "meaning", "remedy"), cases))
     return "\n".join(parts)
 
