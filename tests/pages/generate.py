@@ -33,8 +33,9 @@ def findings() -> str:
     rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
-The id of a finding keeps its meaning from version to version. If a fact is missing, the check is not made: there is
-neither a fault nor a pass. In the commands below, GPU stands for the number of the GPU; `gputopo inspect` prints it.
+The id of a finding keeps its meaning from version to version. If a fact is missing, the check is not made:
+there is neither a fault nor a pass. In the commands below, GPU stands for the number of the GPU;
+`gputopo inspect` prints it.
 
 {_table(("finding", "severity", "meaning"), rows)}
 """ + "\n".join(map(_finding, rules))

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from gputopo import pages
 from gputopo.cli.commands import options_of_command
 from gputopo.cli.run.aliases import switches
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads
 from tests.pages import generate
+from tests.pages.outputs import check_output
 
 FOLDER = Path(pages.__file__).parent
 
@@ -67,3 +70,14 @@ def test_every_option_of_a_command_on_a_page_is_an_option_of_that_command() -> N
             known = {one.option.flag for one in options_of_command(command)} | set(switches())
             typed = re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0])
             assert set(typed) <= known, f"{name}: gputopo {command} {words}"
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        ("plan", "gputopo plan --from 7gforce --model alexnet --num-gpus 2 --prefer-pix"),
+        ("bandwidth", "gputopo bandwidth --from 7gforce"),
+    ],
+)
+def test_a_page_shows_what_its_command_prints(page: str, command: str, tmp_path: Path) -> None:
+    check_output(pages.read(page), command, tmp_path)
