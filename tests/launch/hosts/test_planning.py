@@ -27,8 +27,7 @@ from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import NCCL_OF_CARDS
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import ClockMhz, ClocksMhz
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
 from tests import there
 from tests.launch.specs import machine, plan_for
