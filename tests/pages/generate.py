@@ -50,7 +50,7 @@ def _finding(rule: Rule) -> str:
         ]
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
-        cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
+        cases = [(case.name, case.severity, case.says, case.remedy) for case in rule.cases]
         parts.append(_table(("case", "severity", "meaning", "remedy"), cases))
     return "\n".join(parts)
 
