@@ -53,8 +53,8 @@ def _finding(rule: Rule) -> str:
         ]
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
-        cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
-        if all(re.match("S?Xid ", key) for key, *_ in cases):
+        cases = [(case.name, case.severity, case.says, case.remedy) for case in rule.cases]
+        if all(re.match("S?Xid ", name) for name, *_ in cases):
             cases.sort(key=lambda case: natural(case[0]))
         parts.append(_table(("case", "severity", "meaning", "remedy"), cases))
     return "\n".join(parts)

@@ -10,27 +10,116 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
 
-SLOW = threshold("measured.network.SLOW")
-MOST = threshold("measured.network.MOST")
-OF_CARD = threshold("measured.network.OF_CARD")
-AT_ONCE = threshold("measured.network.AT_ONCE")
-UNSTEADY = threshold("measured.network.UNSTEADY")
+SLOW = Threshold(
+    "rate between two hosts, of the fast ones of all pairs",
+    0.8,
+    "of them",
+    (
+        "not measured on hardware: repeats on an idle network differ by some percent; of the 4,032 rates "
+        "of 64 hosts with a noise of 3% none is so low"
+    ),
+)
+MOST = Threshold(
+    "transfers of a host in one direction that are slow",
+    0.75,
+    "of them",
+    "not measured on hardware: all where there are up to four hosts",
+)
+OF_CARD = Threshold(
+    "rate between hosts, of the payload at the card's rate",
+    0.8,
+    "of it",
+    (
+        "not measured on hardware: TCP reaches 94 to 99% of the rate as payload on an idle network; the "
+        "rest is for its ramp-up"
+    ),
+)
+AT_ONCE = Threshold(
+    "rate of a host while all send at once, of its rate in pairs",
+    0.7,
+    "of it",
+    "not measured on hardware: a network without oversubscription carries all at once",
+)
+UNSTEADY = Threshold(
+    "spread of the intervals of a transfer, median of all pairs",
+    40.0,
+    "% of the median",
+    (
+        "not measured on hardware: with it the median of a transfer may be off by a fifth, the "
+        "difference that counts as slow"
+    ),
+)
 _FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
-FAILED = rule_of("network.failed")
-HOST_SLOW = rule_of("network.host_slow", SLOW, MOST)
-PAIR_SLOW = rule_of("network.pair_slow", SLOW)
-ALL_SLOW = rule_of("network.all_slow", OF_CARD)
-UNATTRIBUTED = rule_of("network.unattributed", SLOW, OF_CARD)
-OVERSUBSCRIBED = rule_of("network.oversubscribed", AT_ONCE)
+FAILED = Rule(
+    "network.failed",
+    "a transfer between hosts failed",
+    remedy=(
+        "See whether the other host is up, runs the same program and can be reached at that port: host "
+        "name, interface, firewall (ping, ss -tln); for RDMA see ibstat and gputopo inspect."
+    ),
+    severities=("error",),
+)
+HOST_SLOW = Rule(
+    "network.host_slow",
+    "a host sends or receives more slowly than the others",
+    remedy=(
+        "Compare its card with those of the other hosts: rate, MTU, errors, PCIe width (gputopo inspect "
+        "--fleet), then its cable, transceiver and switch port; see whether other programs use its "
+        "network or CPU. Slow in one direction only: errors of the port, pause frames (ethtool -S)."
+    ),
+    thresholds=(SLOW, MOST),
+)
+PAIR_SLOW = Rule(
+    "network.pair_slow",
+    "single pairs of hosts are slow, which are fast with others",
+    remedy=(
+        "Look for the path that only they share: a link between two switches, one of several equal paths "
+        "(ECMP, adaptive routing), a route over another interface (ip route get). Measure again: where "
+        "other pairs are slow then, it is load of others."
+    ),
+    thresholds=(SLOW,),
+)
+ALL_SLOW = Rule(
+    "network.all_slow",
+    "all hosts transfer less than their cards allow",
+    remedy=(
+        "Look for what all share: switch, MTU, the interface that the addresses are of (--hosts with "
+        "addresses of the fast network), load of other jobs; CPU frequency, and interrupts on one core."
+    ),
+    thresholds=(OF_CARD,),
+)
+UNATTRIBUTED = Rule(
+    "network.unattributed",
+    "two hosts transfer slowly; which of them is the cause cannot be told",
+    remedy="Measure with a third host: the one that is slow with both of the others is named.",
+    thresholds=(SLOW, OF_CARD),
+)
+OVERSUBSCRIBED = Rule(
+    "network.oversubscribed",
+    "all hosts at once are slower than in pairs",
+    remedy=(
+        "The switches between them carry less than all cards together, or other jobs use them. Take "
+        "hosts of one switch (srun --switches=1), or expect reductions over all hosts at this rate."
+    ),
+    thresholds=(AT_ONCE,),
+)
 
-UNSTEADY_RATES = rule_of("network.unsteady", UNSTEADY)
+UNSTEADY_RATES = Rule(
+    "network.unsteady",
+    "rates between hosts vary so much that a slow host may not be found",
+    remedy=(
+        "End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
+        "measure again; --effort full measures longer."
+    ),
+    thresholds=(UNSTEADY,),
+)
 
 _MAX_NAMED = 4
 Direction = Literal["sends", "receives"]
