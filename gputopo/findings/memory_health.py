@@ -392,9 +392,8 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             alike = [one for one in peers if (one.mig.mode, one.ecc.mode) == (gpu.mig.mode, gpu.ecc.mode)]
             absent = {
                 fact: why
-                for fact, why in own.items()
+                for fact, why in (own.items() if len(alike) == len(peers) > 1 else ())
                 if why in DOES_NOT_APPLY
-                and len(alike) == len(peers) > 1
                 and _is_value(fact)
                 and all(_value(one, fact) is not None for one in peers)
             }

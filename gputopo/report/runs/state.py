@@ -87,7 +87,7 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
-                self._hosts = HostLoads(event.spec)
+                self._hosts = HostLoads()
             case Restarted():
                 self._enter(STARTING)
             case Replanned():
