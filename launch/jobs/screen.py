@@ -28,7 +28,7 @@ from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event, Sample, Step
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun
+from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # of all runs of --quick
@@ -155,7 +155,7 @@ def _run(
 ) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
-    path = folder / run_folder.SCREEN / name
+    path = folder / SCREEN_RUNS / name
     facts = Facts(cell.trial.spec.devices)
 
     def note(event: Event) -> None:
@@ -178,7 +178,7 @@ def _run(
         kind=cell.kind,
         round=number,
         mode=mode_ran(cell.trial, result),
-        folder=f"{run_folder.SCREEN}/{name}",
+        folder=f"{SCREEN_RUNS}/{name}",
         devices=tuple(_devices(cell, result, facts)),
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
