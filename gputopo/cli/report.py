@@ -218,6 +218,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         earlier=before.measurements,
         references=published_measurements(),
         smallest_effect=options.smallest_effect / 100,
+        unfinished=ours.unfinished,
         unread=[UnreadFile(source=encodable(name), why=encodable(why)) for name, why in unread],
     )
     if options.baseline:
