@@ -7,12 +7,14 @@ from pathlib import Path
 
 from gputopo import pages
 from gputopo.captures import reading
+from gputopo.captures.recording import read_bundled
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
-from gputopo.findings import Rule
+from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction.programs import ProgramConstants, program_names, require_program
 from gputopo.reference.check_with import check_command
+from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.index_ranges import natural
@@ -22,6 +24,7 @@ from gputopo.workload import workloads as workload
 from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
+DRAWN = "7gforce"  # the bundled machine in the README's picture
 
 
 def findings() -> str:
@@ -233,6 +236,10 @@ def main() -> None:
     """Write all generated pages."""
     for name, page in GENERATED.items():
         (_PAGES / f"{name}.md").write_text(page(), encoding="utf-8")
+    machine = read_bundled(DRAWN)
+    picture = topology_picture(machine, find(machine))
+    assert picture is not None
+    (_PAGES / f"{DRAWN}.svg").write_text(picture.svg, encoding="utf-8")
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -29,6 +29,7 @@ class Branch(msgspec.Struct):
     name: str
     details: list[Span] = []
     children: list["Branch"] = []
+    gpu: int | None = None  # the index of the GPU that it is, None for anything else
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
@@ -123,6 +124,7 @@ class _Tree:
                 path += self.children[path[-1]]
             end = path.pop()
             branch.name, branch.details = self._words(end, path)
+            branch.gpu = self.gpus[end].index if end in self.gpus else None
             children = [(child, Branch("")) for child in self.children.get(end, [])]
             branch.children = [one for _, one in children]
             open_ += children
