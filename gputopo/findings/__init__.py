@@ -3,10 +3,10 @@
 A missing fact makes no finding. So the checks that had facts are counted: "no findings" alone would say the
 same of a capture that shows only the topology and of a whole machine.
 
-A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
-`CHECKS` with the facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its
-measured copies) or in `watched.WATCHES` (over what was counted in time). A fact that is None makes no
-finding: neither a fault nor a pass.
+A new rule: a `Rule`, its thresholds and a check in the module of its theme, the check in `CHECKS` with the
+facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its measured copies) or in
+`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
+a pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,16 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from gputopo.findings import (
     clocks,
     driver,
+    kernel_log,
     memory_health,
     network,
     nvlink,
     pcie,
     peers,
+    program_errors,
     rising,
     sources,
     tensorflow,
     throttling,
     usage,
+    xids,
 )
 from gputopo.findings.rule import Case, Check, Rule, Threshold, by_model, fails, present, reaches, worst_first
 from gputopo.findings.tensorflow import Support, install_support, support_of
@@ -91,9 +94,9 @@ CHECKS: Mapping[Check[[]], Need] = {
     driver.lost_gpus: of_gpus("pstate", "temperature_c.gpu"),
     driver.unlisted_gpus: of_machine("driver.status"),
     driver.logged_losses: of_machine("kernel_events"),
-    driver.logged_xids: of_machine("kernel_events"),
-    driver.program_errors: of_machine("kernel_events"),
-    driver.kernel_errors: of_machine("kernel_events"),
+    xids.logged_xids: of_machine("kernel_events"),
+    program_errors.program_errors: of_machine("kernel_events"),
+    kernel_log.kernel_errors: of_machine("kernel_events"),
     memory_health.verdicts: of_gpus("ecc", "remapped_rows", "retired_pages", "recovery_action"),
     memory_health.ecc_mode: of_gpus("ecc.mode_pending"),
     memory_health.ecc_off: of_gpus("ecc.mode"),
@@ -204,7 +207,7 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     from gputopo.findings.measured import COPY_CHECKS
 
     # Of a program that did not come to its end the text shows why.
-    reported = () if machine.bandwidth.source == "live" else (driver.status, driver.program_errors)
+    reported = () if machine.bandwidth.source == "live" else (driver.status, program_errors.program_errors)
     return worst_first(finding for check in (*reported, *COPY_CHECKS) for finding in check(machine))
 
 

@@ -5,7 +5,7 @@ from statistics import median
 
 from gputopo.findings import pcie, throttling
 from gputopo.findings.compare import differences, known
-from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, busy
 from gputopo.reference.clock_events import IDLE, LOAD_STATES, reasons_of
@@ -14,25 +14,120 @@ from gputopo.values import history
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
-MEMORY_SHARE = threshold("clocks.MEMORY_SHARE")
-CORE_SHARE = threshold("clocks.CORE_SHARE")
-CORE_BUSY_SHARE = threshold("clocks.CORE_BUSY_SHARE")
-MEMORY_BUSY_FLOOR = threshold("clocks.MEMORY_BUSY_FLOOR")
-MEAN_BELOW_SHARE = threshold("clocks.MEAN_BELOW_SHARE")
-CORE_BUSY_FLOOR = threshold("clocks.CORE_BUSY_FLOOR")
-CORE_MAXIMUM_FLOOR = threshold("clocks.CORE_MAXIMUM_FLOOR")
-MODEL_SHARE = threshold("clocks.MODEL_SHARE")
-
-MEMORY_DIFFERS = rule_of("clocks.memory_differs", MEMORY_SHARE)
-CORE_DIFFERS = rule_of("clocks.core_differs", CORE_SHARE)
-APPLICATION_DIFFERS = rule_of("clocks.application_differs", MEMORY_SHARE)
-APPLICATION_BELOW_DEFAULT = rule_of("clocks.application_below_default", MEMORY_SHARE)
-CORE_BELOW_MAXIMUM = rule_of("clocks.core_below_maximum", CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT)
-MEMORY_BELOW_MAXIMUM = rule_of("clocks.memory_below_maximum", MEMORY_BUSY_FLOOR, BUSY_PERCENT)
-CORE_SLOWER_THAN_PEERS = rule_of(
-    "clocks.core_slower_than_peers", CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT
+MEMORY_SHARE = Threshold(
+    "memory or application clock difference",
+    0.01,
+    "of the most common clock",
+    "GPUs of one model have one memory clock; drivers round differently by 1 MHz (Tesla T4: 5000 of 5001)",
 )
-MEMORY_BELOW_MODEL = rule_of("clocks.memory_below_model", MODEL_SHARE)
+CORE_SHARE = Threshold(
+    "core clock difference",
+    0.02,
+    "of the most common clock",
+    "Reference and factory-overclocked GTX 1070 differ by 5% (1683 and 1771 MHz), clock steps are 15 MHz",
+)
+CORE_BUSY_SHARE = Threshold(
+    "core clock below peers under load",
+    0.1,
+    "below the median of the peers",
+    "not measured on hardware: GPUs of one model under the same load vary by chip and cooler, some 5%",
+)
+MEMORY_BUSY_FLOOR = Threshold(
+    "memory clock under load",
+    0.9,
+    "of the maximum or application clock",
+    (
+        "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX "
+        "1080 Ti)"
+    ),
+)
+MEAN_BELOW_SHARE = Threshold(
+    "mean core clock below peers over many samples",
+    0.05,
+    "below the median of the peers",
+    (
+        "not measured on hardware: boost clocks of GPUs of one model differ by some percent with chips "
+        "and temperatures"
+    ),
+)
+CORE_BUSY_FLOOR = Threshold("core clock under load", 0.9, "of the rated boost or application clock")
+CORE_MAXIMUM_FLOOR = Threshold(
+    "core clock under load, where only NVML's maximum is known",
+    0.65,
+    "of the maximum clock",
+    "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
+)
+MODEL_SHARE = Threshold(
+    "memory clock below the model's",
+    0.03,
+    "below the reference clock",
+    "NVML and published tables agree within this (gpus.csv)",
+)
+
+MEMORY_DIFFERS = Rule(
+    "clocks.memory_differs",
+    "max memory clock differs from GPUs of the same model",
+    remedy=(
+        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
+        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+    ),
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_DIFFERS = Rule(
+    "clocks.core_differs",
+    "max core clock differs from GPUs of the same model",
+    remedy=(
+        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
+        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+    ),
+    severities=("info",),
+    thresholds=(CORE_SHARE,),
+)
+APPLICATION_DIFFERS = Rule(
+    "clocks.application_differs",
+    "application clock differs from GPUs of the same model",
+    remedy="Reset the application clocks: sudo nvidia-smi -i GPU -rac.",
+    thresholds=(MEMORY_SHARE,),
+)
+APPLICATION_BELOW_DEFAULT = Rule(
+    "clocks.application_below_default",
+    "application clock set below the default",
+    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_BELOW_MAXIMUM = Rule(
+    "clocks.core_below_maximum",
+    "low core clock under load, no throttle reason reported",
+    remedy=(
+        "See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked clocks with sudo nvidia-smi -i GPU -rgc, "
+        "application clocks with sudo nvidia-smi -i GPU -rac."
+    ),
+    thresholds=(CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT),
+)
+MEMORY_BELOW_MAXIMUM = Rule(
+    "clocks.memory_below_maximum",
+    "low memory clock under load, no throttle reason reported",
+    remedy=(
+        "See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked memory clocks with sudo nvidia-smi -i GPU "
+        "-rmc."
+    ),
+    thresholds=(MEMORY_BUSY_FLOOR, BUSY_PERCENT),
+)
+CORE_SLOWER_THAN_PEERS = Rule(
+    "clocks.core_slower_than_peers",
+    "lower core clock under load than GPUs of the same model",
+    remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
+    thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
+)
+MEMORY_BELOW_MODEL = Rule(
+    "clocks.memory_below_model",
+    "max memory clock below that of the model",
+    remedy=(
+        "Look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): the card may be "
+        "another build sold under this name."
+    ),
+    thresholds=(MODEL_SHARE,),
+)
 
 
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
@@ -134,17 +229,77 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 
 # Samples of one training differ by less.
 SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
-IDLE_PERCENT = threshold("clocks.IDLE_PERCENT")
-PEERS = threshold("clocks.PEERS")
-HOTTER_C = threshold("clocks.HOTTER_C")
-MEMORY_NOW_SHARE = threshold("clocks.MEMORY_NOW_SHARE")
+IDLE_PERCENT = Threshold(
+    "idle",
+    5,
+    "% utilization or less",
+    "not measured on hardware: a desktop on an idle GPU uses less",
+)
+PEERS = Threshold(
+    "GPUs at the same load",
+    3,
+    "GPUs",
+    "not measured on hardware: a median of fewer is not meaningful",
+)
+HOTTER_C = Threshold(
+    "hotter than peers",
+    25,
+    "°C above the median of the peers",
+    (
+        "not measured on hardware: from the cool to the warm end of a chassis GPUs under load differ by "
+        "up to 20 °C"
+    ),
+)
+MEMORY_NOW_SHARE = Threshold(
+    "memory clock in the same P-state",
+    0.05,
+    "of the most common clock",
+    "A P-state has one memory clock",
+)
 
-HOTTER = rule_of("thermal.hotter_than_peers", HOTTER_C, SAME_LOAD_POINTS, PEERS)
-LOW_DRAW_SHARE = threshold("clocks.LOW_DRAW_SHARE")
-ALIKE_SHARE = threshold("clocks.ALIKE_SHARE")
-LOW_DRAW = rule_of("power.below_peers", LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS)
-MEMORY_SLOWER = rule_of("clocks.memory_slower_than_peers", MEMORY_NOW_SHARE, PEERS)
-LINK_SLOWER = rule_of("pcie.link_slower_than_peers", PEERS)
+HOTTER = Rule(
+    "thermal.hotter_than_peers",
+    "much hotter than GPUs of the same model at the same load",
+    remedy="Check the fan, heat sink and thermal paste of this card, and what blocks its air flow.",
+    thresholds=(HOTTER_C, SAME_LOAD_POINTS, PEERS),
+    fits="cooling",
+)
+LOW_DRAW_SHARE = Threshold(
+    "low power draw under load",
+    0.6,
+    "of the median of the peers",
+    "not measured on hardware: GPUs of one training draw within a tenth of one another",
+)
+ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
+LOW_DRAW = Rule(
+    "power.below_peers",
+    "much lower power draw than GPUs of the same model at the same load",
+    remedy=(
+        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
+        "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
+    ),
+    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
+)
+MEMORY_SLOWER = Rule(
+    "clocks.memory_slower_than_peers",
+    "lower memory clock than GPUs of the same model in the same P-state",
+    remedy=(
+        "Remove locked memory clocks with sudo nvidia-smi -i GPU -rmc, application clocks with sudo "
+        "nvidia-smi -i GPU -rac."
+    ),
+    thresholds=(MEMORY_NOW_SHARE, PEERS),
+)
+LINK_SLOWER = Rule(
+    "pcie.link_slower_than_peers",
+    "PCIe link slower than those of the same model: under load, or idle in the same P-state",
+    remedy=(
+        "Compare under load (gputopo bandwidth): an idle link may save power. If it stays slow, reseat "
+        "card and riser, and look for PCIe errors in sudo dmesg."
+    ),
+    severities=("info", "warning"),
+    thresholds=(PEERS,),
+    fits="slot",
+)
 
 
 @check(HOTTER, LOW_DRAW)

@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from gputopo.findings.rule import Fault, by_model, check, each_gpu, kind_of_board, present, rule_of, threshold
+from gputopo.findings.places import kind_of_board
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
 from gputopo.reference.expectations import expected_of
 from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.finding import SEVERITIES, Severity
@@ -25,25 +26,162 @@ MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "r
 
 VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
-RETIRED_PAGES = threshold("memory_health.RETIRED_PAGES")
-NO_SPARE_BANKS = threshold("memory_health.NO_SPARE_BANKS")
+RETIRED_PAGES = Threshold(
+    "retired pages",
+    60,
+    "pages",
+    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
+)
+NO_SPARE_BANKS = Threshold(
+    "memory banks without spare rows",
+    1,
+    "banks",
+    (
+        "NVIDIA, GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt): the next "
+        "error in such a bank fails to remap"
+    ),
+)
 
 
-ECC_UNCORRECTED = rule_of("ecc.uncorrected")
-ECC_UNCORRECTED_BEFORE = rule_of("ecc.uncorrected_before")
-ECC_MODE_PENDING = rule_of("ecc.mode_pending")
-ECC_OFF = rule_of("ecc.off")
-SRAM_THRESHOLD = rule_of("memory.sram_threshold_exceeded")
-REMAP_FAILED = rule_of("memory.remap_failed")
-UNREPAIRABLE = rule_of("memory.unrepairable")
-MANY_RETIRED_PAGES = rule_of("memory.many_retired_pages", RETIRED_PAGES)
-REPAIR_PENDING = rule_of("memory.repair_pending")
-REMAP_PENDING = rule_of("memory.remap_pending")
-RETIREMENT_PENDING = rule_of("memory.retirement_pending")
-FEW_SPARE_ROWS = rule_of("memory.few_spare_rows", NO_SPARE_BANKS)
-REPAIRED = rule_of("memory.repaired")
-RESET_REQUIRED = rule_of("gpu.reset_required")
-RESET_RECOMMENDED = rule_of("gpu.reset_recommended")
+ECC_UNCORRECTED = Rule(
+    "ecc.uncorrected",
+    "uncorrected ECC errors since the driver was loaded",
+    remedy=(
+        "Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
+        "reboot. If it happens again, run NVIDIA's field diagnostic, which decides on a return."
+    ),
+    severities=("error",),
+)
+ECC_UNCORRECTED_BEFORE = Rule(
+    "ecc.uncorrected_before",
+    "uncorrected ECC errors before the driver was loaded",
+    remedy=(
+        "Watch whether the count grows: nvidia-smi -q -d ECC,ROW_REMAPPER. If it does, run NVIDIA's "
+        "field diagnostic. Results of earlier runs on this GPU may be wrong."
+    ),
+    severities=("warning", "info"),
+)
+ECC_MODE_PENDING = Rule(
+    "ecc.mode_pending",
+    "ECC mode changes at the next reboot",
+    remedy="Reboot, or set it back: sudo nvidia-smi -i GPU -e ECC_NOW.",
+    severities=("info",),
+)
+ECC_OFF = Rule(
+    "ecc.off",
+    "ECC off on a model that has it on by default: memory errors corrupt results unnoticed",
+    remedy=(
+        "If not wanted, turn it on: sudo nvidia-smi -i GPU -e 1, and reboot. GDDR models have 1/16 less "
+        "memory with ECC, those with HBM the same."
+    ),
+    severities=("warning", "info"),
+)
+SRAM_THRESHOLD = Rule(
+    "memory.sram_threshold_exceeded",
+    "SRAM threshold exceeded: more uncorrectable errors in on-chip memory than NVIDIA allows",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+REMAP_FAILED = Rule(
+    "memory.remap_failed",
+    "row remapping failed: a failing memory row could not be replaced",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+UNREPAIRABLE = Rule(
+    "memory.unrepairable",
+    "unrepairable memory: a failing memory channel could not be replaced",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+MANY_RETIRED_PAGES = Rule(
+    "memory.many_retired_pages",
+    "more retired memory pages than the warranty allows",
+    remedy="Have the card replaced (NVIDIA, Dynamic Page Retirement: 60 pages).",
+    severities=("error",),
+    thresholds=(RETIRED_PAGES,),
+)
+REPAIR_PENDING = Rule(
+    "memory.repair_pending",
+    "repair of a memory channel or TPC pending: done at the next GPU reset",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+REMAP_PENDING = Rule(
+    "memory.remap_pending",
+    "row remapping pending: done at the next GPU reset",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+RETIREMENT_PENDING = Rule(
+    "memory.retirement_pending",
+    "page retirement pending: done at the next reboot",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+FEW_SPARE_ROWS = Rule(
+    "memory.few_spare_rows",
+    "memory banks with few or no spare rows: remapping may fail at the next error",
+    remedy=(
+        "Keep long runs off this GPU where others are free, and watch nvidia-smi -q -d ROW_REMAPPER. "
+        "Have the card replaced when remapping fails."
+    ),
+    severities=("warning", "info"),
+    thresholds=(NO_SPARE_BANKS,),
+)
+REPAIRED = Rule(
+    "memory.repaired",
+    "memory rows remapped or pages retired after errors",
+    remedy="None needed. Watch whether the number grows: nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT.",
+    severities=("info",),
+)
+RESET_REQUIRED = Rule(
+    "gpu.reset_required",
+    "the GPU cannot be used before a reset or reboot",
+    remedy="Do what the driver requests, or reboot. See sudo dmesg | grep -i xid for the cause.",
+    severities=("error",),
+    cases=(
+        Case(
+            "reset",
+            "must be reset before it can be used",
+            severity="error",
+            remedy=(
+                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where "
+                "NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+            ),
+        ),
+        Case(
+            "reboot",
+            "the machine must be rebooted before it can be used",
+            severity="error",
+            remedy="Reboot. See sudo dmesg | grep -i xid for the cause.",
+        ),
+        Case(
+            "drain p2p",
+            "all P2P traffic must end before the fault can be recovered",
+            severity="error",
+            remedy=(
+                "End all programs that copy between GPUs, then see the next action: nvidia-smi "
+                "--query-gpu=gpu_recovery_action --format=csv. See sudo dmesg | grep -i xid for the "
+                "cause."
+            ),
+        ),
+    ),
+)
+RESET_RECOMMENDED = Rule(
+    "gpu.reset_recommended",
+    "the GPU works with reduced capacity until it is reset (drain and reset)",
+    remedy=(
+        "Let its programs finish, start no new ones, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs "
+        "at once where NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+    ),
+)
 
 
 @each_gpu(
@@ -110,7 +248,7 @@ def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         says = "works with reduced capacity until it is reset; start no new programs"
         yield "reset", RESET_RECOMMENDED.fault(gpu, says, evidence)
     elif action not in (None, "none"):
-        case = RESET_REQUIRED.cases.get(action)
+        case = next((case for case in RESET_REQUIRED.cases if case.name == action), None)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
         yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
@@ -208,7 +346,15 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-FIELD_ERROR = rule_of("gpu.field_error")
+FIELD_ERROR = Rule(
+    "gpu.field_error",
+    "the GPU cannot report what GPUs of the same model report",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
+        "if it happens again, a sensor, the fan or the board is defective."
+    ),
+    severities=("warning", "info"),
+)
 
 # Driver messages and NVML's codes for "failed", as opposed to "not supported" or "no permission".
 _ERROR = re.compile(
@@ -246,9 +392,8 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             alike = [one for one in peers if (one.mig.mode, one.ecc.mode) == (gpu.mig.mode, gpu.ecc.mode)]
             absent = {
                 fact: why
-                for fact, why in own.items()
+                for fact, why in (own.items() if len(alike) == len(peers) > 1 else ())
                 if why in DOES_NOT_APPLY
-                and len(alike) == len(peers) > 1
                 and _is_value(fact)
                 and all(_value(one, fact) is not None for one in peers)
             }

@@ -6,7 +6,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import majority
-from gputopo.findings.rule import Fault, check, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
@@ -14,22 +14,114 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-PHYSICAL_ERRORS = threshold("network.PHYSICAL_ERRORS")
-DROPPED = threshold("network.DROPPED")
-MANY_TIMES = threshold("network.MANY_TIMES")
-MANY = threshold("network.MANY")
-NARROW_LANES = threshold("network.NARROW_LANES")
+PHYSICAL_ERRORS = Threshold(
+    "errors of a port's link",
+    10,
+    "errors of one counter",
+    "infiniband-diags: 10 symbol errors and 10 link recoveries in the example of ibqueryerrors' thresholds",
+)
+DROPPED = Threshold(
+    "packets that a port dropped",
+    100,
+    "packets",
+    "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
+)
+MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
+MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
+NARROW_LANES = Threshold(
+    "lanes of an InfiniBand link",
+    1,
+    "lanes",
+    "Links have four lanes, two where a port is split by its cable (HDR100, NDR200)",
+)
 
-LINK_DOWN = rule_of("nic.link_down")
-LINK_SLOW = rule_of("nic.link_slow", NARROW_LANES)
-MTU_DIFFERS = rule_of("nic.mtu_differs")
-ERRORS = rule_of("nic.errors", PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY)
-ERRORS_RISING = rule_of("nic.errors_rising")
-GPU_FAR = rule_of("nic.gpu_far")
-SHARED = rule_of("nic.shared")
-NO_PEER_MEMORY = rule_of("nic.gpudirect_off")
-NCCL_SLOW = rule_of("nccl.network")
-NCCL_WARNING = rule_of("nccl.warning")
+LINK_DOWN = Rule(
+    "nic.link_down",
+    "network port without a link",
+    remedy=(
+        "Check cable, transceiver and switch port (ibstat, ip link); sudo dmesg shows what the driver "
+        "reports. An interface that is disabled: sudo ip link set INTERFACE up."
+    ),
+    severities=("warning", "info"),
+)
+LINK_SLOW = Rule(
+    "nic.link_slow",
+    "network link slower than the port supports or than like ports",
+    remedy=(
+        "Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
+        "autonegotiation, forward error correction)."
+    ),
+    severities=("warning", "info"),
+    thresholds=(NARROW_LANES,),
+)
+MTU_DIFFERS = Rule(
+    "nic.mtu_differs",
+    "MTU of a network interface differs from those of like cards",
+    remedy=(
+        "Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
+        "BYTES."
+    ),
+)
+ERRORS = Rule(
+    "nic.errors",
+    "errors counted by a network port",
+    remedy=(
+        "See whether they grow (gputopo inspect --watch). If so, clean or replace cable and transceiver, "
+        "and try another switch port."
+    ),
+    severities=("info", "warning"),
+    thresholds=(PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY),
+)
+ERRORS_RISING = Rule(
+    "nic.errors_rising",
+    "errors counted by a network port while it was watched",
+    remedy=(
+        "The fault is present: clean or replace cable and transceiver, and try another switch port. "
+        "Repeated packets without errors of the link point to congestion."
+    ),
+    severities=("warning", "info"),
+)
+GPU_FAR = Rule(
+    "nic.gpu_far",
+    "GPU without a near RDMA card, where other GPUs have one",
+    remedy=(
+        "Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
+        "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL)."
+    ),
+    severities=("info",),
+)
+SHARED = Rule(
+    "nic.shared",
+    "GPUs share a network card while a like card is near to none",
+    remedy=(
+        "Move the idle card, or some of the GPUs, to another slot (gputopo inspect shows the tree); for "
+        "NCCL, NCCL_IB_HCA names the cards to use."
+    ),
+    severities=("info",),
+)
+NO_PEER_MEMORY = Rule(
+    "nic.gpudirect_off",
+    "RDMA cards, and no kernel module for GPUDirect RDMA",
+    remedy=(
+        "Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
+        "use DMA-BUF instead."
+    ),
+    severities=("info",),
+)
+NCCL_SLOW = Rule(
+    "nccl.network",
+    "NCCL does not use RDMA from GPU memory between hosts",
+    remedy=(
+        "NET/Socket: install the RDMA libraries (libibverbs) in the image, and see NCCL_IB_DISABLE and "
+        "NCCL_IB_HCA. NET/IB without GDRDMA: sudo modprobe nvidia-peermem, and a card near each GPU."
+    ),
+    severities=("warning", "info"),
+)
+NCCL_WARNING = Rule(
+    "nccl.warning",
+    "warning in NCCL's log",
+    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
+)
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
 _DMA_BUF = (5, 12)  # Linux; NCCL 2.13 and later use it with the open kernel modules

@@ -10,8 +10,9 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.findings.driver import FABRIC_MANAGER, event_evidence, known_errors, log_of, severity_of, times
-from gputopo.findings.rule import Case, Fault, by_model, check, each_gpu, present, rule_of, threshold
+from gputopo.findings.kernel_log import FABRIC_MANAGER, event_evidence, log_of, severity_of, times
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.xids import Action, known_errors
 from gputopo.reference.expectations import expected_of
 from gputopo.topology.hops import links_by_pair
 from gputopo.topology.kernel import kernel_events
@@ -22,24 +23,131 @@ from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.subject import MACHINE, Subject
 
-CRC_ERRORS = threshold("nvlink.CRC_ERRORS")
-NVLINK_REPLAYS = threshold("nvlink.NVLINK_REPLAYS")
-MIN_JOINED = threshold("nvlink.MIN_JOINED")
-
-NVLINK_DOWN = rule_of("nvlink.down", MIN_JOINED)
-THIN_BRIDGE = rule_of("nvlink.thin_bridge")
-_SXID_ACTIONS = rule_of("nvlink.errors").cases
-SXIDS = {code: case for (code, _), case in known_errors("sxids.csv", _SXID_ACTIONS).items()}
-NVLINK_ERRORS = rule_of(
-    "nvlink.errors",
-    CRC_ERRORS,
-    NVLINK_REPLAYS,
-    cases={f"SXid {code}": case for code, case in SXIDS.items()},
+CRC_ERRORS = Threshold(
+    "NVLink CRC errors",
+    100,
+    "errors",
+    "NVIDIA/DCGM: its PCIe test fails above 100 CRC errors a second; these are since the link came up",
 )
-_UNNUMBERED = Case("NVLink error", NVLINK_ERRORS.remedy, "warning")
-NVLINK_DIFFERS = rule_of("nvlink.differs")
-FABRIC_NOT_READY = rule_of("nvlink.fabric_not_ready")
-FABRIC_UNHEALTHY = rule_of("nvlink.fabric_unhealthy")
+NVLINK_REPLAYS = Threshold(
+    "NVLink packet replays",
+    100,
+    "replays",
+    "not measured on hardware: occasional replays lose no data; same limit as for CRC",
+)
+MIN_JOINED = Threshold(
+    "GPUs that are all connected by NVLink",
+    3,
+    "GPUs",
+    "Bridges connect two cards; three that are all connected are on a board made for that",
+)
+
+NVLINK_DOWN = Rule(
+    "nvlink.down",
+    "fewer NVLinks up than on GPUs of the same model",
+    remedy=(
+        "See nvidia-smi nvlink -s for the links that are down (MIG turns them off too). Reseat the "
+        "bridge; on a server board reset the GPUs (sudo nvidia-smi -r), check that nvidia-fabricmanager "
+        "runs, and reboot."
+    ),
+    severities=("error", "warning"),
+    thresholds=(MIN_JOINED,),
+    fits="bridge",
+)
+THIN_BRIDGE = Rule(
+    "nvlink.thin_bridge",
+    "a pair of GPUs has fewer NVLinks than another pair",
+    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+    fits="bridge",
+)
+_FATAL = Case(
+    "fabric",
+    "fatal NVSwitch error: programs on the GPUs of the fabric fail",
+    severity="error",
+    remedy=(
+        "End all programs, reset GPUs and NVSwitches together (sudo nvidia-smi -r) and restart "
+        "nvidia-fabricmanager, or reboot the host. If it happens again, run nvidia-bug-report.sh and "
+        "contact the vendor (NVIDIA, Fabric Manager User Guide, SXid errors)."
+    ),
+)
+_HANDLED = Case(
+    "handled",
+    "NVSwitch error that was handled",
+    severity="warning",
+    remedy=(
+        "None needed at once. If it repeats on one link, have the vendor check the module or baseboard "
+        "at it (NVIDIA, Fabric Manager User Guide, SXid errors)."
+    ),
+)
+# By their names in sxids.csv.
+_ACTIONS = {
+    "fabric": Action(_FATAL.remedy),
+    "port": Action(
+        "See Xid 74 in the log for the GPU at this link. Reset it (sudo nvidia-smi -r -i GPU; up to A100 "
+        "all GPUs together: sudo nvidia-smi -r), or restart its virtual machine. If it happens again, "
+        "run nvidia-bug-report.sh and contact the vendor (NVIDIA, Fabric Manager User Guide, SXid "
+        "errors)."
+    ),
+    "handled": Action(_HANDLED.remedy),
+    "none": Action("None needed."),
+    "restart": Action("Start the programs of the GPU at this link again (after Xid 45)"),
+    "routing": Action(
+        "Restart nvidia-fabricmanager and the virtual machines with its GPUs, and check the partitions "
+        "(nvswitch-audit; NVIDIA, Fabric Manager User Guide, SXid errors)."
+    ),
+    "connection": Action(
+        "None needed after a reset or shutdown of one end. Else check the mechanical connections of "
+        "modules, trays and cables (NVIDIA, Fabric Manager User Guide, SXid errors)."
+    ),
+    "cooling": Action(
+        "Check the fans and air baffles (or liquid loop) of the server, and its inlet temperature "
+        "(NVIDIA, Fabric Manager User Guide, SXid errors)."
+    ),
+}
+SXIDS = {code: case for (code, _), case in known_errors("SXid", "sxids.csv", _ACTIONS).items()}
+NVLINK_ERRORS = Rule(
+    "nvlink.errors",
+    "NVLink errors counted",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvlink -e 'xid.*74'. Clean and reseat the bridge; if the counts "
+        "keep rising (nvidia-smi nvlink -e), have bridge or board replaced."
+    ),
+    severities=("warning", "error", "info"),
+    fits="bridge",
+    thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
+    cases=tuple(SXIDS.values()),
+)
+_UNNUMBERED = Case("", "NVLink error", severity="warning", remedy=NVLINK_ERRORS.remedy)
+NVLINK_DIFFERS = Rule(
+    "nvlink.differs",
+    "NVLink-C2C or fabric clique differs from GPUs of the same model",
+    remedy=(
+        "C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
+        "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's "
+        "partitions."
+    ),
+)
+FABRIC_NOT_READY = Rule(
+    "nvlink.fabric_not_ready",
+    "the GPU has not joined its NVSwitch fabric",
+    remedy=(
+        "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). In a virtual machine with a "
+        "part of a board, the host must assign a partition, or load the driver without NVLink "
+        "(NVreg_NvLinkDisable=1)."
+    ),
+    severities=("error",),
+)
+FABRIC_UNHEALTHY = Rule(
+    "nvlink.fabric_unhealthy",
+    "unhealthy NVSwitch fabric reported by the driver",
+    remedy=(
+        "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). If it persists, end all "
+        "programs and reset the GPUs together: sudo nvidia-smi -r."
+    ),
+    severities=("warning", "error"),
+)
 
 # These leave GPUs unreachable; with the others copies are slow, or wait.
 _GRAVE = {("summary", "unhealthy"), ("route_unhealthy", "true")}
@@ -145,9 +253,9 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         if event.code is None:
             case, what = _UNNUMBERED, f"NVLink error in the {log_of(event)}{times(event)}: {event.text}"
         else:
-            case = SXIDS.get(event.code, _SXID_ACTIONS["fabric" if fatal else "handled"])
+            case = SXIDS.get(event.code, _FATAL if fatal else _HANDLED)
             if fatal and case.severity == "info":  # as the log has it
-                case = msgspec.structs.replace(case, remedy=_SXID_ACTIONS["fabric"].remedy)
+                case = msgspec.structs.replace(case, remedy=_FATAL.remedy)
             what = f"SXid {event.code} in the {log_of(event)}{times(event)}: {case.says} ({event.text})"
         severity: Severity = "error" if fatal else case.severity
         if event.severity == "nonfatal" and severity == "error":
@@ -155,7 +263,7 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         says = f"NVSwitch {event.pci_address}: {what}" if gpu is None and event.pci_address else what
         severity, evidence = severity_of(event, severity), event_evidence(event)
         no_bridge = event.code is None and event.device_driver == FABRIC_MANAGER
-        remedy = _SXID_ACTIONS["fabric"].remedy if no_bridge else case.remedy
+        remedy = _FATAL.remedy if no_bridge else case.remedy
         yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, remedy=remedy, part=event.text)
 
 
@@ -215,17 +323,47 @@ def _severity(cause: Cause) -> Severity:
     return "warning" if fixable else "info"
 
 
-P2P_OFF = rule_of(
+P2P_OFF = Rule(
     "p2p.off",
-    cases={
-        name: Case(cause.says, cause.fix or _NO_FIX, _severity(name))
+    "no peer access (P2P) between GPUs",
+    remedy="No fix exists: copies go through host memory; gputopo bandwidth measures their rate.",
+    severities=("info", "warning"),
+    cases=tuple(
+        Case(name, cause.says, _severity(name), cause.fix or _NO_FIX)
         for name, cause in CAUSES.items()
         if name not in (*_OWN_RULE, *_BY_DESIGN)
-    },
+    ),
 )
-P2P_ACS_ON = rule_of("p2p.acs_on")
-NCCL_STAGED = rule_of("nccl.staged")
-P2P_IOMMU = rule_of("p2p.iommu")
+P2P_ACS_ON = Rule(
+    "p2p.acs_on",
+    "P2P traffic is redirected through the root complex (ACS)",
+    remedy=(
+        "Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
+        "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services."
+    ),
+    severities=("warning", "info"),
+)
+OFF_BY_A_VARIABLE = Case(
+    "variable",
+    "turned off by a variable",
+    severity="info",
+    remedy="Unset the variable, unless it works around a fault of these GPUs, and train again.",
+)
+NCCL_STAGED = Rule(
+    "nccl.staged",
+    "NCCL copies between GPUs of one host through host memory (SHM) or a network (NET), not by P2P",
+    remedy=(
+        "Look for NCCL_P2P_DISABLE and NCCL_P2P_LEVEL in the environment and in /etc/nccl.conf, and see "
+        "nvidia-smi topo -p2p r and gputopo inspect on the host for peer access that is refused."
+    ),
+    severities=("info", "warning"),
+    cases=(OFF_BY_A_VARIABLE,),
+)
+P2P_IOMMU = Rule(
+    "p2p.iommu",
+    "no peer access (P2P) between GPUs, and the IOMMU translates addresses",
+    remedy="Boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) off in the BIOS.",
+)
 
 
 @check(P2P_OFF, P2P_IOMMU)
@@ -271,7 +409,7 @@ def staged(machine: Machine) -> Iterator[Fault]:
                 "settings": list(machine.nccl.settings),
             },
             "warning" if near else "info",
-            case="variable" if variables else None,
+            case=OFF_BY_A_VARIABLE if variables else None,
         )
 
 

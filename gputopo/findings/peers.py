@@ -8,15 +8,42 @@ from typing import Any, NamedTuple
 
 from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
 from gputopo.findings.compare import FactDifference, differences
-from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present, rule_of
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
 
-CARD_DIFFERS = rule_of("card.differs", throttling.LIMIT_SHARE)
-SETTING_DIFFERS = rule_of("configuration.differs", throttling.LIMIT_SHARE)
-SLOT_DIFFERS = rule_of("pcie.slot_differs")
+CARD_DIFFERS = Rule(
+    "card.differs",
+    "firmware, limits or capabilities differ from GPUs of the same model",
+    remedy=(
+        "The card may be of another build, or its firmware of another version: compare part numbers and "
+        "VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind."
+    ),
+    severities=("info",),
+    thresholds=(throttling.LIMIT_SHARE,),
+)
+SETTING_DIFFERS = Rule(
+    "configuration.differs",
+    "a setting differs from GPUs of the same model",
+    remedy=(
+        "Set it alike on all GPUs: settings of the driver with nvidia-smi (nvidia-smi -h), BAR1 with "
+        "Resizable BAR in the BIOS."
+    ),
+    severities=("warning", "info"),
+    thresholds=(throttling.LIMIT_SHARE,),
+)
+SLOT_DIFFERS = Rule(
+    "pcie.slot_differs",
+    "slot of another PCIe generation or width than that of GPUs of the same model",
+    remedy=(
+        "Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
+        "Reseat card and riser."
+    ),
+    severities=("warning", "info"),
+    fits="slot",
+)
 
 
 class Compared(NamedTuple):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gputopo.findings.rule import Fault, Threshold, check, copies_of, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present
 from gputopo.values.bandwidth import MIN_INTERVALS, Kind
 from gputopo.values.fields import path_in_words
 from gputopo.values.finding import Severity
@@ -12,9 +12,23 @@ from gputopo.values.machine import Gpu, Machine, Sample
 from gputopo.values.samples import seconds
 from gputopo.values.subject import MACHINE
 
-REPLAYS_A_MINUTE = threshold("rising.REPLAYS_A_MINUTE")
+REPLAYS_A_MINUTE = Threshold(
+    "packet replays in a minute",
+    8,
+    "replays",
+    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes)",
+)
 
-ERRORS_RISING = rule_of("errors.rising", REPLAYS_A_MINUTE)
+ERRORS_RISING = Rule(
+    "errors.rising",
+    "errors counted between two samples",
+    remedy=(
+        "The fault is present, not of the past: see the counters (nvidia-smi -q -d ECC, sudo dmesg | "
+        "grep -i -e xid -e aer), and keep long runs off this GPU until they stop."
+    ),
+    severities=("warning", "info"),
+    thresholds=(REPLAYS_A_MINUTE,),
+)
 
 REPLAYS = "pcie.replay_counter"
 _COUNTED = ("ecc.corrected_volatile", "ecc.uncorrected_volatile", "pcie.aer", REPLAYS)
@@ -86,11 +100,38 @@ def minutes(samples: Sequence[Sample]) -> float:
     return 0.0 if first is None or last is None else (last - first) / 60
 
 
-FALL_PERCENT = threshold("rising.FALL_PERCENT")
+FALL_PERCENT = Threshold(
+    "fall of a rate over a soak",
+    5.0,
+    "%",
+    (
+        "not measured on hardware: repeats of a large copy are within 1 to 2% on an idle machine; twice "
+        "that and more"
+    ),
+)
 INTERVALS = Threshold("intervals of a soak before a fall is judged", MIN_INTERVALS, "intervals")
 
-ERRORS_UNDER_LOAD = rule_of("soak.errors", REPLAYS_A_MINUTE)
-RATE_FELL = rule_of("soak.rate_fell", FALL_PERCENT, INTERVALS)
+ERRORS_UNDER_LOAD = Rule(
+    "soak.errors",
+    "error counters rose under load",
+    remedy=(
+        "Reseat card, riser, cables or NVLink bridge, and check temperature and power supply. Repeat the "
+        "soak; if the counters still rise, try the card in another slot, and replace what the errors "
+        "follow."
+    ),
+    severities=("error", "warning", "info"),
+    thresholds=(REPLAYS_A_MINUTE,),
+    fits="slot",
+)
+RATE_FELL = Rule(
+    "soak.rate_fell",
+    "rate fell over the soak",
+    remedy=(
+        "Check cooling and power: see temperature, clocks and throttle reasons (gputopo inspect --watch) "
+        "under the same load."
+    ),
+    thresholds=(FALL_PERCENT, INTERVALS),
+)
 
 _GB = 1e9
 # Kind, whether the GPU receives, and the words for it.

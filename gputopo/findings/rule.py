@@ -1,12 +1,10 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-The words of a rule are its row in `rules.csv`, its numbers are rows of `thresholds.csv`, so that all can be
-read as one text. A check is a function
-over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
-them. What no rule declares cannot be reported.
+A rule and its thresholds are declared at the top of the module with their check: a function over a Machine
+(or over its samples in time) that yields the faults of one rule or several; `check` names them. What no rule
+declares cannot be reported.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -14,9 +12,9 @@ from typing import Any, Concatenate, Generic, ParamSpec
 
 import msgspec
 
-from gputopo.reference.expectations import expected_of, name_of
+from gputopo.findings.places import ELSEWHERE, Fits, place_of
+from gputopo.reference.expectations import name_of
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fields import rows_of
 from gputopo.values.finding import SEVERITIES, Finding, Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -26,15 +24,6 @@ from gputopo.values.subject import Subject, label
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
-# Remedies in place of those for a card with a fan in a slot, by what they are about and what the GPU is in.
-ELSEWHERE = {
-    fits: {row["place"]: row["remedy"] for row in rows}
-    for fits, rows in grouped((row["fits"], row) for row in rows_of(__file__, "elsewhere.csv")).items()
-}
-_NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
-_MODULE = re.compile(r"SXM|\bGH200")
-# Cards without a fan, which the fans of a server cool.
-_PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b(?!.*Active).*|.* Server Edition")
 _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # none works in a container
 
 # Words of remedies that stand for a fact of the GPU, so that a command can be pasted; the fact by its path.
@@ -50,41 +39,27 @@ P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
 
 
-_UNMEASURED = "not measured on hardware"
-
-
 class Threshold(msgspec.Struct, frozen=True):
-    """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
+    """A number that decides whether there is a finding, or how severe it is.
+
+    `name` and `unit` say what is compared with it and how (`0.6`, `of the median of the peers`); `origin` is
+    its source.
+    """
 
     name: str
     value: float
     unit: str
-    origin: str = _UNMEASURED
-
-
-@functools.cache
-def _thresholds() -> Mapping[str, Threshold]:
-    """Return the rows of `thresholds.csv` by their keys."""
-    rows = rows_of(__file__, "thresholds.csv")
-    numbers = (float(row["value"]) if "." in row["value"] else int(row["value"]) for row in rows)
-    return {
-        row["key"]: Threshold(row["name"], value, row["unit"], row["origin"] or _UNMEASURED)
-        for row, value in zip(rows, numbers, strict=True)
-    }
-
-
-def threshold(key: str) -> Threshold:
-    """Return the threshold that `thresholds.csv` declares."""
-    return _thresholds()[key]
+    origin: str = "not measured on hardware"
 
 
 class Case(msgspec.Struct, frozen=True):
     """One cause or code under a rule that has its own message, remedy and severity."""
 
+    name: str
     says: str
-    remedy: str
     severity: Severity
-    fits: str = ""  # as of a Rule
+    remedy: str
+    fits: Fits = ""  # as of a Rule
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -122,8 +97,12 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
     remedy: str  # what to do
     severities: tuple[Severity, ...] = ("warning",)  # those that its findings can have, the usual one first
     thresholds: tuple[Threshold, ...] = ()
-    cases: Mapping[str, Case] = {}  # the causes or codes of which each has its own
-    fits: str = ""  # a key of `ELSEWHERE`: the remedy is another one where the GPU is no card in a slot
+    cases: tuple[Case, ...] = ()  # the causes or codes of which each has its own
+    fits: Fits = ""  # if so, `ELSEWHERE` has other remedies for a GPU that is no card in a slot
+
+    def case_in(self, text: str) -> Case | None:
+        """Return the first case whose name is in a message of another program."""
+        return next((case for case in self.cases if case.name in text.lower().replace("_", " ")), None)
 
     def fault(
         self,
@@ -133,12 +112,12 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
-        case: str | None = None,
+        case: Case | None = None,
         part: str = "",
     ) -> Fault:
         """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
         if case is not None:
-            severity, remedy = severity or self.cases[case].severity, self.cases[case].remedy
+            severity, remedy = severity or case.severity, case.remedy
         severity = severity or self.severities[0]
         assert severity in self.severities, (self.id, severity)
         return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
@@ -162,27 +141,6 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
             evidence=fault.evidence,
             remedy=fault.remedy,
         )
-
-
-@functools.cache
-def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
-    return grouped((row["id"], row) for row in rows_of(__file__, "rules.csv"))
-
-
-def rule_of(
-    id: str, *thresholds: Threshold, cases: Mapping[str, Case] | None = None, title: str | None = None
-) -> Rule:
-    """Return the rule that `rules.csv` declares. `title`, `cases`: where another table has them."""
-    own, *others = _declared()[id]
-    severities = msgspec.convert(own["severities"].split(), tuple[Severity, ...])
-    found = cases or {
-        row["case"]: Case(
-            row["title"], row["remedy"], msgspec.convert(row["severities"], Severity), row["fits"]
-        )
-        for row in others
-    }
-    return Rule(id, title or own["title"], own["remedy"], severities, thresholds, found, own["fits"])
 
 
 class Check(Generic[P]):
@@ -273,33 +231,13 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
     return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
-def place_of(machine: Machine, gpu: Gpu) -> str | None:
-    """Return what a GPU is in, a key of a table in `ELSEWHERE`; None: a card with a fan in a slot."""
-    if machine.host.virtual_machine not in (None, "none"):
-        return "virtual machine"
-    if is_notebook(gpu):
-        return "notebook"
-    return kind_of_board(gpu)
-
-
-def kind_of_board(gpu: Gpu) -> str | None:
-    """Return "module" (SXM) or "server card" (without a fan) of a data center model, None of any other."""
-    reference = expected_of(gpu)
-    is_module = _MODULE.search(gpu.name or "") is not None or (reference is not None and reference.is_module)
-    return "module" if is_module else "server card" if _PASSIVE.fullmatch(gpu.name or "") else None
-
-
-def is_notebook(gpu: Gpu) -> bool:
-    """Return whether it is a GPU of a notebook, soldered to its mainboard."""
-    return _NOTEBOOK.search(gpu.name or "") is not None
-
-
 def _fitting(one: Fault, machine: Machine) -> Fault:
     """Return a fault with a remedy that fits what its GPU is in, and whether this is a container."""
-    about = {case.remedy: case.fits for case in one.rule.cases.values()} | {one.rule.remedy: one.rule.fits}
+    about = {case.remedy: case.fits for case in one.rule.cases} | {one.rule.remedy: one.rule.fits}
     gpu = next((gpu for gpu in machine.gpus if gpu.index in one.gpus), None)
-    place = None if gpu is None else place_of(machine, gpu)
-    remedy = ELSEWHERE.get(about.get(one.remedy, ""), {}).get(place or "", one.remedy)
+    remedy, place = one.remedy, None if gpu is None else place_of(machine, gpu)
+    if place is not None:
+        remedy = ELSEWHERE.get(about.get(remedy, ""), {}).get(place, remedy)
     contained = machine.host.container not in (None, "none") and "n a container" not in remedy
     if contained and _ON_HOST.search(remedy):
         remedy = f"On the host, not in this container: {remedy}"

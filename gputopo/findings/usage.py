@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Fault, Threshold, by_model, check, each_gpu, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, by_model, check, each_gpu, present
 from gputopo.reference.clock_events import LOAD_STATES, reasons_of, under_load
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
@@ -17,15 +17,75 @@ from gputopo.values.subject import MACHINE, Subject
 # A GPU that computes less than half of the time may lower its clocks between kernels.
 BUSY_PERCENT = Threshold("utilization under load", history.BUSY_PERCENT, "%")
 
-USED_PERCENT = threshold("usage.USED_PERCENT")
-USED_SHARE = threshold("usage.USED_SHARE")
-USED_MIB = threshold("usage.USED_MIB")
-RESERVED_MIB = threshold("usage.RESERVED_MIB")
-CONTEXT_MIB = threshold("usage.CONTEXT_MIB")
-USED_POWER = threshold("usage.USED_POWER")
-DISPLAY_SHARE = threshold("usage.DISPLAY_SHARE")
-HUNG_PERCENT = threshold("usage.HUNG_PERCENT")
-HUNG_POWER = threshold("usage.HUNG_POWER")
+USED_PERCENT = Threshold(
+    "utilization by other programs",
+    10,
+    "%",
+    "not measured on hardware: a process below this leaves the GPU to others",
+)
+USED_SHARE = Threshold(
+    "memory used by other programs",
+    0.1,
+    "of the GPU's memory",
+    "not measured on hardware: a process below this leaves memory to others",
+)
+USED_MIB = Threshold(
+    "memory used where no process is visible",
+    512,
+    "MiB",
+    (
+        "not measured on hardware: idle GPUs without a display show 0 to 60 MiB, a CUDA context takes "
+        "100 to 500"
+    ),
+)
+RESERVED_MIB = Threshold(
+    "memory that the driver may count as used",
+    1024,
+    "MiB",
+    (
+        "not measured on hardware: the driver reserves 200 to 800 MiB; where total is used + free, that "
+        "is counted as used"
+    ),
+)
+CONTEXT_MIB = Threshold(
+    "memory of a program that computes",
+    64,
+    "MiB",
+    (
+        "not measured on hardware: without persistence the driver loads for each query, and scrubbing "
+        "ECC memory shows as up to 100% utilization with no memory used; no CUDA context is smaller"
+    ),
+)
+USED_POWER = Threshold(
+    "power where no process is visible",
+    0.6,
+    "of the power limit",
+    (
+        "not measured on hardware: an idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 "
+        "to 25%"
+    ),
+)
+DISPLAY_SHARE = Threshold(
+    "utilization and memory of a display",
+    0.5,
+    "of the GPU",
+    (
+        "not measured on hardware: desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser "
+        "a third"
+    ),
+)
+HUNG_PERCENT = Threshold(
+    "utilization of a hung kernel",
+    95,
+    "%",
+    "not measured; chosen because a kernel that never ends counts as load all the time",
+)
+HUNG_POWER = Threshold(
+    "power of a hung kernel",
+    0.3,
+    "of the power limit",
+    "not measured; chosen because kernels that compute draw more, and most idle GPUs 5 to 25%",
+)
 USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
 _NAMED = 3
 
@@ -140,21 +200,120 @@ def busy(gpu: Gpu) -> bool:
     return under_load(gpu) and used is not None and used >= BUSY_PERCENT.value
 
 
-MEMORY_SHARE = threshold("usage.MEMORY_SHARE")
+MEMORY_SHARE = Threshold(
+    "memory size difference",
+    0.07,
+    "below the largest of the model",
+    (
+        "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
+        "sizes of one model differ by more (RTX 3080: 10 and 12 GB)"
+    ),
+)
 
-MIXED_MODELS = rule_of("machine.mixed_models")
-MIXED_MEMORY = rule_of("machine.mixed_memory", MEMORY_SHARE)
-NO_EXPECTATION = rule_of("card.no_expectation")
-GPU_BUSY = rule_of("gpu.busy", *USE_THRESHOLDS)
-HUNG_KERNEL = rule_of("gpu.hung_kernel", HUNG_PERCENT, HUNG_POWER)
-COMPUTE_PROHIBITED = rule_of("configuration.compute_prohibited")
-COMPUTE_EXCLUSIVE = rule_of("configuration.compute_exclusive")
-MIG_ON = rule_of("configuration.mig_on")
-MIG_PENDING = rule_of("configuration.mig_pending")
-PERSISTENCE_OFF = rule_of("configuration.persistence_off")
-CUDA_ORDER = rule_of("cuda.order_differs")
-NUMA_BINDING = rule_of("numa.binding")
-NUMA_UNKNOWN = rule_of("numa.unknown")
+MIXED_MODELS = Rule(
+    "machine.mixed_models",
+    "GPUs of different models",
+    remedy=(
+        "Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training the slowest sets "
+        "the pace, and the smallest memory the batch size."
+    ),
+    severities=("info",),
+)
+MIXED_MEMORY = Rule(
+    "machine.mixed_memory",
+    "GPUs of one model with different memory sizes",
+    remedy=(
+        "Choose the batch size by the smallest memory. If the sizes should be the same, compare ECC "
+        "(nvidia-smi -q -d ECC) and MIG."
+    ),
+    thresholds=(MEMORY_SHARE,),
+)
+NO_EXPECTATION = Rule(
+    "card.no_expectation",
+    "no reference data for this model",
+    remedy=(
+        "Compare clocks and link with the data sheet: they were compared with GPUs of the same model only."
+    ),
+    severities=("info",),
+)
+GPU_BUSY = Rule(
+    "gpu.busy",
+    "another program runs on the GPU",
+    remedy=(
+        "Wait for it, end it, or use other GPUs. Measurements are not meaningful until then. No process "
+        "is listed in a container (nvidia-smi on the host lists it), or without privileges."
+    ),
+    severities=("warning", "info"),
+    thresholds=(*USE_THRESHOLDS,),
+)
+HUNG_KERNEL = Rule(
+    "gpu.hung_kernel",
+    "load at idle power: probably a kernel that hangs",
+    remedy=(
+        "End the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r -i "
+        "GPU), and if it still stays, reboot."
+    ),
+    thresholds=(HUNG_PERCENT, HUNG_POWER),
+)
+COMPUTE_PROHIBITED = Rule(
+    "configuration.compute_prohibited",
+    "compute mode Prohibited: no CUDA program may use the GPU",
+    remedy="Run sudo nvidia-smi -i GPU -c DEFAULT.",
+    severities=("error",),
+)
+COMPUTE_EXCLUSIVE = Rule(
+    "configuration.compute_exclusive",
+    "compute mode Exclusive: one process at a time may use the GPU",
+    remedy="None needed for one training at a time. To share the GPU: sudo nvidia-smi -i GPU -c DEFAULT.",
+    severities=("info",),
+)
+MIG_ON = Rule(
+    "configuration.mig_on",
+    "MIG mode on: a program gets one instance, without P2P to other GPUs",
+    remedy="To train on the whole GPU: sudo nvidia-smi -i GPU -mig 0.",
+    severities=("info",),
+)
+MIG_PENDING = Rule(
+    "configuration.mig_pending",
+    "MIG mode on from the next reset",
+    remedy="Reset the GPU (sudo nvidia-smi -r -i GPU), or set it back: sudo nvidia-smi -i GPU -mig 0.",
+    severities=("info",),
+)
+PERSISTENCE_OFF = Rule(
+    "configuration.persistence_off",
+    (
+        "persistence mode off: the driver initialises the GPU for each program, which takes seconds and "
+        "resets its settings"
+    ),
+    remedy=(
+        "Run sudo nvidia-smi -pm 1, again after each boot. nvidia-persistenced does it at boot, if its "
+        "service is not started with --no-persistence-mode, as Ubuntu's is."
+    ),
+    severities=("info",),
+)
+CUDA_ORDER = Rule(
+    "cuda.order_differs",
+    "CUDA numbers the GPUs in another order than nvidia-smi",
+    remedy="Set CUDA_DEVICE_ORDER=PCI_BUS_ID before a program starts; gputopo run does.",
+)
+NUMA_BINDING = Rule(
+    "numa.binding",
+    "CPU affinity of a GPU includes CPUs of another NUMA node",
+    remedy=(
+        "Bind by node: numactl --cpunodebind=NODE --membind=NODE. Copies from a far node can take three "
+        "times as long."
+    ),
+    severities=("info",),
+)
+NUMA_UNKNOWN = Rule(
+    "numa.unknown",
+    "NUMA node unknown",
+    remedy=(
+        "Compare copies from each node (gputopo bandwidth), or look for a BIOS update that reports the "
+        "node to the kernel."
+    ),
+    severities=("info",),
+)
 
 
 @check(MIXED_MODELS)

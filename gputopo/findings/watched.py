@@ -7,7 +7,8 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
-from gputopo.findings.driver import GPU_LOST, OFF_THE_BUS, XID, xid_case
+from gputopo.findings.driver import GPU_LOST
+from gputopo.findings.kernel_log import OFF_THE_BUS
 from gputopo.findings.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
@@ -17,7 +18,7 @@ from gputopo.findings.pcie import (
     WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import Check, Fault, check, named, present, rule_of, threshold, worst_first
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, check, named, present, worst_first
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -28,6 +29,7 @@ from gputopo.findings.throttling import (
     throttle_rule,
 )
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
+from gputopo.findings.xids import XID, xid_case
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
 from gputopo.values.finding import Finding
@@ -35,13 +37,30 @@ from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-SAG_SHARE = threshold("watched.SAG_SHARE")
-MIN_LOADED = threshold("watched.MIN_LOADED")
-SHORT_SHARE = threshold("watched.SHORT_SHARE")
-MIN_HOST_SAMPLES = threshold("watched.MIN_HOST_SAMPLES")
+SAG_SHARE = Threshold(
+    "sagging core clock",
+    0.1,
+    "below the highest mean",
+    "not measured on hardware: clocks of a GPU under steady load drift some percent as it warms up",
+)
+MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples")
+SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
+MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
-CLOCKS_SAGGING = rule_of("clocks.sagging", SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT)
-HOST_BUSY = rule_of("host.busy", MIN_HOST_SAMPLES)
+CLOCKS_SAGGING = Rule(
+    "clocks.sagging",
+    "core clock sagging under load",
+    remedy=(
+        "Watch temperature and power (gputopo inspect --watch); check cooling, power supply and clock locks."
+    ),
+    thresholds=(SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT),
+)
+HOST_BUSY = Rule(
+    "host.busy",
+    "other programs take the CPU, the host swaps, or has no memory left",
+    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
+    thresholds=(MIN_HOST_SAMPLES,),
+)
 
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:

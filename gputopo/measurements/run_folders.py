@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 from gputopo.measurements.from_ours import of_result
-from gputopo.runs.history import fingerprint
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine

@@ -1,13 +1,19 @@
-"""The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, verdicts."""
+"""The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
-from gputopo.report.prometheus import Exposition
+from gputopo.report.prometheus import Exposition, Label, add_fact
+from gputopo.values.fields import fields_of
+from gputopo.values.gpu import Gpu
 from gputopo.values.run.events import (
+    SAMPLED_FACTS,
     Anomaly,
     Device,
     Event,
+    GpuSample,
+    HostLoad,
     Judged,
     RunFinished,
     RunStarted,
+    Sample,
     Standing,
     Step,
     place_name,
@@ -15,14 +21,29 @@ from gputopo.values.run.events import (
 from gputopo.values.run.speed import RunningThroughput
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 
+_MB = 1e6  # bytes
+# Fields of a sample whose series are those of `gputopo inspect --format prometheus`.
+_AS_INSPECTED = (
+    "graphics_mhz",
+    "memory_mhz",
+    "power_w",
+    "power_limit_w",
+    "temperature_c",
+    "memory_temperature_c",
+    "throttle_mask",
+    "memory_used_mib",
+)
+
 
 class RunMetrics:
-    """What a run reported last. For GPUs and host there are other exporters, such as NVIDIA's of DCGM."""
+    """What a run reported last. GPUs have the metrics of `gputopo inspect --format prometheus`."""
 
     def __init__(self) -> None:
         self._running = RunningThroughput()
         self._devices: tuple[Device, ...] = ()
         self._step: Step | None = None
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
+        self._hosts: dict[int, HostLoad] = {}  # by rank
         self._anomalies: set[tuple[int, str]] = set()
         self._standings: tuple[Standing, ...] = ()
         self._status = "running"
@@ -35,6 +56,12 @@ class RunMetrics:
                 self._devices = event.devices
             case Step() if not event.warmup:
                 self._step = event
+            case Sample():
+                for one in event.gpus:
+                    place = (event.rank, one.gpu)
+                    self._gpus[place] = one.with_earlier(self._gpus.get(place))
+                if event.host is not None:
+                    self._hosts[event.rank] = event.host
             case Anomaly():
                 self._anomalies.add((event.tower, event.part))
             case Judged():
@@ -56,6 +83,11 @@ class RunMetrics:
         for standing in self._standings:
             of_tower = (device.host for device in self._devices if device.tower == standing.tower)
             _add_verdict(out, standing, next(of_tower, None))
+        names = {device.rank: device.host for device in self._devices}
+        for (rank, _), last in sorted(self._gpus.items()):
+            _add_gpu(out, last, names.get(rank))
+        for rank, load in sorted(self._hosts.items()):
+            _add_host(out, load, names.get(rank))
         return out.text()
 
     def _add_step(self, out: Exposition, step: Step) -> None:
@@ -88,3 +120,33 @@ def _add_verdict(out: Exposition, found: Standing, host: str | None) -> None:
     else:
         says = "a device is even with its peers to within, or differences are resolved above"
         out.gauge("run_device_resolution_ratio", says, share, **labels)
+
+
+def _add_gpu(out: Exposition, last: GpuSample, host: str | None) -> None:
+    own: dict[str, Label] = {"gpu": last.gpu, "host": host}
+    out.gauge("gpu_lost", "whether a GPU is lost", last.lost, **own)
+    for name in _AS_INSPECTED:
+        add_fact(out, fields_of(Gpu)[SAMPLED_FACTS[name].path], getattr(last, name), own)
+    says = "time in which a policy throttled the clocks, since the run began"
+    out.counters("gpu_throttled_seconds_total", says, last.throttled_s, "reason", **own)
+    out.gauge("gpu_processes", "processes on a GPU", last.processes, **own)
+    out.gauge(
+        "gpu_other_processes", "processes on a GPU that are not of the run", last.other_processes, **own
+    )
+    out.gauge("run_gpu_pcie_generation", "generation of the PCIe link now", last.pcie_gen, **own)
+    out.gauge("run_gpu_pcie_lanes", "lanes of the PCIe link now", last.pcie_width, **own)
+    for direction, rate in (("in", last.pcie_in_mb_per_s), ("out", last.pcie_out_mb_per_s)):
+        says = "throughput of the PCIe link, as the GPU sees it"
+        value = None if rate is None else rate * _MB
+        out.gauge("run_gpu_pcie_bytes_per_second", says, value, **own, direction=direction)
+    out.counter("run_gpu_pcie_replays_total", "PCIe packets sent again", last.pcie_replays, **own)
+    out.counter("run_gpu_nvlink_errors_total", "errors of all NVLinks", last.nvlink_errors, **own)
+
+
+def _add_host(out: Exposition, load: HostLoad, host: str | None) -> None:
+    for who, share in (("run", load.run_cpu_share), ("others", load.other_cpu_share)):
+        says = "CPU time as a share of the cores that the run may use"
+        out.gauge("run_host_cpu_ratio", says, share, programs=who, host=host)
+    out.gauge("run_host_run_queue", "threads that run or could", load.run_queue, host=host)
+    available = load.memory_available_share
+    out.gauge("run_host_memory_available_ratio", "memory that is available", available, host=host)

@@ -21,7 +21,8 @@ from gputopo.values.run.measurement import CONDITIONS
 from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
 
 MAX_CURVES = 64  # of one picture; the table has all
-SCALING = "Scaling"  # title of the section whose figures are drawn, too
+# Titles of the sections whose figures are drawn, too.
+SCALING, PAIRS, CLOCKS = "Scaling", "Pairs of GPUs", "Each GPU and its clock"
 _SHOWN = 2  # observations of an id in the short form
 _UNREAD = 20  # lines on files that could not be read in the short form
 _FEW = 4  # rows of a table in the short form which observations sum up
@@ -37,8 +38,8 @@ def study_document(study: Study) -> Document:
         ("Programs", _programs(study)),
         (SCALING, _scaling(study)),
         ("Ratios", _ratios(study)),
-        ("Pairs of GPUs", _pairs(study)),
-        ("Each GPU and its clock", _clocks(study)),
+        (PAIRS, _pairs(study)),
+        (CLOCKS, _clocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),

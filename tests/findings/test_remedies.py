@@ -5,10 +5,10 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
-from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
-from gputopo.findings.rule import ELSEWHERE, place_of
+from gputopo.findings.pcie import PCIE_REPLAYS, REPLAYS_OF_A_MODULE, USUAL_LANES
+from gputopo.findings.places import ELSEWHERE, Place, place_of
+from gputopo.findings.xids import XIDS, xid_case
 from gputopo.reference.check_with import check_command
 from gputopo.values.machine import Gpu, Host, KernelEvent, Machine, NumaNode
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
@@ -43,7 +43,7 @@ def test_a_gpu_is_in_a_slot_on_a_board_in_a_notebook_or_in_a_virtual_machine(
 
 
 @pytest.mark.parametrize("place", [None, *ELSEWHERE["slot"]])
-def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
+def test_nobody_is_told_to_reseat_what_cannot_be(place: Place | None) -> None:
     names = {"module": "Tesla V100-SXM2-16GB", "notebook": "NVIDIA GeForce RTX 4090 Laptop GPU"}
     machine = sound()
     cards = tuple(
@@ -52,8 +52,8 @@ def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
     machine = gpu(1, pcie={"replay_counter": 20_000, "replay_rollovers": 2})(replace(machine, gpus=cards))
     if place == "virtual machine":
         machine = host(virtual_machine="kvm")(machine)
-    own = PCIE_REPLAYS.cases["SXM"].remedy if place == "module" else PCIE_REPLAYS.remedy
-    expected = own if place in (None, "module") else ELSEWHERE["slot"][place]
+    own = REPLAYS_OF_A_MODULE.remedy if place == "module" else PCIE_REPLAYS.remedy
+    expected = own if place is None or place == "module" else ELSEWHERE["slot"][place]
     assert remedy(machine, "pcie.replays") == expected.replace("-i GPU", "-i 1")
 
 
@@ -63,7 +63,7 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
     assert found
     assert {one.remedy for one in found} <= {
         ELSEWHERE["slot"]["module"].replace("-i GPU", "-i 1"),
-        WIDTH_DEGRADED.cases["usual"].remedy,
+        USUAL_LANES.remedy,
     }
 
 

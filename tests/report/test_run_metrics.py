@@ -1,5 +1,5 @@
 from gputopo.report.run_metrics import RunMetrics
-from gputopo.values.run.events import Anomaly, Event, Judged, Standing
+from gputopo.values.run.events import Anomaly, Event, GpuSample, HostLoad, Judged, Sample, Standing
 from tests import there
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream
 from tests.report.exposition_grammar import read
@@ -54,6 +54,21 @@ def test_the_verdicts_so_far_are_shown_with_their_figures() -> None:
     assert states == [1, 0]
     assert of(found, "run_device_slower_ratio", tower="0", gpu="0", cause="power-cap") == 0.125
     assert of(found, "run_device_resolution_ratio", tower="1", gpu="1") == 0.02
+
+
+def test_gpus_show_the_latest_of_each_fact_until_they_are_lost() -> None:
+    first = GpuSample(gpu=0, graphics_mhz=1700, temperature_c=71, throttled_s={"power": 1.5})
+    second = GpuSample(gpu=0, graphics_mhz=1600)
+    load = HostLoad(time_s=1.0, seconds=1.0, other_cpu_share=0.25)
+    seen = [*EVENTS, Sample(time_s=1.0, gpus=(first,), host=load), Sample(time_s=2.0, gpus=(second,))]
+    found = metrics(*seen)
+    assert of(found, "gpu_clock_hertz", gpu="0", domain="graphics") == 1.6e9
+    assert of(found, "gpu_temperature_celsius", gpu="0", sensor="gpu") == 71
+    assert of(found, "gpu_throttled_seconds_total", gpu="0", reason="power") == 1.5
+    assert of(found, "run_host_cpu_ratio", programs="others") == 0.25
+    lost = metrics(*seen, Sample(time_s=3.0, gpus=(GpuSample(gpu=0, lost=True),)))
+    assert of(lost, "gpu_lost", gpu="0") == 1
+    assert of(lost, "gpu_clock_hertz", gpu="0", domain="graphics") is None
 
 
 def test_a_run_that_has_not_begun_has_metrics() -> None:

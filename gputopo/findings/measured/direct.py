@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of, present
 from gputopo.reference.expectations import over_nvlink
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
@@ -79,13 +79,98 @@ def _place(level: str | None) -> int:
     return -1 if level is None else LEVELS.index(level)
 
 
-SLOWER_SHARE = threshold("measured.direct.SLOWER_SHARE")
-PRINTED_GB_PER_S = threshold("measured.direct.PRINTED_GB_PER_S")
-DEVIATIONS = threshold("measured.direct.DEVIATIONS")
-LATENCY_SHARE = threshold("measured.direct.LATENCY_SHARE")
+SLOWER_SHARE = Threshold(
+    "direct copies slower than staged ones",
+    0.03,
+    "below the staged rate",
+    (
+        "Published matrices of one run repeat within 2% (0.77 and 0.79 GB/s for one staged pair of "
+        "7gforce-v2); direct copies across the host bridge of 7gforce are 3.9 to 7.6% slower (0.73 "
+        "against 0.76 to 0.79 GB/s)"
+    ),
+)
+PRINTED_GB_PER_S = Threshold(
+    "rounding of printed rates",
+    0.01,
+    "GB/s",
+    "The tools print two decimals: 0.40 and 0.41 may be the same",
+)
+DEVIATIONS = Threshold(
+    "noise",
+    3.0,
+    "standard deviations of both numbers together",
+    "99.7% of normally distributed repeats",
+)
+LATENCY_SHARE = Threshold(
+    "lower latency of direct copies",
+    0.8,
+    "of the staged latency",
+    (
+        "not measured on hardware: staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in "
+        "7gforce); direct ones without a fault have a tenth to a half of them"
+    ),
+)
 
-DIRECT_SLOWER = rule_of(
-    "p2p.direct_slower_than_staged", SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE
+NOT_IN_ALL_RESPECTS = Case(
+    "not in all respects",
+    "direct copies are slower in one direction, and faster in both at once or of lower latency",
+    severity="info",
+    remedy=(
+        "Leave P2P on. If a job sends large blocks in one direction at a time, time it with and without "
+        "P2P between these pairs."
+    ),
+)
+PAIRS_WITH_NVLINK = Case(
+    "pairs with NVLink",
+    "the slower direct copies are those of NVLinks",
+    severity="warning",
+    remedy="Leave P2P on, and look for NVLinks that are down or have errors (nvidia-smi nvlink -s and -e).",
+)
+HOST_PATH_AT_FAULT = Case(
+    "host path at fault",
+    "copies of these GPUs with the host failed or corrupted data",
+    severity="warning",
+    remedy=(
+        "Leave P2P on: without it all copies take the path through the host. Repair that first (see "
+        "bandwidth.wrong_data, bandwidth.copy_failed), and measure again."
+    ),
+)
+HOST_PATH_NOT_VERIFIED = Case(
+    "host path not verified",
+    "the tool that measured does not compare the copied data",
+    severity="warning",
+    remedy=(
+        "Before P2P is turned off, measure with gputopo bandwidth: it compares every byte, also of the "
+        "path through the host that all copies would then take."
+    ),
+)
+NO_SETTING = Case(
+    "no setting",
+    "no NCCL_P2P_LEVEL turns P2P off between these pairs alone",
+    severity="warning",
+    remedy=(
+        "Choose other pairs (gputopo plan takes this result into account). On one switch look for ACS "
+        "and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
+    ),
+)
+DIRECT_SLOWER = Rule(
+    "p2p.direct_slower_than_staged",
+    "direct copies (P2P) slower than those staged through host memory",
+    remedy=(
+        "Let NCCL stage these pairs with the NCCL_P2P_LEVEL of the message; NCCL_P2P_DISABLE=1 only "
+        "without any NVLink. TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this "
+        "result into account. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, "
+        "p2p.iommu)."
+    ),
+    severities=("warning", "info"),
+    thresholds=(SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE),
+    cases=(
+        NOT_IN_ALL_RESPECTS,
+        PAIRS_WITH_NVLINK,
+        HOST_PATH_AT_FAULT,
+        HOST_PATH_NOT_VERIFIED,
+        NO_SETTING,
+    ),
 )
 _BESIDE = "TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result into account."
 _ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
@@ -134,7 +219,7 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
         worst = min(found, key=lambda one: one.slow.share)
         says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
         evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
-        remedy = DIRECT_SLOWER.cases["not in all respects"].remedy if better else _remedy(machine, everywhere)
+        remedy = NOT_IN_ALL_RESPECTS.remedy if better else _remedy(machine, everywhere)
         severity: Severity = "info" if better else "warning"
         yield DIRECT_SLOWER.fault(subject_of(pairs), says, evidence, severity, remedy=remedy)
 
@@ -243,16 +328,15 @@ def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     pairs = {(min(pair), max(pair)) for pair in pairs}
     if {gpu for gpu, _ in host_failures(machine)} & {gpu for pair in pairs for gpu in pair}:
-        return DIRECT_SLOWER.cases["host path at fault"].remedy
+        return HOST_PATH_AT_FAULT.remedy
     if pairs & nvlink_pairs(machine):
-        return DIRECT_SLOWER.cases["pairs with NVLink"].remedy
+        return PAIRS_WITH_NVLINK.remedy
     found = cutoff(machine, pairs)
     if found is None or found[1]:
-        case = DIRECT_SLOWER.cases["no setting"]
-        return f"{case.says} ({pairs_in_words(pairs)}). {case.remedy}"
+        return f"{NO_SETTING.says} ({pairs_in_words(pairs)}). {NO_SETTING.remedy}"
     # Only a live measurement compares what arrived through the host with what was sent.
     if found[0] == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
-        return DIRECT_SLOWER.cases["host path not verified"].remedy
+        return HOST_PATH_NOT_VERIFIED.remedy
     links = [machine.link(*pair) for pair in pairs]
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
     causes = _ON_ONE_SWITCH if switched else ""

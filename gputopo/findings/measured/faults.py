@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.driver import DRIVER_STATUS
+from gputopo.findings.driver import HUNG as DRIVER_HUNG
 from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
-from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present, rule_of, threshold
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, facts_of, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
@@ -28,16 +29,269 @@ from gputopo.values.machine import Gpu, Machine, Throttle
 from gputopo.values.rates import judged
 from gputopo.values.subject import MACHINE, Subject
 
-UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
-BUSY_SHARE = threshold("measured.faults.BUSY_SHARE")
-MIN_REPEATS = threshold("measured.faults.MIN_REPEATS")
+UNSTEADY_PERCENT = Threshold(
+    "spread of the repeats of one copy",
+    15.0,
+    "% of the median",
+    "not measured on hardware: repeats of a large copy are within 1 to 2% on an idle machine",
+)
+BUSY_SHARE = Threshold(
+    "load average of the host before the measurement",
+    0.25,
+    "of its CPUs",
+    (
+        "not measured on hardware: a process that copies all the time on one of four cores takes a "
+        "quarter of the memory's rate at most"
+    ),
+)
+MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
-WRONG_DATA = rule_of("bandwidth.wrong_data")
-HUNG = rule_of("bandwidth.hung")
-COPY_FAILED = rule_of("bandwidth.copy_failed")
-COPIES_THROTTLED = rule_of("bandwidth.throttled")
-RAMP_UP = rule_of("bandwidth.woke_up")
-UNSTEADY = rule_of("bandwidth.unsteady", UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE)
+WRONG_WITH_THE_HOST = Case(
+    "with the host",
+    "copies between GPU and host corrupt data",
+    severity="error",
+    remedy=(
+        "Do not train on these GPUs, and leave P2P on: without it all copies take this path. Reseat the "
+        "card and its riser, try another slot, and look for PCIe and memory errors of GPU and host "
+        "(gputopo inspect, sudo dmesg)."
+    ),
+)
+WRONG_STAGED = Case(
+    "staged",
+    "copies staged through host memory corrupt data",
+    severity="error",
+    remedy=(
+        "Do not train over these paths, and leave P2P on: without it more copies take them. Test the "
+        "host's memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers."
+    ),
+)
+WRONG_DIRECT = Case(
+    "direct",
+    "only direct copies (P2P) corrupt data; through host memory it arrives intact",
+    severity="error",
+    remedy=(
+        "Turn P2P off between these pairs until it is repaired. The usual causes are an IOMMU that "
+        "translates and ACS (gputopo inspect), then switches and risers. TensorFlow's copies do not "
+        "follow NCCL's variables: use single GPUs of these pairs."
+    ),
+)
+WRONG_OVER_NVLINK = Case(
+    "over NVLink",
+    "direct copies over NVLink corrupt data; through host memory it arrives intact",
+    severity="error",
+    remedy=(
+        "Do not train over these pairs: choose GPUs without them (gputopo plan --exclude, or "
+        "CUDA_VISIBLE_DEVICES); no NCCL_P2P_LEVEL excludes single NVLinks. Look for their errors "
+        "(nvidia-smi nvlink -e, Xid 74 in sudo dmesg), and reseat the bridge or board."
+    ),
+)
+WRONG_DIRECT_HOST_PATH_UNKNOWN = Case(
+    "direct, host path unknown",
+    "direct copies (P2P) corrupt data; the path through the host was not measured, or failed",
+    severity="error",
+    remedy=(
+        "Do not train over these pairs, and leave P2P on until the path through the host is known to be "
+        "right (gputopo bandwidth). Look for ACS and an IOMMU that translates (gputopo inspect), reseat "
+        "cards, risers and bridges; for NVLinks see nvidia-smi nvlink -e."
+    ),
+)
+WRONG_COLLECTIVES = Case(
+    "collective operations",
+    "results of collective operations are wrong",
+    severity="error",
+    remedy=(
+        "Do not train with these GPUs. Run gputopo bandwidth: it compares every byte of each path and "
+        "names the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and try "
+        "another version of NCCL."
+    ),
+)
+WRONG_IN_GPU_MEMORY = Case(
+    "GPU memory",
+    "copies within a GPU corrupt data",
+    severity="error",
+    remedy=(
+        "Do not train on this GPU. Look for its memory errors (gputopo inspect, nvidia-smi -q -d ECC) "
+        "and Xids (sudo dmesg | grep -i xid); if it persists after a reboot, replace it."
+    ),
+)
+WRONG_IN_HOST_MEMORY = Case(
+    "host memory",
+    "copies in host memory corrupt data",
+    severity="error",
+    remedy=(
+        "Do not train on this host. Test its memory (memtest86+), and look for its errors (sudo dmesg | "
+        "grep -i -e edac -e mce)."
+    ),
+)
+WRONG_DATA = Rule(
+    "bandwidth.wrong_data",
+    "data corruption: copied bytes differ from the sent ones",
+    remedy=(
+        "Do not train over these paths; gputopo bandwidth names the GPUs. Look for PCIe, NVLink and "
+        "memory errors (gputopo inspect, sudo dmesg), and reseat cards, risers and bridges."
+    ),
+    severities=("error",),
+    cases=(
+        WRONG_WITH_THE_HOST,
+        WRONG_STAGED,
+        WRONG_DIRECT,
+        WRONG_OVER_NVLINK,
+        WRONG_DIRECT_HOST_PATH_UNKNOWN,
+        WRONG_COLLECTIVES,
+        WRONG_IN_GPU_MEMORY,
+        WRONG_IN_HOST_MEMORY,
+    ),
+)
+HUNG = Rule(
+    "bandwidth.hung",
+    "a copy did not complete",
+    remedy=(
+        "Look for ACS or an IOMMU between the GPUs (gputopo inspect), the usual cause for direct copies, "
+        "and see sudo dmesg | grep -i xid. End the programs on the GPUs and reset them (sudo nvidia-smi "
+        "-r -i GPU), or reboot; return a GPU that hangs again (RMA)."
+    ),
+    severities=("error",),
+)
+COPY_FAILED = Rule(
+    "bandwidth.copy_failed",
+    "copies failed, with CUDA's reason",
+    remedy="See gputopo inspect and sudo dmesg | grep -i -e xid -e nvrm, and measure again.",
+    severities=("error",),
+    cases=(
+        Case(
+            "CUDA_ERROR_ECC_UNCORRECTABLE",
+            "uncorrectable ECC error in GPU memory",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it comes back, or row remapping failed (gputopo "
+                "inspect), return the GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+            "uncorrectable NVLink error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it comes back, reseat the bridge or module, "
+                "compare nvidia-smi nvlink -e with a peer's, and return the GPU or board (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "out of memory",
+            severity="error",
+            remedy=(
+                "End the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and "
+                "measure again."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_NO_DEVICE",
+            "does not answer (lost, or in exclusive use by another process)",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If its compute mode is exclusive (nvidia-smi -q -d "
+                "COMPUTE), end that process instead. If it is lost again: reseat it and its power "
+                "cables, try another slot, then return it (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_DEVICE_UNAVAILABLE",
+            "does not answer (lost, or in exclusive use by another process)",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If its compute mode is exclusive (nvidia-smi -q -d "
+                "COMPUTE), end that process instead. If it is lost again: reseat it and its power "
+                "cables, try another slot, then return it (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_LAUNCH_FAILED",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_LAUNCH_TIMEOUT",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_HARDWARE_STACK_ERROR",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+        Case(
+            "CUDA_ERROR_UNKNOWN",
+            "stopped with an error",
+            severity="error",
+            remedy=(
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see "
+                "sudo dmesg | grep -i -e xid -e nvrm. If it happens again on an idle machine, return the "
+                "GPU (RMA)."
+            ),
+        ),
+    ),
+)
+COPIES_THROTTLED = Rule(
+    "bandwidth.throttled",
+    "throttled while copies were measured",
+    remedy="Remove the cause (see the throttle findings), and measure again.",
+    severities=("warning", "info"),
+)
+RAMP_UP = Rule(
+    "bandwidth.woke_up",
+    "low rates measured during clock ramp-up, which do not count",
+    remedy="None needed. For rates at full clocks measure again with gputopo.",
+    severities=("info",),
+)
+UNSTEADY = Rule(
+    "bandwidth.unsteady",
+    "repeats of one copy differ widely",
+    remedy=(
+        "Check that nothing else uses the GPUs or the host (gputopo inspect, top), and measure again. If "
+        "it persists, look for PCIe errors and changing clocks (gputopo inspect --watch)."
+    ),
+    thresholds=(UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE),
+)
 
 _BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
 BELOW_MINIMUM = "BELOW_MINIMUM"  # nccl-tests: bus bandwidth below NCCL_TESTS_MIN_BW, judged with the others
@@ -88,7 +342,7 @@ def failures(machine: Machine) -> Iterator[Fault]:
 
 def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
     """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
-    case = COPY_FAILED.cases.get(reason)
+    case = next((case for case in COPY_FAILED.cases if case.name == reason), None)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
     ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
     gpus = machine.by_index
@@ -106,7 +360,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
         count = f"{len(own)} copies" if len(own) > 1 else "a copy"
         says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
         evidence = {"ways": [facts_of(one, *_WAY) for one in own]}
-        yield COPY_FAILED.fault(about, says, evidence, case=reason if case else None)
+        yield COPY_FAILED.fault(about, says, evidence, case=case)
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
@@ -201,7 +455,7 @@ def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | No
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.
     of_one = all(one.source == one.destination or "host" in (one.source, one.destination) for one in failed)
-    return DRIVER_STATUS["hung"].remedy if rule is HUNG and of_one else None
+    return DRIVER_HUNG.remedy if rule is HUNG and of_one else None
 
 
 def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
@@ -213,21 +467,21 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
     pairs = [(a, b) for a, b in ends if a is not None and b is not None]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
-        places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
-        return WRONG_DATA.cases[places.get(kind, "collective operations")].remedy
+        places = {"d2d_local": WRONG_IN_GPU_MEMORY, "host_memory": WRONG_IN_HOST_MEMORY}
+        return places.get(kind, WRONG_COLLECTIVES).remedy
     suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
     with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
-        return WRONG_DATA.cases["with the host"].remedy
+        return WRONG_WITH_THE_HOST.remedy
     if not pairs:
         return WRONG_DATA.remedy  # between GPUs of which none is named
     if kind == "p2p_staged" or failed[0].path == "staged":
-        return WRONG_DATA.cases["staged"].remedy
+        return WRONG_STAGED.remedy
     if not all(_arrives_staged(machine, *pair) for pair in pairs):
-        return WRONG_DATA.cases["direct, host path unknown"].remedy
+        return WRONG_DIRECT_HOST_PATH_UNKNOWN.remedy
     if {(min(pair), max(pair)) for pair in pairs} & nvlink_pairs(machine):
-        return WRONG_DATA.cases["over NVLink"].remedy
-    case = WRONG_DATA.cases["direct"].remedy
+        return WRONG_OVER_NVLINK.remedy
+    case = WRONG_DIRECT.remedy
     off = cutoff(machine, pairs)
     if off is None:
         return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."

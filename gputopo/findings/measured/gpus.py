@@ -17,6 +17,12 @@ from gputopo.findings.measured.links import (
     DIRECTION_DIFFERS,
     DIRECTION_SHARE,
     HALF_SHARE,
+    LOW_BESIDE_PEERS,
+    LOW_FOR_ANY_LINK,
+    LOW_FOR_THE_MODEL,
+    LOW_IN_BOTH_DIRECTIONS,
+    LOW_IN_GPU_MEMORY,
+    LOW_OVER_THE_LINK,
     NO_LINK_HAS_THE_RATE,
     PCIE_MAX_GB_PER_S,
     PEERS_SHARE,
@@ -27,7 +33,7 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.pcie import SLOT_NARROW
-from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
+from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of, observed_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.finding import Severity
@@ -101,7 +107,7 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
                 f"{reach}: as fast as {link_names(fits)}" if fits else f"{reach}: {NO_LINK_HAS_THE_RATE}",
                 evidence,
                 _severity(gpu, shares[kind], fits, path),
-                case="same-model GPUs",
+                case=LOW_BESIDE_PEERS,
                 part=_LINK,
             )
 
@@ -126,7 +132,7 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
         own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
         low = {words: one for words, one in own.items() if one.rate < one.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
-            yield _below(gpu, _IN_MEMORY, memory, _IN_MEMORY, _MEMORY)
+            yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
         alone = [one for words, one in own.items() if words in _ALONE]
         slow = [one for one in alone if one in low.values()]
         slower = min(slow or low.values(), key=_share, default=None)
@@ -135,13 +141,13 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
         words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
         is_known = observed_link(gpu, slower, machine) is not None
         if is_known or not slow:
-            case = "copies over the link" if slow else "both directions"
+            case = LOW_OVER_THE_LINK if slow else LOW_IN_BOTH_DIRECTIONS
             yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
         elif len(slow) == len(alone):
             rates = [one.rate for one in slow]
             fits = common_fits(rates, gpu)
             differ = min(rates) < DIRECTION_SHARE.value * max(rates)
-            case = "widest link of the model" if fits else "no link has this rate"
+            case = LOW_FOR_THE_MODEL if fits else LOW_FOR_ANY_LINK
             yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
 
@@ -156,7 +162,7 @@ def _below(
     gpu: Gpu,
     words: str,
     sample: Sample,
-    case: str,
+    case: Case,
     part: str,
     severity: Severity = "warning",
     fits: Sequence[LinkExpectation] | None = None,
@@ -207,19 +213,19 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
-def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, str, str]]:
+def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, Case, str]]:
     """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
         beside = "" if kind == "bidirectional" else " next to the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
-        yield what, rates, ALIKE_SHARE.value, "both directions", _LINK
+        yield what, rates, ALIKE_SHARE.value, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
         (gpu, one.rate)
         for one in _steady(machine)
         if one.kind == "d2d_local" and one.is_large and one.is_by_copy_engine
         if (gpu := gpu_of(one.source)) is not None
     )
-    yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
+    yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:

@@ -4,8 +4,16 @@ from collections.abc import Iterator
 
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
-from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
-from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
+from gputopo.findings.pcie import (
+    ALL_GPUS,
+    ALL_GPUS_FROM_THE_HOST,
+    ALL_GPUS_TO_THE_HOST,
+    FROM_THE_HOST,
+    SHARED_SHARE,
+    SHARED_UPLINK,
+    TO_THE_HOST,
+)
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
@@ -14,13 +22,52 @@ from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, is_far, judged
 from gputopo.values.subject import MACHINE
 
-FAR_SHARE = threshold("measured.host.FAR_SHARE")
-FAR_BAD_SHARE = threshold("measured.host.FAR_BAD_SHARE")
+FAR_SHARE = Threshold(
+    "slow copies with a far NUMA node",
+    0.9,
+    "of the near rate",
+    (
+        "not measured on hardware: copies from the far node of two-socket machines without a fault lose "
+        "some percent"
+    ),
+)
+FAR_BAD_SHARE = Threshold(
+    "very slow copies with a far NUMA node",
+    0.5,
+    "of the near rate",
+    "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
+)
 
-FAR_SLOW = rule_of("numa.far_slow", FAR_SHARE, FAR_BAD_SHARE)
-MEMORY_SLOW = rule_of("host.memory_slow", BUSY_SHARE)
+FAR_SLOW = Rule(
+    "numa.far_slow",
+    "copies with memory of another NUMA node are slower",
+    remedy=(
+        "Bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and "
+        "measure the effect with --numa NODE."
+    ),
+    severities=("info", "warning"),
+    thresholds=(FAR_SHARE, FAR_BAD_SHARE),
+)
+MEMORY_SLOW = Rule(
+    "host.memory_slow",
+    "host memory slower than all PCIe links together",
+    remedy=(
+        "Populate all memory channels of every socket with the same modules (sudo dmidecode -t memory), "
+        "check their speed in the BIOS, and keep gradients on the GPUs where links allow it."
+    ),
+    severities=("info", "warning"),
+    thresholds=(BUSY_SHARE,),
+)
 
-ELSEWHERE = rule_of("numa.memory_elsewhere")
+ELSEWHERE = Rule(
+    "numa.memory_elsewhere",
+    "host memory is on another NUMA node than requested",
+    remedy=(
+        "Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
+        "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H)."
+    ),
+    severities=("warning", "info"),
+)
 
 _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 
@@ -87,8 +134,13 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     ]
     # Of one direction where the other is not slowed in any group.
     slowed = {kind for group in groups for kind in group.directions}
-    only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
+    case: Case | None
+    if slowed == {"h2d"}:
+        case = ALL_GPUS_FROM_THE_HOST if all_gpus else FROM_THE_HOST
+    elif slowed == {"d2h"}:
+        case = ALL_GPUS_TO_THE_HOST if all_gpus else TO_THE_HOST
+    else:
+        case = ALL_GPUS if all_gpus else None
     says = f"measured: {'; '.join(map(_group_words, groups))}"
     severity: Severity = "warning" if bad else "info"
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)

@@ -21,12 +21,16 @@ from gputopo.findings.measured.direct import (
 from gputopo.findings.measured.gpus import behind_peers
 from gputopo.findings.measured.links import (
     BELOW_EXPECTED,
+    LOW_NVLINKS_OF_A_GPU,
+    LOW_PAIRS_OVER_NVLINK,
+    LOW_PAIRS_OVER_PCIE,
+    LOW_STAGED_PAIRS,
     host_rates,
     link_is_unknown,
     narrow_links,
     narrow_pairs,
 )
-from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.reference.expectations import over_nvlink as faster_than_pcie
 from gputopo.topology.hops import class_name
@@ -36,11 +40,35 @@ from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import pair_copies
 
-PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")
-UNKNOWN_PAIR_SHARE = threshold("measured.pairs.UNKNOWN_PAIR_SHARE")
-MIN_PEERS = threshold("measured.pairs.MIN_PEERS")
+PAIR_SHARE = Threshold(
+    "pair slower than its peers",
+    0.9,
+    "of the expected rate",
+    (
+        "not measured on hardware: the same pairs measured twice by p2pBandwidthLatencyTest differ by up "
+        "to 7% during clock ramp-up (10.44 and 11.26 GB/s between GTX 1080 Ti)"
+    ),
+)
+UNKNOWN_PAIR_SHARE = Threshold(
+    "pair slower than its peers, where no hop is known",
+    0.5,
+    "of the expected rate",
+    (
+        "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 "
+        "and 6.5 GB/s in one machine with RTX 3090)"
+    ),
+)
+MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
 
-PAIR_SLOWER = rule_of("bandwidth.pair_slower", PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS)
+PAIR_SLOWER = Rule(
+    "bandwidth.pair_slower",
+    "a pair of GPUs copies slower than its peers of the same class",
+    remedy=(
+        "Look for a shared uplink or bridge on the path (gputopo inspect), reseat both cards, and prefer "
+        "other pairs (gputopo plan --from this result does)."
+    ),
+    thresholds=(PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS),
+)
 
 # Pairs within a board or switches carry what their links do; less is usual through one CPU or two.
 _WITHIN_SWITCHES = (Hop.INTERNAL.value, Hop.PIX.value, Hop.PXB.value)
@@ -154,13 +182,13 @@ def _faults(
         says = slow_words(word, hop, group, "the expected rate")
         is_near = hop.startswith("NV") or hop in _WITHIN_SWITCHES
         severity: Severity = "warning" if is_near or _is_unusual(worst, fits) else "info"
-        over = "staged" if word.startswith("staged") else "over PCIe"
+        over_pcie = LOW_STAGED_PAIRS if word.startswith("staged") else LOW_PAIRS_OVER_PCIE
         yield rule.fault(
             subject,
             f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
             evidence | {"fits": list(map(link_name, fits))},
             severity,
-            case="pairs" if hop.startswith("NV") else f"pairs {over}",
+            case=LOW_PAIRS_OVER_NVLINK if hop.startswith("NV") else over_pcie,
         )
 
 
@@ -274,11 +302,11 @@ def _over_nvlink(
 
 
 def _of_gpus(
-    of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
+    of: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
     gpus = machine.by_index
-    for index in ends.gpus:
+    for index in ends.blamed:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})
         own = median(rates[pair] for pair in slow)
@@ -298,4 +326,4 @@ def _of_gpus(
             "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
         }
         about = gpus.get(index) or Gpu(index=index)
-        yield BELOW_EXPECTED.fault(about, says, evidence, case="NVLinks of a GPU", part="nvlinks")
+        yield BELOW_EXPECTED.fault(about, says, evidence, case=LOW_NVLINKS_OF_A_GPU, part="nvlinks")

@@ -6,16 +6,44 @@ from typing import Any
 
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
+from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
 from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
-CACHE_RATE = rule_of("bandwidth.cache_rate")
-ABOVE_LINK = rule_of("bandwidth.above_link")
-INCONSISTENT = rule_of("bandwidth.inconsistent")
-SEVERAL_RUNS = rule_of("bandwidth.several_runs")
+CACHE_RATE = Rule(
+    "bandwidth.cache_rate",
+    "copies in GPU memory faster than the memory: served by the L2 cache",
+    remedy=(
+        "None needed: the number is not used. For the rate of the memory copy more than the cache holds "
+        "(gputopo bandwidth, p2pBandwidthLatencyTest, nvbandwidth -t device_local_copy)."
+    ),
+    severities=("info",),
+)
+ABOVE_LINK = Rule(
+    "bandwidth.above_link",
+    "copies faster than the widest link of the GPUs",
+    remedy=(
+        "The number is not used. Check its unit, and whether it is a sum of both directions or of "
+        "several GPUs. Measure again with gputopo bandwidth."
+    ),
+)
+INCONSISTENT = Rule(
+    "bandwidth.inconsistent",
+    "one direction alone and both at once contradict each other",
+    remedy=(
+        "The number is not used. Check that nothing else used the GPUs, and measure again with gputopo "
+        "bandwidth. If both directions at once stay below one, look for ACS and an IOMMU that "
+        "translates."
+    ),
+)
+SEVERAL_RUNS = Rule(
+    "bandwidth.several_runs",
+    "one copy measured by several runs",
+    remedy="Look at the runs one by one: gputopo bandwidth --from RUN.",
+    severities=("warning", "info"),
+)
 _MAX_NAMED = 4
 _MAX_RANGES = 2
 SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it.

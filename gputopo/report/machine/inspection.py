@@ -62,7 +62,7 @@ def inspection_document(inspection: Inspection, detail: Detail | None = None, *,
     `checks`: how many had facts of what is shown to judge.
     """
     if detail == "topology":
-        return of_sections(topology_sections(inspection.machine))
+        return of_sections(_topology_sections(inspection.machine))
     if detail is None or detail == "all":
         return _whole(inspection, checks) if detail else _first_screen(inspection, checks)
     return _of_gpus(inspection, detail, checks)
@@ -161,7 +161,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
             ("Findings", [findings_block(findings, nothing=nothing)]),
             ("Machine", rows(about_rows(machine))),
             ("GPUs", [] if table is None else [table, *rows(gpu_notes(machine))]),
-            *topology_sections(machine),
+            *_topology_sections(machine),
             ("Health", rows(health_rows(machine, findings))),
             ("Lines not understood", rows(_lines(machine.unread))),
             ("Not read", rows(unread)),
@@ -169,8 +169,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
     )
 
 
-def topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
-    """Return the sections on the topology, with their titles: the matrix, the PCI tree, the network ports."""
+def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
     from gputopo.report.machine.tree import pci_branches, tree_view  # not on the first screen
 
     tree: list[Block] = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []

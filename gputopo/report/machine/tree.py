@@ -25,8 +25,9 @@ class Branch(NamedTuple):
     """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
 
     name: str
-    details: Sequence[Span]
-    children: Sequence["Branch"]
+    details: Sequence[Span] = ()
+    children: Sequence["Branch"] = ()
+    gpu: int | None = None  # the index of the GPU that it is, None for anything else
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
@@ -59,7 +60,7 @@ def pci_branches(machine: Machine) -> list[Branch]:
         tops.append(Branch(_numa_node_name(machine, number), [], roots))
     inside = {gpu.index for gpu in tree.gpus.values()}
     if left_out := [gpu.index for gpu in machine.gpus if gpu.index not in inside]:
-        tops.append(Branch(f"Not in the tree: {gpu_ranges(left_out)}", [], []))
+        tops.append(Branch(f"Not in the tree: {gpu_ranges(left_out)}"))
     return tops
 
 
@@ -103,7 +104,10 @@ class _Tree:
         children = self.children.get(address, [])
         if self.nodes[address].kind == "bridge" and len(children) == 1:
             return self.branch(children[0], (*ports, address))
-        return Branch(*self._words(address, ports), [*map(self.branch, children)])
+        name, details = self._words(address, ports)
+        gpu = self.gpus.get(address)
+        index = None if gpu is None else gpu.index
+        return Branch(name, details, [*map(self.branch, children)], index)
 
     def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Span]]:
         """Return the name of a node and its details: link, slower bridges above it, NVLinks."""

@@ -1,5 +1,6 @@
 """Charts: a quantity by GPUs with its spread, a run over time, a box over the dates."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ _NAME = 66  # letters of a line of the legend
 _RUN = 6.5  # inches, of a run: on a screen of 400 pixels its words are still read
 _BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
 _DATES = 4  # parts of an axis of dates
+_BAR = 10.0  # points that a bar is thick
 _LEFT, _HIGH, _PANEL, _ROW = 0.75, 2.2, 1.8, 0.17  # inches: left of axes, their height, of a panel, of words
 
 Tick = tuple[float, str]
@@ -264,3 +266,30 @@ def dated_picture(
     ends = (f"{short(one.label)} {number(one.points[-1].value)}" for one in series[:MAX_NAMED])
     words = [f"{unit}, the last of each: {'; '.join(ends)}", *(fault.says for fault in faults)]
     return canvas.picture(name, title, f"{'. '.join(words)}.")
+
+
+BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values under their labels
+
+
+def bars_picture(name: str, title: str, unit: str, groups: Sequence[BarGroup]) -> Picture:
+    """Return groups of horizontal bars from 0, a colour for each label."""
+    labels = list(dict.fromkeys(label for _, values in groups for label, _ in values))
+    looks = {label: (colour, None) for label, colour in zip(labels, itertools.cycle(SERIES))}
+    thick = 1 / (len(labels) + 0.7)  # of a bar, as a share of its group
+    high = len(groups) * _ROW / thick
+    canvas = Canvas(_PLOT, 0.7 + high + len(labels) * _ROW)
+    top = 1.05 * max((value for _, values in groups for _, value in values), default=1.0)
+    left = 0.15 + LETTER * max(len(short(group)) for group, _ in groups)
+    axes = _Axes(canvas, (left, 0.1), (_PLOT - left - 0.25, high), (0.0, top), (len(groups) - 0.5, -0.5))
+    axes.grid(_ticks(0.0, top), (), unit)
+    for row, (group, values) in enumerate(groups):
+        canvas.text((left - 0.06, axes.at(0.0, row)[1]), group, anchor="end")
+        for label, value in values:
+            middle = row + (labels.index(label) - (len(labels) - 1) / 2) * thick
+            axes.curve([(0.0, middle), (value, middle)], looks[label], _BAR)
+    _legend(canvas, axes.bottom + 0.5, [*looks.items()])
+    words = (
+        f"{group}: {', '.join(f'{label} {number(value)}' for label, value in values)}"
+        for group, values in groups
+    )
+    return canvas.picture(name, title, f"{unit}; {'; '.join(words)}.")

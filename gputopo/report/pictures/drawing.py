@@ -12,17 +12,17 @@ from gputopo.report.document import Picture
 
 # The CSS variables of a page, each with its value if a picture stands alone (light).
 _COLOURS: Mapping[str, str] = {
-    "ink": "#1b1f24", "faint": "#6a737d", "line": "#c4ccd4", "bad": "#cf222e",
+    "ink": "#1b1f24", "paper": "#ffffff", "faint": "#6a737d", "line": "#c4ccd4", "box": "#eef2f6",
+    "good": "#1a7f37", "warn": "#9a6700", "bad": "#cf222e",
     "s1": "#0969da", "s2": "#bc4c00", "s3": "#1a7f37", "s4": "#8250df",
     "s5": "#bf3989", "s6": "#7d4e00", "s7": "#116b78", "s8": "#57606a",
 }  # fmt: skip
-INK, FAINT, LINE, BAD, *SERIES = (f"var(--{a}, {b})" for a, b in _COLOURS.items())
+INK, PAPER, FAINT, LINE, BOX, GOOD, WARN, BAD, *SERIES = (f"var(--{a}, {b})" for a, b in _COLOURS.items())
 # Beside the colour, so that lines differ without it: lengths of dash and gap.
 DASHES: Sequence[str | None] = (None, "6 3", "7 2 2 2", "2 3")
 
 _PX_PER_INCH, _PX_PER_PT = 96, 96 / 72
-_LETTER_PT = 8.0
-LETTER = 0.064  # inches that such a letter takes on average: some more than half its height
+LETTER = 0.064  # inches that a letter of 8 points takes on average: some more than half its height
 _MAX_LETTERS = 96  # of one text: at 8 points some 6 inches
 # Characters that XML cannot have, or that act on a terminal or the direction of text.
 _CONTROL = re.compile(
@@ -48,6 +48,26 @@ class Canvas:
         self._add("polyline", points=points, fill="none", stroke=look[0], stroke_width=_points(wide),
                   stroke_dasharray=look[1])  # fmt: skip
 
+    def box(
+        self,
+        corner: Place,
+        wide: float,
+        high: float,
+        fill: str,
+        *,
+        edge: str | None = None,
+        edge_wide: float = 1.0,
+    ) -> None:
+        """Draw a rectangle, `corner`: at its top left."""
+        self._add("rect", x=_px(corner[0]), y=_px(corner[1]), width=_px(wide), height=_px(high), fill=fill,
+                  stroke=edge, stroke_width=edge and _points(edge_wide))  # fmt: skip
+
+    def arc(self, left: float, right: float, top: float, depth: float, colour: str, wide: float) -> None:
+        """Draw the lower half of an ellipse."""
+        radii = f"{_px((right - left) / 2)} {_px(depth)}"
+        path = f"M{_px(left)} {_px(top)} A{radii} 0 0 0 {_px(right)} {_px(top)}"
+        self._add("path", d=path, fill="none", stroke=colour, stroke_width=_points(wide))
+
     def dot(self, place: Place, colour: str) -> None:
         """Draw a point."""
         self._add("circle", cx=_px(place[0]), cy=_px(place[1]), r=3, fill=colour)
@@ -56,15 +76,17 @@ class Canvas:
         self,
         place: Place,
         words: str,
-        *,
+        size: float = 8.0,
         colour: str = INK,
+        *,
         anchor: Anchor = "start",
+        bold: bool = False,
         turned: float = 0.0,
     ) -> None:
         """Write text, `place`: halfway up its begin, middle or end; `turned`: degrees, clockwise."""
         x, y = (_px(one) for one in place)
-        self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(_LETTER_PT),
-                  fill=colour, text_anchor=None if anchor == "start" else anchor,
+        self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(size), fill=colour,
+                  text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
                   transform=f"rotate({turned:g} {x} {y})" if turned else None)  # fmt: skip
 
     def picture(self, name: str, title: str, alt: str) -> Picture:

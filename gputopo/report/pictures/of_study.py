@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from gputopo.report.bandwidth.numbers import Numbers
 from gputopo.report.bandwidth.pairs import map_part
 from gputopo.report.document import Block, Bullets, Document, Picture, Section
-from gputopo.report.findings import findings_block
-from gputopo.report.machine.inspection import topology_sections
 from gputopo.report.pictures.charts import (
     MAX_NAMED,
+    BarGroup,
     ChartPoint,
     ChartSeries,
+    bars_picture,
     over_time_picture,
     scaling_picture,
 )
+from gputopo.report.pictures.topology import topology_picture
 from gputopo.report.runs.devices import device_table
-from gputopo.report.study import SCALING, curves
+from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
 from gputopo.report.study_tables import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
@@ -30,17 +31,17 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
     `runs`: those that are shown; `of`: how many there are.
     """
+    drawn_of = {SCALING: _scaling(study), PAIRS: _pairs(study), CLOCKS: _clocks(study)}
     sections = [
-        part._replace(blocks=(*_scaling(study), *part.blocks)) if part.title == SCALING else part
-        for part in document.sections
+        part._replace(blocks=(*drawn_of.get(part.title, ()), *part.blocks)) for part in document.sections
     ]
     machines: list[tuple[Machine, Sequence[Finding]]] = []
     for run in runs:
         if run.machine is not None and all(run.machine != machine for machine, _ in machines):
             machines.append((run.machine, run.findings))
-    if machines:
-        blocks = tuple(block for one in machines for block in _machine(*one))
-        sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", blocks))
+    drawn = [block for number, one in enumerate(machines, 1) for block in _machine(*one, number)]
+    if drawn:
+        sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
     sections += [_run(run, number) for number, run in enumerate(runs, 1)]
     if of > len(runs):
         sections.append(Section("Other runs", (f"{of - len(runs)} runs have no pictures here.",)))
@@ -73,6 +74,37 @@ def _point(row: ScalingRow, value: float) -> ChartPoint:
     return ChartPoint(row.n_gpus, value, value * (1 - row.noise), value * (1 + row.noise))
 
 
+def _pairs(study: Study) -> tuple[Picture, ...]:
+    """Return the images/sec of each pair of GPUs, by mode."""
+    cells, found = study.figures.cells, []
+    for number, one in enumerate(study.figures.pairs, 1):
+        groups: list[BarGroup] = []
+        for row in one.rows:
+            paths = ((row.near_path, row.near), (row.far_path, row.far))
+            pairs = [(path, cells[cell]) for path, numbers in paths for cell in numbers]
+            values = [
+                (f"{path} {','.join(map(str, cell.of.gpus))}", cell.images_per_sec or 0.0)
+                for path, cell in pairs
+            ]
+            groups.append((row.mode, values))
+        title = f"{one.machine}, {one.model}: pairs of GPUs"
+        found.append(bars_picture(f"pairs-{number}", title, "images/sec", groups))
+    return tuple(found)
+
+
+def _clocks(study: Study) -> tuple[Picture, ...]:
+    """Return the images/sec and the clock of each GPU, in percent of one."""
+    found = []
+    for number, one in enumerate(study.figures.clocks, 1):
+        groups: list[BarGroup] = []
+        for row in one.rows:
+            clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
+            groups.append((f"GPU {row.gpu}", [("images/sec", row.percent), *clock]))
+        title = f"{', '.join(filter(None, (one.machine, one.model)))}: each GPU"
+        found.append(bars_picture(f"clocks-{number}", title, f"% of GPU {one.reference}", groups))
+    return tuple(found)
+
+
 def _run(run: OneRun, number: int) -> Section:
     rows = run.result.devices if len(run.result.devices) > 1 else ()
     verdicts = [row.verdict.says for row in rows if row.verdict is not None]
@@ -85,9 +117,12 @@ def _run(run: OneRun, number: int) -> Section:
     return Section(f"Run {run.name}", tuple(blocks), is_folded=number > 1)
 
 
-def _machine(machine: Machine, findings: Sequence[Finding]) -> list[Block]:
-    """Return what is wrong with a machine, its topology and its measured rates."""
-    blocks: list[Block] = [findings_block(findings)] if findings else []
-    blocks += [block for _, part in topology_sections(machine) for block in part]
-    rates = None if machine.bandwidth is None else map_part(Numbers(machine, machine.bandwidth))
-    return blocks if rates is None else [*blocks, rates.title, *rates.blocks]
+def _machine(machine: Machine, findings: Sequence[Finding], number: int) -> list[Block]:
+    """Return the topology of a machine and its measured rates; `number` keeps the names of several apart."""
+    bandwidth = machine.bandwidth
+    picture = topology_picture(machine, findings)
+    rates = None if bandwidth is None else map_part(Numbers(machine, bandwidth))
+    return [
+        *([] if picture is None else [picture._replace(name=f"{picture.name}-{number}")]),
+        *([] if rates is None else [rates.title, *rates.blocks]),
+    ]

@@ -11,6 +11,7 @@ from gputopo.report.machine.gpus import (
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
+    Bar1Mib,
     Ecc,
     Gpu,
     GpuProcess,
@@ -78,7 +79,7 @@ def test_the_table_marks_the_generation_of_the_idle_gpu_and_leaves_the_busy_one(
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "NVLinks: 0 down, of 1"),
         (Gpu(index=0, nvlinks=(NvLink(link=4, active=True, errors={"crc_flit": 7}),)), "NVLink 4 errors"),
-        (Gpu(index=0, bar1_mib=MemoryMib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
+        (Gpu(index=0, bar1_mib=Bar1Mib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
@@ -105,7 +106,7 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
             processes=(),
             pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
             nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
-            bar1_mib=MemoryMib(total=16384),
+            bar1_mib=Bar1Mib(total=16384),
             memory_mib=MemoryMib(total=16384),
         ),
     ],

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo import captures
 from gputopo.report.document import Bullets, Document, Picture, Section, Table
 from gputopo.report.page import page
 from gputopo.report.pictures.charts import ChartPoint, ChartSeries, scaling_picture
+from gputopo.report.pictures.topology import topology_picture
 from tests import there
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -82,9 +84,12 @@ def test_no_two_things_of_a_page_share_an_id() -> None:
 
 
 def whole() -> Document:
-    """A document with every kind of block."""
+    """A document with every kind of block, of a bundled machine."""
+    machine = captures.load(["7gforce"])
+    topology = topology_picture(machine)
     points = tuple(ChartPoint(count, count**0.9, count**0.88, count**0.92) for count in (1, 2, 4))
     speedup = scaling_picture("speedup", "Speedup", "speedup", [ChartSeries(HOSTILE, points)], ideal=True)
+    assert topology is not None
     assert speedup is not None
     rows = tuple(
         (f"model {number}", str(number * 7 % 20), "3.4", "a longer remark on this row")
@@ -97,6 +102,7 @@ def whole() -> Document:
         (
             Section("Observations", ("Text.", Bullets(("one", HOSTILE)))),
             Section("Scaling", (table, speedup)),
+            Section("Machine", (topology,)),
             Section("Run 2", (Bullets(("a", "b", "c"), shown=1),), is_folded=True),
         ),
     )
@@ -137,10 +143,13 @@ def test_a_browser_shows_it_whole_without_request_or_error(
     view.goto(file.as_uri())
     assert [url for url in problems if url != file.as_uri()] == []
     assert view.title() == "A report"
-    box = there(view.locator("figure svg").bounding_box())
-    assert box["width"] > 200
-    assert box["height"] > 100
-    assert box["width"] <= width
+    figures = view.locator("figure svg")
+    assert figures.count() == 2
+    for number in range(2):
+        box = there(figures.nth(number).bounding_box())
+        assert box["width"] > 200
+        assert box["height"] > 100
+        assert box["width"] <= width
     assert view.locator("tbody tr").count() == 20
     speed = view.locator("tbody td").first.bounding_box()
     assert speed["x"] + speed["width"] <= width

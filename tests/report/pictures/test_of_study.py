@@ -10,7 +10,7 @@ from gputopo import captures
 from gputopo.measurements.published import made
 from gputopo.measurements.run_folders import most_telling, one_run
 from gputopo.measurements.study import study_of
-from gputopo.report.document import Document, Picture, Section, document_text
+from gputopo.report.document import Document, Picture, Section
 from gputopo.report.page import page
 from gputopo.report.pictures import of_study
 from gputopo.report.pictures.of_study import with_pictures
@@ -90,7 +90,7 @@ def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one
     found = made(name)
     names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]
     scaling = [] if name == "lambda-cpu" else ["speedup", "efficiency"]  # four GPUs alone
-    assert names == scaling
+    assert names == [*scaling, *(["pairs-1", "clocks-1"] if name == "keras-multi-gpu" else [])]
 
 
 def legend(picture: Picture) -> dict[str, str]:
@@ -117,22 +117,22 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
     assert {"model6", "model13"} <= first.keys()  # of the highest speedup
 
 
-def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_shown_once(tmp_path: Path) -> None:
+def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
+    found = made("keras-multi-gpu")
+    pictures = {one.name: one.alt for one in with_pictures(study_document(found), found, [], of=0).pictures}
+    assert "replicated nccl: PIX 0,1 1,429, PHB 0,5 1,176" in pictures["pairs-1"]
+    assert "GPU 1: images/sec 84.6, core clock 95" in pictures["clocks-1"]
+
+
+def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(tmp_path: Path) -> None:
     folders = [run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30) for name in ("a", "b")]
     runs = [there(one_run(folder)) for folder in folders]
     document = with_pictures(DOCUMENT, study_of([], title="t"), runs, of=4)
     assert titles(document) == {
-        "Scaling": [], "Machine": [], "All runs": [],
+        "Scaling": [], "Machine": ["topology-1"], "All runs": [],
         "Run a": ["run-1"], "Run b": ["run-2"], "Other runs": [],
     }  # fmt: skip
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
-
-
-def test_the_machine_of_runs_is_shown_with_its_findings_and_topology(tmp_path: Path) -> None:
-    run = there(one_run(run_folder(tmp_path / "a")))
-    text = document_text(with_pictures(DOCUMENT, study_of([], title="t"), [run], of=1))
-    assert "pcie." in text
-    assert "PIX" in text
 
 
 def test_a_run_of_one_device_says_nothing_of_peers() -> None:

@@ -109,7 +109,11 @@ def test_metrics_have_the_host_as_a_label(run: list[Event]) -> None:
     for event in run:
         metrics.add(event)
     families = read(metrics.text()).values()
-    found = [one.identity for family in families for one in family.samples]
+    found = {one.identity: one.value for family in families for one in family.samples}
+    clocks = {dict(labels)["host"]: value for (name, labels), value in found.items() if "gpu_clock" in name}
+    assert clocks == {"n1": 1500e6, "n2": 1200e6}
+    queues = {dict(labels)["host"]: value for (name, labels), value in found.items() if "run_queue" in name}
+    assert queues == {"n1": 1.0, "n2": 2.0}
     devices = {dict(labels)["device"] for (name, labels) in found if name.endswith("run_device_seconds")}
     assert devices == {"n1 GPU 0", "n2 GPU 0"}
 
