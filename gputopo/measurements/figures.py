@@ -70,23 +70,19 @@ def figures_of(
         pairs=pair_tables(cells, machines),
         clocks=clock_tables(cells, machines),
         cpus=cpu_tables(cells),
-        predicted=_predicted(cells),
+        predicted=tuple(
+            PredictedRow(
+                cell=cell.number,
+                predicted=cell.of.predicted,
+                images_per_sec=cell.images_per_sec,
+                difference_percent=100 * (cell.images_per_sec / cell.of.predicted.images_per_sec - 1),
+            )
+            for cell in cells
+            if cell.of.predicted is not None and cell.images_per_sec is not None
+        ),
         against=(*before, *against_published(cells, cells_of(references))),
         pooled_change=pooled_change(cells, before, smallest_effect),
         not_again=len(jobs_then - jobs_now),
-    )
-
-
-def _predicted(cells: Sequence[Cell]) -> tuple[PredictedRow, ...]:
-    return tuple(
-        PredictedRow(
-            cell=cell.number,
-            predicted=cell.of.predicted,
-            images_per_sec=cell.images_per_sec,
-            difference_percent=100 * (cell.images_per_sec / cell.of.predicted.images_per_sec - 1),
-        )
-        for cell in cells
-        if cell.of.predicted is not None and cell.images_per_sec is not None
     )
 
 

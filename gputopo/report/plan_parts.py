@@ -113,12 +113,12 @@ def what_if_blocks(what_if: WhatIf) -> list[Block]:
 
 def change_words(change: str) -> str:
     """Return a change in words: `GPU 3 into an x16 slot`."""
-    if found := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
-        return f"GPU {found[1]} into an x{found[2]} slot"
-    if found := re.fullmatch(r"all: x([0-9]+)", change):
-        return f"all GPUs into x{found[1]} slots"
-    if found := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
-        return f"NVLink between GPUs {found[1]} and {found[2]}"
+    if match := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
+        return f"GPU {match[1]} into an x{match[2]} slot"
+    if match := re.fullmatch(r"all: x([0-9]+)", change):
+        return f"all GPUs into x{match[1]} slots"
+    if match := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
+        return f"NVLink between GPUs {match[1]} and {match[2]}"
     return {"acs off": "ACS off", "p2p on": "peer access on"}.get(change) or plain(change)
 
 
@@ -140,14 +140,14 @@ def speed_words(candidate: Candidate, model: str | None = None) -> str:
     return f"{units.whole(speed)} images/sec{of} (80% range {units.whole(low)} to {units.whole(high)})"
 
 
-def step_line_blocks(found: StepLine) -> list[Block]:
+def step_line_blocks(step_line: StepLine) -> list[Block]:
     """Return the parts of the step by when they end, and a table of what each link carries."""
     parts = {
-        "weights": found.weights_ms,
-        "forward": found.forward_ms,
-        "backward": found.backward_ms,
-        "gradients": found.gradients_ms,
-        "variables": found.variables_ms,
+        "weights": step_line.weights_ms,
+        "forward": step_line.forward_ms,
+        "backward": step_line.backward_ms,
+        "gradients": step_line.gradients_ms,
+        "variables": step_line.variables_ms,
     }
     ends, end = [], 0.0
     for name, ms in parts.items():
@@ -155,7 +155,7 @@ def step_line_blocks(found: StepLine) -> list[Block]:
         if ms:
             ends.append(f"{name} until {end:.1f}")
     words = f"ms from the start of the step: {', '.join(ends)}"
-    if not found.resources:
+    if not step_line.resources:
         return [words, "nothing is exchanged between GPUs"]
     rows = [
         (
@@ -166,10 +166,10 @@ def step_line_blocks(found: StepLine) -> list[Block]:
             _mb(one.busy_ms),
             f"{one.through_ms:.1f}" if one.busy_ms else "",
         )
-        for one in found.resources[:_MAX_RESOURCES]
+        for one in step_line.resources[:_MAX_RESOURCES]
     ]
     heads = ("Link, each", "weights\nMB", "waits\nms", "gradients\nMB", "busy\nms", "through\nat")
-    more = len(found.resources) - len(rows)
+    more = len(step_line.resources) - len(rows)
     notes = (f"and {more} more; --json has them",) if more else ()
     return [words, Table.of(heads, rows, ("left", *("right",) * 5), notes)]
 
@@ -178,7 +178,7 @@ def _mb(value: float) -> str:
     return f"{value:.1f}" if value else ""
 
 
-def autotune_blocks(found: Autotune) -> list[Block]:
+def autotune_blocks(autotune: Autotune) -> list[Block]:
     """Return a table of the placements, and how sure the fastest is."""
     rows = [
         (
@@ -186,26 +186,26 @@ def autotune_blocks(found: Autotune) -> list[Block]:
             measured_speed(one.candidate.images_per_sec),
             measured_speed(one.images_per_sec),
             str(len(one.runs)),
-            f"failed: {one.failure}" if one.failure else "fastest" if place == found.winner else "",
+            f"failed: {one.failure}" if one.failure else "fastest" if place == autotune.winner else "",
         )
-        for place, one in enumerate(found.measured)
+        for place, one in enumerate(autotune.measured)
     ]
     heads = ("Placement", "predicted", "measured", "runs", "")
-    title = f"Autotune of {found.model}, images/sec at batch {batch_words(found.batch_size)}"
+    title = f"Autotune of {autotune.model}, images/sec at batch {batch_words(autotune.batch_size)}"
     return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
 
 
-def autotune_note(found: Autotune) -> str:
+def autotune_note(autotune: Autotune) -> str:
     """Return what was chosen in a sentence."""
-    if found.winner is None:
+    if autotune.winner is None:
         return "Autotune: nothing was measured."
-    best = found.measured[found.winner]
+    best = autotune.measured[autotune.winner]
     speed = f"{measured_speed(best.images_per_sec)} images/sec measured"
     if best.candidate.images_per_sec is not None:
         speed += f", {measured_speed(best.candidate.images_per_sec)} predicted"
-    count = sum(bool(one.runs) for one in found.measured)
+    count = sum(bool(one.runs) for one in autotune.measured)
     which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
-    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[found.settled]}."
+    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[autotune.settled]}."
 
 
 def measured_speed(speed: float | None) -> str:

@@ -107,16 +107,16 @@ class RunMetrics:
             out.gauge("run_device_seconds", says, mark.compute_s, **labels, part="compute")
 
 
-def _add_verdict(out: Exposition, found: Standing, host: str | None) -> None:
+def _add_verdict(out: Exposition, standing: Standing, host: str | None) -> None:
     words = (SLOW, EVEN, CANNOT_TELL)
-    labels = {"tower": found.tower, "gpu": found.gpu, "host": host}
+    labels = {"tower": standing.tower, "gpu": standing.gpu, "host": host}
     out.states(
-        "run_device_verdict", "the verdict on a device by the latest steps", words, found.word, **labels
+        "run_device_verdict", "the verdict on a device by the latest steps", words, standing.word, **labels
     )
-    share = None if found.percent is None else found.percent / 100
-    if found.word == SLOW:
+    share = None if standing.percent is None else standing.percent / 100
+    if standing.word == SLOW:
         says = "how much slower a device is than its peers, by its largest known cause"
-        out.gauge("run_device_slower_ratio", says, share, **labels, cause=found.cause)
+        out.gauge("run_device_slower_ratio", says, share, **labels, cause=standing.cause)
     else:
         says = "a device is even with its peers to within, or differences are resolved above"
         out.gauge("run_device_resolution_ratio", says, share, **labels)

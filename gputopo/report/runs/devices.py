@@ -88,12 +88,12 @@ def _drills_of(row: DeviceResult, result: Result) -> str:
 
 def _verdict(row: DeviceResult) -> str:
     """Return "! slow 15 %", "even < 0.8 %", "not slower", or "at most 9.9 %"."""
-    found = row.verdict
-    if found is None:
+    verdict = row.verdict
+    if verdict is None:
         return units.UNKNOWN
-    if is_ahead(found):
+    if is_ahead(verdict):
         return "not slower"
-    return verdict_words(found.word, found.percent_under, found.percent_under_high) or "not compared"
+    return verdict_words(verdict.word, verdict.percent_under, verdict.percent_under_high) or "not compared"
 
 
 def verdict_words(word: str, percent_under: float | None, high: float | None) -> str:

@@ -69,17 +69,17 @@ def _speed(result: Result) -> Iterator[RunFact]:
     yield from _missing(result)
 
 
-def _exchange(found: Exchanged) -> Iterator[RunFact]:
+def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
     """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
     ms = units.milliseconds
-    if found.ms is not None:
-        share = f"{ms(found.ms)} ms ({units.percent(found.percent)}%) of a step"
+    if exchanged.ms is not None:
+        share = f"{ms(exchanged.ms)} ms ({units.percent(exchanged.percent)}%) of a step"
         yield RunFact(
             "exchange", f"{share} after the last device has computed, until all hosts have the sums"
         )
     parts = [
         f"{one.host or f'rank {one.rank}'} {ms(one.sends_ms)} / {ms(one.receives_ms)}"
-        for one in found.hosts
+        for one in exchanged.hosts
         if one.sends_ms is not None or one.receives_ms is not None
     ]
     if parts:
@@ -107,19 +107,18 @@ def _gpu_names(rows: Sequence[DeviceResult]) -> str:
     return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
 
 
-def _prediction(found: AgainstPrediction) -> Iterator[RunFact]:
-    low, high = (
-        units.images_per_sec(found.images_per_sec_low),
-        units.images_per_sec(found.images_per_sec_high),
+def _prediction(prediction: AgainstPrediction) -> Iterator[RunFact]:
+    speed, low, high = map(
+        units.images_per_sec,
+        (prediction.images_per_sec, prediction.images_per_sec_low, prediction.images_per_sec_high),
     )
-    style = "yellow" if found.verdict in ("slower", "faster") else ""
-    yield RunFact(
-        "predicted", f"{units.images_per_sec(found.images_per_sec)} ({low} to {high}); {found.says}", style
-    )
-    if found.parts:
+    style = "yellow" if prediction.verdict in ("slower", "faster") else ""
+    yield RunFact("predicted", f"{speed} ({low} to {high}); {prediction.says}", style)
+    if prediction.parts:
         ms = units.milliseconds
         parts = (
-            f"{_PARTS[name]} {ms(one.predicted)} / {ms(one.measured)}" for name, one in found.parts.items()
+            f"{_PARTS[name]} {ms(part.predicted)} / {ms(part.measured)}"
+            for name, part in prediction.parts.items()
         )
         yield RunFact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
 
@@ -185,9 +184,9 @@ def _steady(result: Result) -> Iterator[RunFact]:
     """Yield a slower first part that the speed is without, or why the run was not steady."""
     if result.steady_steps is None:
         yield RunFact("steady", result.steady)
-    elif found := result.steady_steps - result.warmup_steps:
+    elif slower_steps := result.steady_steps - result.warmup_steps:
         took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
-        steps = "step was" if found == 1 else f"{found} steps were"
+        steps = "step was" if slower_steps == 1 else f"{slower_steps} steps were"
         yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed is without them")
 
 

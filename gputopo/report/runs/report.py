@@ -21,7 +21,6 @@ from gputopo.values.run.verdict import (
     SLOW,
     SLOW_PERCENT,
     SOUND,
-    Cost,
     Hardware,
     Verdict,
 )
@@ -129,7 +128,10 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
         if first.verdict is not None and first.verdict.cost is not None:
             is_of_host = others or first.verdict.part == NETWORK
             name = f"host {first.device.host}" if is_of_host else first.device.short_name
-            lines.append((f"{_cost_words(name, first.verdict.cost)}.", ANOMALY_STYLE))
+            cost = first.verdict.cost
+            would, did = speed(cost.without), speed(cost.images_per_sec)
+            says = f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec."
+            lines.append((says, ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
         lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
@@ -167,12 +169,6 @@ def run_verdict_line(verdict: Verdict) -> Span:
     """Return the verdict on all devices alike."""
     style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(verdict.word, "")
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
-
-
-def _cost_words(name: str, cost: Cost) -> str:
-    """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
-    would, did = speed(cost.without), speed(cost.images_per_sec)
-    return f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec"
 
 
 def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:

@@ -49,23 +49,23 @@ def _varied(cells: Sequence[SweepCell]) -> list[str]:
     return [name for name in names if len({str(cell.options.get(name)) for cell in cells}) > 1]
 
 
-def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
+def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
     """Return what became of the cells; with `dry` what would be run."""
-    tables = groupby(found.cells, key=lambda cell: cell.table)
+    tables = groupby(sweep.cells, key=lambda cell: cell.table)
     sections = [_section(table, list(cells), dry=dry) for table, cells in tables]
-    remarks = _remarks(found)
+    remarks = _remarks(sweep)
     if remarks:
         sections.append(Section("Remarks", (Bullets(remarks),)))
     return Document(
-        f"{found.title} ({found.origin})",
-        " ".join((*_fastest(found), _counts(found, dry=dry), *found.says)),
+        f"{sweep.title} ({sweep.origin})",
+        " ".join((*_fastest(sweep), _counts(sweep, dry=dry), *sweep.says)),
         tuple(one for one in sections if one.blocks),
     )
 
 
-def _fastest(found: Sweep) -> Iterator[str]:
+def _fastest(sweep: Sweep) -> Iterator[str]:
     """Yield how many cells say nothing, and the fastest of the others of each model, of few models."""
-    done = [cell for cell in found.cells if cell.state == "done" and cell.images_per_sec]
+    done = [cell for cell in sweep.cells if cell.state == "done" and cell.images_per_sec]
     measured = [cell for cell in done if not cell.beside_other_work]
     if beside := len(done) - len(measured):
         of = units.counted(len(done), "cell")
@@ -132,10 +132,10 @@ def _note(row: Sequence[SweepCell]) -> str:
     return ", ".join(words)
 
 
-def _remarks(found: Sweep) -> tuple[str, ...]:
+def _remarks(sweep: Sweep) -> tuple[str, ...]:
     """Return each reason and each note once, with the cells that it is of."""
     by_text: dict[str, list[int]] = {}
-    for cell in found.cells:
+    for cell in sweep.cells:
         if cell.reason is not None:
             by_text.setdefault(f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}", []).append(
                 cell.number
@@ -148,19 +148,19 @@ def _remarks(found: Sweep) -> tuple[str, ...]:
     )
 
 
-def _counts(found: Sweep, *, dry: bool) -> str:
+def _counts(sweep: Sweep, *, dry: bool) -> str:
     counts: dict[str, int] = {}
-    for cell in found.cells:
+    for cell in sweep.cells:
         word = _WORDS.get(cell.state, cell.state)
         counts[word] = counts.get(word, 0) + 1
-    counts["excluded by the matrix"] = found.excluded
-    counts["duplicates removed"] = found.duplicates
+    counts["excluded by the matrix"] = sweep.excluded
+    counts["duplicates removed"] = sweep.duplicates
     listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     if dry:
-        unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
+        unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in sweep.cells)
         guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
-        took = f"about {units.seconds(found.left_s)}{guessed}."
+        took = f"about {units.seconds(sweep.left_s)}{guessed}."
     else:
-        took = f"{units.seconds(found.seconds)}."
-        took += f" Ended by {found.ended_by}." if found.ended_by else ""
-    return f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}"
+        took = f"{units.seconds(sweep.seconds)}."
+        took += f" Ended by {sweep.ended_by}." if sweep.ended_by else ""
+    return f"{units.counted(len(sweep.cells), 'cell')}: {listed}; {took}"
