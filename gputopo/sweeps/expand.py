@@ -31,6 +31,11 @@ class CellBox(msgspec.Struct, frozen=True, kw_only=True):
     why_cpu: str = "No NVIDIA device"  # why there are CPU devices
     asked: frozenset[str] = frozenset()  # flags of `gputopo sweep`, by name
 
+    @property
+    def usable(self) -> str:
+        """How many GPUs it has, in words."""
+        return f"this machine has {len(self.gpus)} usable GPU{'' if len(self.gpus) == 1 else 's'}"
+
 
 class Expanded(NamedTuple):
     """The cells in the order of the matrix; how many were excluded without a reason, or were duplicates."""
@@ -121,7 +126,7 @@ def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, st
         return [(one, None) for one in found]
     if box.backend == "cpu":
         return [(value, f"{box.why_cpu}: CPU devices share all cores, and are alike")]
-    return [(value, f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}")]
+    return [(value, box.usable)]
 
 
 def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
@@ -165,15 +170,10 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
             why = why or when.reason
     if blank.table.asked is not None and blank.table.asked not in box.asked:
         why = f"only with --{blank.table.asked.replace('_', '-')}"
-    why = why or _too_many(choice, box)
-    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
-
-
-def _too_many(choice: Choice, box: CellBox) -> str | None:
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
-        return f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}"
-    return None
+        why = why or box.usable
+    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
 
 
 def _given(choice: Mapping[str, Value]) -> Choice:

@@ -7,7 +7,7 @@ from gputopo.report.document import Document, Rows, Styled, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Span
 from gputopo.report.runs.devices import device_table, is_ahead
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, not_reliable, share_cores
 from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
@@ -281,11 +281,10 @@ def repeats_document(repeats: Repeats) -> Document:
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
     busy = [found for run in repeats.runs if (found := _busy(run))]
-    of = f"{len(busy)} of {units.counted(len(repeats.runs), 'repeat')}"
-    doubt = f"{NOT_RELIABLE}: {of} on a busy host; in the first, {''.join(busy[:1])}."
+    doubts = [Styled(not_reliable(busy, len(repeats.runs), "repeat"), ANOMALY_STYLE)] if busy else []
     return of_sections(
         [
-            ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),
+            ("", doubts),
             ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),

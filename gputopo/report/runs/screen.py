@@ -6,7 +6,7 @@ from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
 from gputopo.report.runs.devices import HARDWARE, right_columns, verdict_words
-from gputopo.report.runs.state import NOT_RELIABLE
+from gputopo.report.runs.state import not_reliable
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import EVEN
@@ -48,10 +48,7 @@ def screen_document(screen: Screen) -> Document:
 def _busy(screen: Screen) -> list[Styled]:
     """Return that the speeds are not reliable, if the host was busy in some of the runs."""
     busy = [run.busy for run in screen.runs if run.busy is not None]
-    if not busy:
-        return []
-    count = f"{len(busy)} of {units.counted(len(screen.runs), 'run')}"
-    return [Styled(f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}.", ANOMALY_STYLE)]
+    return [Styled(not_reliable(busy, len(screen.runs), "run"), ANOMALY_STYLE)] if busy else []
 
 
 def _headline(screen: Screen, noun: str) -> str:

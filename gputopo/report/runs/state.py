@@ -315,6 +315,12 @@ class RunState:
         return f"{now} images/sec now, {mean} on average{loss}"
 
 
+def not_reliable(busy: Sequence[str], of: int, noun: str) -> str:
+    """Return that speeds are not reliable. `busy`: what kept the host busy in some of so many runs."""
+    count = f"{len(busy)} of {units.counted(of, noun)}"
+    return f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}."
+
+
 def share_cores(devices: Sequence[Device]) -> bool:
     """Whether several of these are CPU devices of one host, which compute on the same cores."""
     return all(device.is_cpu for device in devices) and len({device.rank for device in devices}) < len(
