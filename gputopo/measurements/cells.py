@@ -1,13 +1,13 @@
 """Cells of a study: all measurements under the same conditions, with mean, spread and what failed."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import CONDITIONS, MODE, Measurement
 from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
 
@@ -69,9 +69,10 @@ def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
 
     Each run with a drill is a cell of its own, after all others.
     """
-    groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
-    for one in sorted(measurements, key=lambda one: one.is_drill):
-        groups[(*key(one), one.source if one.is_drill else None)].append(one)
+    groups = grouped(
+        ((*key(one), one.source if one.is_drill else None), one)
+        for one in sorted(measurements, key=lambda one: one.is_drill)
+    )
     return tuple(_cell(number, group) for number, group in enumerate(groups.values()))
 
 

@@ -1,14 +1,14 @@
 """What scaling shows beyond its noise, as sentences with their numbers."""
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from gputopo.measurements.cells import holds, key, ratio_holds
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import MODE
 from gputopo.values.study import (
     DEVIATIONS,
@@ -68,10 +68,8 @@ def of_scaling(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _verdicts(figures: Figures) -> Iterator[Observation]:
-    groups: dict[str, list[Scaling]] = defaultdict(list)
-    for scaling in figures.scalings:
-        of = figures.cells[scaling.largest.cell].of
-        groups[", ".join(filter(None, (of.machine, of.program)))].append(scaling)
+    firsts = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    groups = grouped((", ".join(filter(None, (of.machine, of.program))), scaling) for of, scaling in firsts)
     for where, scalings in groups.items():
         most = max(scaling.largest.n_gpus for scaling in scalings)
         rows = [row for scaling in scalings for row in scaling.rows if row.n_gpus == most]
@@ -175,20 +173,22 @@ def _again(cell: Cell) -> str:
 
 
 def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in figures.cells:
-        is_exchange = cell.of.n_gpus > 1 and cell.of.variable_update != "independent"
-        if cell.images_per_sec is not None and is_exchange and not cell.spoilt:
-            jobs[key(cell.of, MODE)].append(cell)
-    wins: dict[tuple[int, str], list[tuple[Cell, Cell]]] = defaultdict(list)
-    compared: dict[int, int] = defaultdict(int)
-    for group in jobs.values():
-        if len(group) < 2:
-            continue
-        best, second, *_ = sorted(group, key=lambda cell: -(cell.images_per_sec or 0.0))
-        compared[best.of.n_gpus] += 1
-        if ratio_holds(best, second):
-            wins[best.of.n_gpus, best.of.mode].append((best, second))
+    jobs = grouped(
+        (key(cell.of, MODE), cell)
+        for cell in figures.cells
+        if cell.images_per_sec is not None
+        and not cell.spoilt
+        and cell.of.n_gpus > 1
+        and cell.of.variable_update != "independent"
+    )
+    ordered = [sorted(group, key=lambda cell: -(cell.images_per_sec or 0.0)) for group in jobs.values()]
+    firsts = [(group[0], group[1]) for group in ordered if len(group) > 1]
+    compared = Counter(best.of.n_gpus for best, _ in firsts)
+    wins = grouped(
+        ((best.of.n_gpus, best.of.mode), (best, second))
+        for best, second in firsts
+        if ratio_holds(best, second)
+    )
     alike = [name for name in names if name not in MODE]
     for (number, mode), some in wins.items():
         gain = median(100 * ((one.images_per_sec or 0) / (two.images_per_sec or 1) - 1) for one, two in some)

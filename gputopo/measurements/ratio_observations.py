@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from gputopo.measurements.cells import holds
+from gputopo.values.grouping import grouped
 from gputopo.values.study import Cell, ClockTable, Figures, Observation, PairTable, Ratio, RatioTable
 from gputopo.values.words import figure, listed
 
@@ -77,9 +78,7 @@ def _simple(table: RatioTable) -> Observation:
 
 
 def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> Iterator[Observation]:
-    by_model: dict[str, list[Ratio]] = defaultdict(list)
-    for row in table.rows:
-        by_model[cells[row.above].of.model].append(row)
+    by_model = grouped((cells[row.above].of.model, row) for row in table.rows)
     rest: list[Ratio] = []
     for model, rows in by_model.items():
         slow = [row for row in rows if row.value >= LIMITED and row.holds]

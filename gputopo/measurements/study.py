@@ -1,10 +1,9 @@
 """The whole of a study (`gputopo.study/1`): measurements, figures, observations. What every renderer gets."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from statistics import median
-from typing import Any
 
 from gputopo.measurements.cells import SET, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
@@ -18,6 +17,7 @@ from gputopo.measurements.observations import (
     without_spoilt,
 )
 from gputopo.measurements.ratio_observations import of_ratios
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import MODE, Measurement
 from gputopo.values.study import (
@@ -103,11 +103,12 @@ def _before(figures: Figures) -> Iterator[str]:
 
 def _take(figures: Figures) -> Iterator[str]:
     """Yield the number of GPUs and the mode that are the best, of one machine; of several how they scale."""
-    jobs: dict[tuple[Any, ...], list[ScalingRow]] = defaultdict(list)
-    for scaling in figures.scalings:
-        of = figures.cells[scaling.largest.cell].of
-        if of.variable_update != "independent":
-            jobs[key(of, (*SET, *MODE))].append(where_it_stops(figures.cells, scaling)[0])
+    scalings = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    jobs = grouped(
+        (key(of, (*SET, *MODE)), where_it_stops(figures.cells, scaling)[0])
+        for of, scaling in scalings
+        if of.variable_update != "independent"
+    )
     ordered = [sorted(rows, key=lambda row: -row.images_per_sec) for rows in jobs.values()]
     best = [rows[0] for rows in ordered]
     machines = {figures.cells[row.cell].of.machine for row in best}
@@ -134,11 +135,10 @@ def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
 
 
 def _machines(figures: Figures) -> str:
-    shares: dict[str, list[float]] = defaultdict(list)
-    for scaling in figures.scalings:
-        shares[figures.cells[scaling.largest.cell].of.machine or ""].append(
-            scaling.largest.efficiency_percent
-        )
+    shares = grouped(
+        (figures.cells[largest.cell].of.machine or "", largest.efficiency_percent)
+        for largest in (scaling.largest for scaling in figures.scalings)
+    )
     middle = {name: median(values) for name, values in shares.items()}
     good, poor = (sum(map(test, middle.values())) for test in (GOOD_PERCENT.__le__, POOR_PERCENT.__gt__))
     fair = len(middle) - good - poor
