@@ -190,9 +190,7 @@ def worst_by_gpu(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:
     """Return findings in their order; those of one id, severity and remedy are one item."""
-    groups: dict[tuple[str, str, str | None], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.id, finding.severity, finding.remedy), []).append(finding)
+    groups = grouped(((finding.id, finding.severity, finding.remedy), finding) for finding in findings)
     return Items(
         tuple(
             Item(

@@ -18,6 +18,7 @@ from gputopo.report.plan_parts import (
     what_if_blocks,
 )
 from gputopo.report.units import counted, whole
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -106,11 +107,8 @@ def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
 
 def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
     """Return candidates with their placements in words, those equally fast on the same GPUs together."""
-    found: dict[object, tuple[Candidate, list[str]]] = {}
-    for one in candidates:
-        key = one.gpus, round(one.images_per_sec or 0.0), one.hosts
-        found.setdefault(key, (one, []))[1].append(mode_words(one))
-    return [(one, " or ".join(dict.fromkeys(modes))) for one, modes in found.values()]
+    alike = grouped(((one.gpus, round(one.images_per_sec or 0.0), one.hosts), one) for one in candidates)
+    return [(some[0], " or ".join(dict.fromkeys(map(mode_words, some)))) for some in alike.values()]
 
 
 def environment_lines(plan: Plan) -> list[str]:
@@ -167,11 +165,9 @@ def _names(hosts: Sequence[str]) -> str:
 
 def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
     """Return the hosts by their GPUs in words."""
-    alike: dict[str, list[str]] = {}
-    for one in candidate.hosts:
-        words = _named(one.gpus) if one.gpus else f"{one.devices} CPU devices"
-        alike.setdefault(words, []).append(one.host)
-    return alike
+    return grouped(
+        (_named(one.gpus) if one.gpus else f"{one.devices} CPU devices", one.host) for one in candidate.hosts
+    )
 
 
 def _counted(candidate: Candidate) -> int:

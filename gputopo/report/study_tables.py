@@ -1,7 +1,6 @@
 """Tables of a study, and what stands in their cells."""
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -9,6 +8,7 @@ import msgspec
 from gputopo.report.document import Block, Bullets, Table
 from gputopo.report.layout import Column, Side
 from gputopo.report.units import images_per_sec, percent
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import CONDITIONS, Status
 from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
 
@@ -78,13 +78,11 @@ def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
 
     Cells with one name have in addition what they differ in, runs with drills their source.
     """
-    alike: dict[tuple[object, ...], list[Cell]] = defaultdict(list)
-    words = [cell.of.job_words(names) for cell in cells]
-    for text, cell in zip(words, cells, strict=True):
-        alike[text, cell.of.n_gpus, cell.of.gpus].append(cell)
+    keys = [(cell.of.job_words(names), cell.of.n_gpus, cell.of.gpus) for cell in cells]
+    alike = grouped(zip(keys, cells, strict=True))
     found = []
-    for text, cell in zip(words, cells, strict=True):
-        group = alike[text, cell.of.n_gpus, cell.of.gpus]
+    for key, cell in zip(keys, cells, strict=True):
+        text, group = key[0], alike[key]
         parts = [text] if text else []
         if len(group) > 1:
             apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]

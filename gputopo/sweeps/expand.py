@@ -14,6 +14,7 @@ import msgspec
 
 from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, MatrixTable, Value, When, is_bound, text_of
 from gputopo.values.errors import UsageError
+from gputopo.values.grouping import grouped
 from gputopo.values.run.several_runs import SweepCell
 
 Choice = dict[str, Value]
@@ -146,9 +147,8 @@ def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
 
 
 def _pairs_by_link(box: CellBox) -> list[tuple[int, int]]:
-    by_link: dict[str, list[tuple[int, int]]] = {}
-    for pair in combinations(sorted(box.gpus), 2):
-        by_link.setdefault(box.links.get(pair, "unknown"), []).append(pair)
+    pairs = combinations(sorted(box.gpus), 2)
+    by_link = grouped((box.links.get(pair, "unknown"), pair) for pair in pairs)
     return [pair for pairs in by_link.values() for pair in pairs[:PAIRS_OF_A_LINK]]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from gputopo.report.layout import plain
 from gputopo.values.fields import path_in_words
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
@@ -83,9 +84,9 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
         fact = at.fact or ("everything" if at.key else at.group)
         keys = holders.setdefault((at.group, fact, reason), [])
         keys += [at.key] if at.key else []
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for (kind, fact, reason), keys in holders.items():
-        groups.setdefault((kind, _subject(kind, keys), reason), []).append(fact)
+    groups = grouped(
+        ((kind, _subject(kind, keys), reason), fact) for (kind, fact, reason), keys in holders.items()
+    )
     return {
         (subject, reason): _facts_in_words(kind, facts) for (kind, subject, reason), facts in groups.items()
     }

@@ -10,6 +10,7 @@ from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, plain
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
 from gputopo.values.subject import at_gpu, label, reason_for
@@ -126,17 +127,16 @@ def _fact(gpu: Gpu, path: str) -> Any:
 
 def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
     """Return what the columns do not show: slow slots and bridges."""
-    slots: dict[tuple[int, int], list[int]] = {}
-    bridges: list[str] = []
-    for gpu in machine.gpus:
-        card, slot = gpu.pcie.gen_max_device, gpu.pcie.gen_max_host
-        if card is not None and slot is not None and card != slot:
-            slots.setdefault((card, slot), []).append(gpu.index)
-        if gpu.pcie.limiting_hop is not None and not machine.pci:  # the tree shows it in its place
-            bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
+    slots = grouped(((gpu.pcie.gen_max_device, gpu.pcie.gen_max_host), gpu.index) for gpu in machine.gpus)
     for (card, slot), gpus in slots.items():
-        yield "PCIe generation", f"card {card}, slot {slot}: {gpu_ranges(gpus)}"
-    if bridges:
+        if card is not None and slot is not None and card != slot:
+            yield "PCIe generation", f"card {card}, slot {slot}: {gpu_ranges(gpus)}"
+    bridges = [
+        f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}"
+        for gpu in machine.gpus
+        if gpu.pcie.limiting_hop is not None
+    ]
+    if bridges and not machine.pci:  # the tree shows them in their places
         yield "Slower than the card", ", ".join(bridges)
 
 
@@ -148,15 +148,14 @@ def link_is_slow_while_idle(gpu: Gpu) -> bool:
 
 def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tuple[str, str]]:
     """Return (`GPU 0-3`, words) of what no finding reports, in the order of the GPUs; a label once."""
-    states: dict[str, list[int]] = {}
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
-    for gpu in machine.gpus:
-        found = {one.id for one in findings if gpu.index in one.subject.gpus}
-        for words in (*health_words(gpu, found), *(_nvlinks_up(gpu) if unseen else ())):
-            states.setdefault(words, []).append(gpu.index)
-    by_gpus: dict[str, list[str]] = {}
-    for words, gpus in states.items():
-        by_gpus.setdefault(gpu_ranges(gpus), []).append(words)
+    ids = {gpu.index: {one.id for one in findings if gpu.index in one.subject.gpus} for gpu in machine.gpus}
+    states = grouped(
+        (words, gpu.index)
+        for gpu in machine.gpus
+        for words in (*health_words(gpu, ids[gpu.index]), *(_nvlinks_up(gpu) if unseen else ()))
+    )
+    by_gpus = grouped((gpu_ranges(gpus), words) for words, gpus in states.items())
     return [
         (label if number == 0 else "", plain(words))
         for label, all_words in by_gpus.items()

@@ -156,12 +156,12 @@ def _legend(classes: set[str]) -> list[Line]:
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return rows of (label, words): the states of reading and writing, the pairs, the reason."""
-    states: dict[tuple[str, str], list[tuple[int, int]]] = {}
     links = links_by_pair(machine)
-    for pair, link in links.items():
-        if link.p2p_read is not None or link.p2p_write is not None:
-            state = _state(link.p2p_read, link.p2p_write)
-            states.setdefault((state, link.p2p_reason or ""), []).append(pair)
+    states = grouped(
+        ((_state(link.p2p_read, link.p2p_write), link.p2p_reason or ""), pair)
+        for pair, link in links.items()
+        if link.p2p_read is not None or link.p2p_write is not None
+    )
     rows: list[tuple[str, str]] = []
     for (state, reason), pairs in states.items():
         of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=PAIRS_SHOWN)

@@ -11,6 +11,7 @@ from gputopo.reference.expectations import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
@@ -74,16 +75,16 @@ class _Tree:
         self.nics = self._devices(machine.nics)
         self.shown: dict[str, None] = {}
         self._note_paths()
-        self.children: dict[str, list[str]] = {}
-        for address in self.shown:
-            parent = self.nodes[address].parent
-            if parent in self.shown:
-                self.children.setdefault(parent, []).append(address)
-        self.limits: dict[str, list[int]] = {}
-        for gpu in machine.gpus:
-            limit = self._address(gpu.pcie.limiting_hop)
-            if limit is not None:
-                self.limits.setdefault(limit, []).append(gpu.index)
+        self.children = grouped(
+            (parent, address)
+            for address in self.shown
+            if (parent := self.nodes[address].parent) in self.shown
+        )
+        self.limits = grouped(
+            (limit, gpu.index)
+            for gpu in machine.gpus
+            if (limit := self._address(gpu.pcie.limiting_hop)) is not None
+        )
 
     def tops(self) -> list[str]:
         """Return the nodes below no other shown node, in the order of the addresses."""
@@ -219,10 +220,11 @@ def _port(port: NicPort) -> Span:
 
 def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     """Return the peers that the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
-    reached: dict[int, list[int]] = {}
-    for (a, b), link in links_by_pair(machine).items():
-        if link.nvlinks and gpu.index in (a, b):
-            reached.setdefault(link.nvlinks, []).append(b if a == gpu.index else a)
+    reached = grouped(
+        (link.nvlinks, b if a == gpu.index else a)
+        for (a, b), link in links_by_pair(machine).items()
+        if link.nvlinks and gpu.index in (a, b)
+    )
     reach = [f"{count} to {gpu_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
     return f"NVLink: {', '.join(reach)}" if reach else ""
 

@@ -14,6 +14,7 @@ from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, 
 from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.bandwidth import gb
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import host_link_rates, pair_speeds
@@ -128,11 +129,8 @@ def _by_hops(machine: Machine) -> list[Branch]:
 
 def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
     """Return the findings of warning or error by GPU; those about a pair count for both."""
-    found: dict[int, list[Finding]] = {}
-    for finding in findings:
-        for gpu in finding.subject.gpus if finding.severity in _SEVERITY_COLOURS else ():
-            found.setdefault(gpu, []).append(finding)
-    return found
+    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
+    return grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
 
 
 def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, float]) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
+from gputopo.values.grouping import grouped
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import SAMPLED_FACTS, place_name
 from gputopo.values.run.job import OWN_TRAINER
@@ -88,13 +89,12 @@ def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
 
 def _missing(result: Result) -> Iterator[RunFact]:
     """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
-    gpus: dict[tuple[str, tuple[str, ...]], list[DeviceResult]] = {}
-    for row in result.devices:
-        for why in dict.fromkeys(row.missing.values()):
-            names = dict.fromkeys(
-                SAMPLED_FACTS[field].words for field, reason in row.missing.items() if reason == why
-            )
-            gpus.setdefault((why, tuple(names)), []).append(row)
+    reasons = (
+        (row, why, dict.fromkeys(SAMPLED_FACTS[field].words for field in fields))
+        for row in result.devices
+        for why, fields in grouped((why, field) for field, why in row.missing.items()).items()
+    )
+    gpus = grouped(((why, tuple(names)), row) for row, why, names in reasons)
     for (why, fields), rows in gpus.items():
         of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"
         yield RunFact("not known", f"{', '.join(fields)}{of}: {why}")

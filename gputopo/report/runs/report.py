@@ -8,9 +8,10 @@ from gputopo.report.layout import ANOMALY_STYLE, Span
 from gputopo.report.runs.devices import device_table, is_ahead
 from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, not_reliable, share_cores
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Device, place_name
 from gputopo.values.run.job import PROGRAM
-from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
@@ -120,18 +121,16 @@ def _place(name: str, devices: Sequence[Device]) -> str:
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     """Return which devices are slow and what they cost, and what is excluded of the others."""
     lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
-    slow: dict[str, list[DeviceResult]] = {}
-    for row in result.devices:
-        if row.verdict is not None and row.verdict.cost is not None:
-            slow.setdefault(row.verdict.says, []).append(row)
-    for first, *others in slow.values():
-        if first.verdict is not None and first.verdict.cost is not None:
-            is_of_host = others or first.verdict.part == NETWORK
-            name = f"host {first.device.host}" if is_of_host else first.device.short_name
-            cost = first.verdict.cost
-            would, did = speed(cost.without), speed(cost.images_per_sec)
-            says = f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec."
-            lines.append((says, ANOMALY_STYLE))
+    slow = grouped(
+        (row.verdict.says, (row.device, row.verdict.part, row.verdict.cost))
+        for row in result.devices
+        if row.verdict is not None and row.verdict.cost is not None
+    )
+    for (device, part, cost), *others in slow.values():
+        name = f"host {device.host}" if others or part == NETWORK else device.short_name
+        would, did = speed(cost.without), speed(cost.images_per_sec)
+        says = f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec."
+        lines.append((says, ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
         lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
@@ -188,10 +187,11 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
         for _, verdict in compared
         if verdict.word == EVEN and verdict.share_of_steps is not None
     ]
-    whys: dict[str, list[tuple[Device, Verdict]]] = {}
-    for device, verdict in known if len(result.devices) > 1 else ():
-        if verdict.word == CANNOT_TELL and verdict.resolution_percent is None:
-            whys.setdefault(verdict.why or "", []).append((device, verdict))
+    whys = grouped(
+        (verdict.why or "", (device, verdict))
+        for device, verdict in known
+        if verdict.word == CANNOT_TELL and verdict.resolution_percent is None and len(result.devices) > 1
+    )
     for why, of_why in whys.items():
         lines.append((f"{_at_most_slower(of_why, others=len(of_why) < len(known))}: {why}.", "yellow"))
     return lines

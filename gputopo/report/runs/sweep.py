@@ -1,5 +1,6 @@
 """The cells of a sweep: a table for each of its matrix's, and a line for each cell that ends."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from statistics import median
@@ -9,6 +10,7 @@ from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_tables import without_empty
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
@@ -134,14 +136,15 @@ def _note(row: Sequence[SweepCell]) -> str:
 
 def _remarks(sweep: Sweep) -> tuple[str, ...]:
     """Return each reason and each note once, with the cells that it is of."""
-    by_text: dict[str, list[int]] = {}
-    for cell in sweep.cells:
-        if cell.reason is not None:
-            by_text.setdefault(f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}", []).append(
-                cell.number
-            )
-        for said in cell.notes:
-            by_text.setdefault(f": {said}", []).append(cell.number)
+    why = {
+        cell.number: [] if cell.reason is None else [f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}"]
+        for cell in sweep.cells
+    }
+    by_text = grouped(
+        (text, cell.number)
+        for cell in sweep.cells
+        for text in (*why[cell.number], *(f": {note}" for note in cell.notes))
+    )
     return tuple(
         f"{'Cell' if len(numbers) == 1 else 'Cells'} {index_ranges(numbers)}{text}"
         for text, numbers in by_text.items()
@@ -149,10 +152,7 @@ def _remarks(sweep: Sweep) -> tuple[str, ...]:
 
 
 def _counts(sweep: Sweep, *, dry: bool) -> str:
-    counts: dict[str, int] = {}
-    for cell in sweep.cells:
-        word = _WORDS.get(cell.state, cell.state)
-        counts[word] = counts.get(word, 0) + 1
+    counts = Counter(_WORDS.get(cell.state, cell.state) for cell in sweep.cells)
     counts["excluded by the matrix"] = sweep.excluded
     counts["duplicates removed"] = sweep.duplicates
     listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
