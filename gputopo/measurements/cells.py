@@ -82,16 +82,11 @@ def without_drills(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 
 def _cell(number: int, group: Sequence[Measurement]) -> Cell:
-    seen: set[str] = set()
-    once: list[Measurement] = []
-    duplicates: list[str] = []
-    for one in group:
-        if one.digest is not None and one.digest in seen:
-            duplicates.append(one.source)
-            continue
-        seen |= {one.digest} if one.digest else set()
-        once.append(one)
-    cell = Cell(number=number, runs=tuple(once), images_per_sec=None, duplicates=tuple(duplicates))
+    # Measurements without a digest are of different files.
+    files = grouped((one.digest or place, one) for place, one in enumerate(group))
+    duplicates = tuple(copy.source for copies in files.values() for copy in copies[1:])
+    runs = tuple(copies[0] for copies in files.values())
+    cell = Cell(number=number, runs=runs, images_per_sec=None, duplicates=duplicates)
     if not cell.counted:
         return cell
     mean = fmean(cell.repeats)

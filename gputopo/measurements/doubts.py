@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any
 
 from gputopo.measurements.cells import SET, key, without_drills
 from gputopo.values.grouping import grouped
@@ -118,10 +117,7 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]
     for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
-        alone: dict[tuple[Any, ...], Cell] = {}
-        for cell in cells:
-            if cell.of.n_gpus == 1:
-                alone.setdefault(key(cell.of, free), cell)
+        alone = {key(cell.of, free): cell for cell in reversed(cells) if cell.of.n_gpus == 1}
         found = [(cell, one) for cell in rest if (one := alone.get(key(cell.of, free))) is not None]
         if not found:
             continue

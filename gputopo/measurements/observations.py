@@ -91,9 +91,8 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
 
 def where_it_stops(cells: Sequence[Cell], scaling: Scaling) -> tuple[ScalingRow, ScalingRow | None]:
     """Return the largest number of GPUs that all pay, and the next one, which does not; None: all do."""
-    by_number: dict[int, ScalingRow] = {}
-    for row in sorted(scaling.rows, key=lambda row: row.images_per_sec):
-        by_number[row.n_gpus] = row  # the fastest of its number
+    # The fastest of each number.
+    by_number = {row.n_gpus: row for row in sorted(scaling.rows, key=lambda row: row.images_per_sec)}
     best, *rest = (by_number[number] for number in sorted(by_number))
     for row in rest:
         added = row.n_gpus - best.n_gpus

@@ -134,11 +134,10 @@ def _clocks(table: ClockTable) -> Iterator[Observation]:
                 f"its {row.clock} clock, at {row.clock_percent:.1f}%, explains at most "
                 f"{row.explained_percent:.1f}%; {row.unexplained_percent:.1f}% unexplained"
             )
-        where = ", ".join(filter(None, (table.machine, table.model)))
         yield Observation(
             id="clocks.unexplained",
-            says=f"{where}: GPU {row.gpu} is {row.under_percent:.1f}% slower than GPU {table.reference}; "
-            f"{rest}.",
+            says=f"{table.where}: GPU {row.gpu} is {row.under_percent:.1f}% slower than GPU "
+            f"{table.reference}; {rest}.",
             evidence={"gpu": row.gpu, "under_percent": round(row.under_percent, 2),
                       "clock_percent": row.clock_percent, "unexplained_percent": row.unexplained_percent},
             cells=table.cells,

@@ -1,7 +1,6 @@
 """Ratios of measurements that differ in one condition, by the declared comparisons, with medians."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -65,8 +64,8 @@ def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
     """Return the one-GPU figure of the same mode, then of a GPU of the set, then the fastest."""
 
     def rank(one: Cell) -> tuple[bool, bool, float]:
-        same = all(getattr(one.of, name) == getattr(cell.of, name) for name in MODE)
-        return same, bool(set(one.of.gpus) & set(cell.of.gpus)), one.images_per_sec or 0.0
+        shares_gpus = bool(set(one.of.gpus) & set(cell.of.gpus))
+        return one.of.mode == cell.of.mode, shares_gpus, one.images_per_sec or 0.0
 
     return max(alone, key=rank)
 
@@ -83,7 +82,7 @@ def _row(cell: Cell, baseline: Cell) -> ScalingRow:
         speedup=speedup,
         efficiency_percent=100 * speedup / cell.of.n_gpus,
         noise=ratio_noise(cell, baseline),
-        same_mode=all(getattr(cell.of, n) == getattr(baseline.of, n) for n in MODE),
+        same_mode=cell.of.mode == baseline.of.mode,
     )
 
 
@@ -157,9 +156,8 @@ def _ratio(above: Cell, below: Cell) -> Ratio:
 
 
 def _table(id: str, title: str, above: str, below: str, rows: Sequence[Ratio]) -> RatioTable:
-    numbers = sorted({row.n_gpus for row in rows})
-    parts = [(number, [row.value for row in rows if row.n_gpus == number]) for number in numbers]
-    medians = [MedianRatio(n_gpus=n, value=median(values), of=len(values)) for n, values in parts]
+    parts = grouped((row.n_gpus, row.value) for row in sorted(rows, key=lambda row: row.n_gpus))
+    medians = [MedianRatio(n_gpus=n, value=median(values), of=len(values)) for n, values in parts.items()]
     total = MedianRatio(n_gpus=None, value=median(row.value for row in rows), of=len(rows))
     return RatioTable(
         id=id, title=title, above=above, below=below, rows=tuple(rows), medians=(*medians, total)
@@ -168,31 +166,34 @@ def _table(id: str, title: str, above: str, below: str, rows: Sequence[Ratio]) -
 
 def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> list[RatioTable]:
     """Return the ratios of speedups with different batches: what the batch does to scaling alone."""
-    by_job: dict[tuple[Any, ...], dict[int, Any]] = defaultdict(dict)
-    for scaling in scalings:
-        for row in scaling.rows:
-            of = cells[row.cell].of
-            free = ("batch_per_gpu", *MODE) if row.n_gpus == 1 else ("batch_per_gpu",)
-            by_job[key(of, free)][of.batch_per_gpu or 0] = row
-    rows: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
-    for by_batch in by_job.values():
-        smallest, *larger = sorted(by_batch)
-        for batch in larger:
-            one, other = by_batch[batch], by_batch[smallest]
-            noise, value = math.hypot(one.noise, other.noise), one.speedup / other.speedup
-            is_clean = not any(cells[n].spoilt for row in (one, other) for n in (row.cell, row.baseline))
-            rows[str(batch), str(smallest)].append(
-                Ratio(
-                    above=one.cell,
-                    below=other.cell,
-                    n_gpus=one.n_gpus,
-                    value=value,
-                    noise=noise,
-                    holds=is_clean and holds(value, noise),
-                )
-            )
+    free = ("batch_per_gpu",)
+    jobs = grouped(
+        (key(cells[row.cell].of, (*free, *MODE) if row.n_gpus == 1 else free), row)
+        for scaling in scalings
+        for row in scaling.rows
+    )
+    by_batch = ({cells[row.cell].of.batch_per_gpu or 0: row for row in rows} for rows in jobs.values())
+    ordered = (sorted(rows.items()) for rows in by_batch)
+    ratios = grouped(
+        ((str(batch), str(smallest)), _speedup_ratio(cells, above, below))
+        for (smallest, below), *larger in ordered
+        for batch, above in larger
+    )
     title = "Larger batch over smaller, speedup"
-    return [_table("batch-scaling", title, *names, some) for names, some in rows.items()]
+    return [_table("batch-scaling", title, *names, some) for names, some in ratios.items()]
+
+
+def _speedup_ratio(cells: Sequence[Cell], above: ScalingRow, below: ScalingRow) -> Ratio:
+    noise, value = math.hypot(above.noise, below.noise), above.speedup / below.speedup
+    is_clean = not any(cells[n].spoilt for row in (above, below) for n in (row.cell, row.baseline))
+    return Ratio(
+        above=above.cell,
+        below=below.cell,
+        n_gpus=above.n_gpus,
+        value=value,
+        noise=noise,
+        holds=is_clean and holds(value, noise),
+    )
 
 
 def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[PairTable, ...]:

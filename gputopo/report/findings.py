@@ -178,14 +178,9 @@ def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Ite
     return Item(first.severity, first.id, "", (f"{says}{more}",), first.remedy if remedy else None)
 
 
-def worst_by_gpu(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
-    """Yield each GPU with the severity of its worst finding; findings are worst first."""
-    seen: set[int] = set()
-    for one in findings:
-        for gpu in one.subject.gpus:
-            if gpu not in seen:
-                seen.add(gpu)
-                yield gpu, one.severity
+def worst_by_gpu(findings: Sequence[Finding]) -> dict[int, str]:
+    """Return the severity of the worst finding of each GPU; findings are worst first."""
+    return {gpu: one.severity for one in reversed(findings) for gpu in one.subject.gpus}
 
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:

@@ -211,10 +211,9 @@ def _clocks(study: Study) -> list[Block]:
             "explained %",
             "unexplained %",
         ]
-        where = ", ".join(filter(None, (one.machine, one.model)))
         notes = ("explained: by the clock, at most",)
         blocks += [
-            f"{where}: percent of GPU {one.reference}:",
+            f"{one.where}: percent of GPU {one.reference}:",
             table(heads, rows, words=("GPU", "name"), notes=notes),
         ]
     return blocks

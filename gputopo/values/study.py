@@ -182,6 +182,11 @@ class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ClockRow, ...]
     cells: tuple[int, ...]
 
+    @property
+    def where(self) -> str:
+        """The machine, if it is known, and the model."""
+        return ", ".join(filter(None, (self.machine, self.model)))
+
 
 class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: was not run.

@@ -71,7 +71,7 @@ def inspection_document(inspection: Inspection, detail: Detail | None = None, *,
 def _first_screen(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     serious = [one for one in findings if one.severity != "info"]
-    table = gpu_table(machine, dict(worst_by_gpu(serious)))
+    table = gpu_table(machine, worst_by_gpu(serious))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
@@ -149,7 +149,7 @@ def _context(machine: Machine) -> Iterator[str]:
 def _whole(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     serious = [one for one in findings if one.severity != "info"]
-    table = gpu_table(machine, dict(worst_by_gpu(serious)), whole=True)
+    table = gpu_table(machine, worst_by_gpu(serious), whole=True)
     missing = not_read(machine)
     nothing = "None in what was read. What was not read was not checked." if missing else "None."
     unread = (

@@ -100,7 +100,7 @@ def _clocks(study: Study) -> tuple[Picture, ...]:
         for row in one.rows:
             clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
             groups.append((f"GPU {row.gpu}", [("images/sec", row.percent), *clock]))
-        title = f"{', '.join(filter(None, (one.machine, one.model)))}: each GPU"
+        title = f"{one.where}: each GPU"
         found.append(bars_picture(f"clocks-{number}", title, f"% of GPU {one.reference}", groups))
     return tuple(found)
 
