@@ -17,7 +17,7 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import host, kernel_log, nccl_log, tensorflow_log
+    from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
@@ -42,7 +42,7 @@ def formats() -> tuple[Format, ...]:
         csv_table.FORMAT,
         links.NVLINK_FORMAT,
         host.FORMAT,
-        host.MODULE_FORMAT,
+        kernel_module.FORMAT,
         kernel_log.FORMAT,
     )
 

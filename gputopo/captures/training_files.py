@@ -144,7 +144,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
                 continue
             found += some
     return FoundMeasurements(
-        tuple(_encodable(one) for one in found),
+        tuple(msgspec.structs.replace(one, source=encodable(one.source)) for one in found),
         tuple(unread),
         passed,
     )
@@ -153,11 +153,6 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
 def encodable(path: str) -> str:
     """Return a path as text that any file can have: bytes that are no UTF-8 as `\\xff`."""
     return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
-
-
-def _encodable(one: Measurement) -> Measurement:
-    shown = encodable(one.source)
-    return one if shown == one.source else msgspec.structs.replace(one, source=shown)
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:

@@ -193,7 +193,8 @@ class TopologyReading:
             if 0 < min(counts) < max(counts):
                 said = {f"{self.source}, from GPU {a}": str(n) for a, n in zip(pair, counts, strict=True)}
                 contradictions.append(Contradiction(fact=at_link(*pair, "nvlinks"), said=said))
-            if link.nvlinks is None and self._leads_to_itself(addresses[link.a], addresses[link.b]):
+            leads_to = [self.nvlinks.get(addresses[gpu], {}) for gpu in pair]
+            if link.nvlinks is None and any(_ITSELF in ends for ends in leads_to):
                 missing[at_link(link.a, link.b, "nvlinks")] = (
                     "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
                 )
@@ -203,9 +204,6 @@ class TopologyReading:
             missing=machine.missing | missing,
             contradictions=tuple(contradictions),
         )
-
-    def _leads_to_itself(self, *addresses: str) -> bool:
-        return any(_ITSELF in self.nvlinks.get(where, {}) for where in addresses)
 
     def _with_affinity(self, gpu: Gpu) -> Gpu:
         node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gputopo.captures.smi import values
 from gputopo.captures.smi.key_names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
 from gputopo.captures.smi.names import Names
@@ -14,6 +12,7 @@ from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
 from gputopo.reference.clock_events import BITS, decode
 from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
+from gputopo.values.samples import gpu_with
 
 _NO_PROCESSES = ("", "none")
 _INSTANCES = ("mig device", "mig_devices")
@@ -157,14 +156,7 @@ class ReportedGpu:
         _recovery(values, missing, refused=self.needs_reset)
         _totals(values, missing, may_lack=not self.queried)
         self._gather(values, missing)
-        nested: dict[str, Any] = {"index": index, "lost": self.lost}
-        for fact, value in values.items():
-            *sections, last = fact.split(".")
-            section = nested
-            for name in sections:
-                section = section.setdefault(name, {})
-            section[last] = value
-        return msgspec.convert(nested, Gpu), missing | self.notes
+        return gpu_with(index, values | {"lost": self.lost}), missing | self.notes
 
     def _throttle(self, values: dict[str, Any], missing: dict[str, str]) -> None:
         mask = values.get("throttle.mask")

@@ -11,7 +11,7 @@ environment that PyTorch, vLLM and SGLang print.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
@@ -47,6 +47,7 @@ _LEGEND = re.compile(r"\W*(?:Legend:|(?:X|OK|CNS|GNS|TNS|NS|DR|U|NV#|CNS)\s*=\s)
 _CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
 
 Direction = Literal["p2p_read", "p2p_write"]
+_DIRECTIONS: Mapping[str, Direction] = {"r": "p2p_read", "w": "p2p_write"}  # of `topo -p2p r`
 
 
 @dataclass(slots=True)
@@ -94,7 +95,8 @@ def parse_p2p(text: str, *, origin: str) -> Machine:
     missing: dict[str, str] = {}
     for table in tables:
         _check(table, columns, origin)
-        directions = _directions(table.capability)
+        letters = table.capability or "rw"  # unless it is shown which, both
+        directions = [direction for letter, direction in _DIRECTIONS.items() if letter in letters]
         for label, (line, cells) in table.rows.items():
             if not directions:
                 said = f"{label}: {' '.join(cells)} (topo -p2p {table.capability})"
@@ -138,13 +140,6 @@ def _p2p_tables(text: str) -> list[_P2pTable]:
             # A second row of one name is stored under another name, so that the check meets it.
             tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
     return tables
-
-
-def _directions(capability: str | None) -> tuple[Direction, ...]:
-    if capability is None:
-        return "p2p_read", "p2p_write"
-    read: tuple[Direction, ...] = ("p2p_read",) if "r" in capability else ()
-    return (*read, "p2p_write") if "w" in capability else read
 
 
 def _check(table: _P2pTable, columns: tuple[str, ...], origin: str) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gputopo.captures import intake
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
-from gputopo.captures.smi.key_names import COLLECTED
+from gputopo.captures.smi.key_names import COLLECTED, OF_KEYS
 from gputopo.captures.smi.names import GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
@@ -280,14 +280,12 @@ def _not_in_capture(
     return missing
 
 
-def _place(fact: str) -> str:
-    """Return the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
-    for field in COLLECTED:
-        if fact.startswith(f"{field}."):
-            return field
-    return fact
-
-
 _FACTS = {
-    fact: attrgetter(fact) for fact in (*(_place(row.fact) for row in GPU), "mig.instances", "processes")
+    fact: attrgetter(fact)
+    for fact in (
+        *(row.fact for row in GPU if row.fact not in OF_KEYS),
+        *COLLECTED,
+        "mig.instances",
+        "processes",
+    )
 }

@@ -6,7 +6,7 @@ rules need of all samples (shares of time, changes, means) is counted in a Histo
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Protocol
@@ -107,7 +107,7 @@ class LogSeries:
         self.loads = None if self.load is None else read[self.load]
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
-        self.words_of = itemgetter(*self.words) if self.words else _nothing
+        self.words_of: Callable[[Cells], object] = itemgetter(*self.words) if self.words else lambda _: ()
         self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
         self.reasons = [
             (BITS[fact.removeprefix(_REASON)], read[at], at)
@@ -160,14 +160,6 @@ class _Cache(dict[str, Any]):
         return self[text]
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _nothing(cells: Cells) -> tuple[()]:
-    return ()
-
-
 def _number(text: str) -> float | None:
     """Return the number that a cell begins with, None where it begins with none: `98 %`, `[N/A]`."""
     try:
@@ -191,7 +183,7 @@ class _Extremes:
         numbers = [read[cells[at]] for read, at in series.numbers]
         load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
         bucket = None if load is None else 0 if load == 0 else 1 if load < BUSY_PERCENT else 2
-        unknown = tuple(map(_is_none, numbers)) if None in numbers else ()
+        unknown = tuple(number is None for number in numbers) if None in numbers else ()
         key = (bucket, unknown, series.words_of(cells))
         extremes = self.firsts.get(key)
         if extremes is None:

@@ -77,7 +77,9 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if there is no GPU."""
     lines = list(_lines(text))
     headed = any(_GPU.fullmatch(line.text) for line in lines)
-    reading = _Reading(flat=_is_flat(lines), headed=headed or not _sections(lines))
+    # A paste lost all indentation: no line of a fact stands further right than another.
+    flat = len({line.indent for line in lines if line.pair is not None}) <= 1
+    reading = _Reading(flat=flat, headed=headed or not _sections(lines))
     for line in lines:
         reading.take(line)
     refuse_others([one.identity for one in reading.outputs if one.rows()], origin)
@@ -148,11 +150,6 @@ def _headings() -> re.Pattern[str]:
 def _sections(lines: Sequence[_Line]) -> int:
     """Count the lines that are a heading of `nvidia-smi -q`."""
     return sum(1 for line in lines if line.pair is None and _headings().fullmatch(line.text))
-
-
-def _is_flat(lines: Sequence[_Line]) -> bool:
-    """Return whether a paste lost all indentation: no line of a fact stands further right than another."""
-    return len({line.indent for line in lines if line.pair is not None}) <= 1
 
 
 @dataclass
