@@ -141,7 +141,7 @@ def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu,
     whole = not any(gpu.lost or gpu.mig.mode for gpu in gpus)
     if known and whole and (len(gpus) == 1 or len(kinds) == 1):
         for gpu in gpus:
-            missing.found(at_gpu(gpu.index, "cuda_index"))
+            missing.clear(at_gpu(gpu.index, "cuda_index"))
         return tuple(msgspec.structs.replace(gpu, cuda_index=gpu.index) for gpu in gpus)
     missing.note("CUDA_ORDER_NOT_CERTAIN", *(at_gpu(gpu.index, "cuda_index") for gpu in gpus))
     return tuple(gpus)
@@ -214,7 +214,7 @@ def _explain(
         for name in ("hop", "p2p_read", "p2p_write"):
             path = at_link(link.a, link.b, name)
             if getattr(link, name) is not None:
-                missing.found(path)
+                missing.clear(path)
             else:
                 missing.note_if_none(reason, path)
     for nic in nics:

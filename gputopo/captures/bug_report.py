@@ -61,7 +61,7 @@ class BugReportPart(NamedTuple):
         return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is such a report."""
     return _BUG_REPORT.search(text) is not None
 
@@ -86,7 +86,7 @@ def parts(text: str) -> list[BugReportPart]:
     return found
 
 
-def read(text: str, origin: str, captures: Captures) -> list[Machine]:
+def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     """Read the parts that show the machine. Raises InputError if none does."""
     machines: list[Machine] = []
     refused: list[Unread] = []
@@ -104,17 +104,19 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
             continue
         is_log = _LOG.search(part.title) is not None
         earlier = kernel_log.EARLIER.search(part.title) is not None
-        machines += [_of_log(one, earlier) if is_log else _with_lines(one, part.line) for one in found]
+        machines += [
+            _without_other_lines(one, earlier) if is_log else _with_lines(one, part.line) for one in found
+        ]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
     accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
     filled = sum(1 for line in text.split("\n") if line and not line.isspace())
     known = max(filled - accounted - not_understood, 0)
     counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
-    return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
+    return [*_passing_from_one(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
-def _of_log(machine: Machine, earlier: bool) -> Machine:
+def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
     """Return the machine of a log, of an earlier boot or not: lines that are not the kernel's are known."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
     events = (replace(one, earlier=earlier or one.earlier) for one in machine.kernel_events)
@@ -140,7 +142,7 @@ def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
     return [*whole.values(), *others]
 
 
-def _of_one_sample(machines: Sequence[Machine]) -> list[Machine]:
+def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
     """Return the machines, with what passes (load, clocks, link now) only in the output that has most of it.
 
     The commands of a report run within seconds: their differences are not two states of the machine.

@@ -51,14 +51,14 @@ def format_of(text: str, *, but: Format | None = None) -> Format | None:
     """Return the first format, other than `but`, that recognises a text."""
     if but is None:
         return _first_format(text)
-    return next((one for one in formats() if one is not but and one.recognise(text)), None)
+    return next((one for one in formats() if one is not but and one.detect(text)), None)
 
 
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
-    if recording.recognise(text):
+    if recording.detect(text):
         return recording.FORMAT  # without loading the others
-    return next((one for one in formats() if one.recognise(text)), None)
+    return next((one for one in formats() if one.detect(text)), None)
 
 
 def sections(text: str) -> list[str]:

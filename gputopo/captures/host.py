@@ -39,7 +39,7 @@ _VIRTUAL = {
 }
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only these tools print."""
     if not any(word in text for word in ("(s)", "available: ", "node ", "Architecture:")):
         return False
@@ -77,9 +77,9 @@ class _Reading:
 
     def take(self, number: int, line: str) -> bool:
         """Read a line. False where it is not understood."""
-        return self._of_numactl(line) or self._of_lscpu(line)
+        return self._take_numactl(line) or self._take_lscpu(line)
 
-    def _of_numactl(self, line: str) -> bool:
+    def _take_numactl(self, line: str) -> bool:
         if _AVAILABLE.fullmatch(line) or _DISTANCES.fullmatch(line):
             self.sources[_NUMACTL] = None
         elif found := _NODE.fullmatch(line):
@@ -117,7 +117,7 @@ class _Reading:
     def _set(self, index: int, fact: str, value: Any) -> None:
         self.nodes.setdefault(index, {}).setdefault(fact, value)
 
-    def _of_lscpu(self, line: str) -> bool:
+    def _take_lscpu(self, line: str) -> bool:
         found = _PAIR.fullmatch(line)
         if found is None:
             return False
@@ -167,7 +167,7 @@ class _Reading:
 FORMAT = Format(
     "`lscpu` and `numactl -H` text",
     "CPU model, sockets, NUMA nodes with CPUs, memory and distances",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

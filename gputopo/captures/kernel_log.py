@@ -139,7 +139,7 @@ class Taken(NamedTuple):
         return self.is_log and "GPU" not in self.rest and of_daemons
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has an error of a GPU or of PCIe in a line of the kernel, or several lines."""
     return take(text).is_log
 
@@ -418,6 +418,6 @@ def _severity(text: str) -> str:
 FORMAT = Format(
     "kernel log lines (dmesg, journalctl -k), the fabric manager's log",
     "Xid, SXid, AER, NVLink and driver errors with their times",
-    recognise,
+    detect,
     parse,
 )

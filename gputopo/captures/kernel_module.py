@@ -37,7 +37,7 @@ _FACTS = {
 }
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a version of the module, or a GPU with its address."""
     if "NVRM version:" not in text and "Bus Location:" not in text:
         return False
@@ -68,7 +68,9 @@ def parse(text: str, *, origin: str) -> Machine:
 
     lines = read_lines(text, take)
     version = next(iter(versions), None)
-    gpus = {where: block for block in blocks if (where := values.address(block.get("Bus Location", "")))}
+    gpus = {
+        where: block for block in blocks if (where := values.parse_address(block.get("Bus Location", "")))
+    }
     if version is None and not gpus:
         raise InputError(f"{origin} has no version or GPU of the NVIDIA kernel module in it", _HINT)
     missing = {at_gpu(EVERY, fact): f"not reported by {SOURCE}" for fact in ("clocks_mhz", "pcie", "power_w")}
@@ -87,7 +89,7 @@ def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
     facts: dict[str, Any] = {}
     for name, fact in _FACTS.items():
         kind = "uuid" if fact == "uuid" else "words"
-        value = values.read(kind, block.get(name, "")).value
+        value = values.parse(kind, block.get(name, "")).value
         if value is not None and "?" not in value and value != "Unknown":
             facts[fact] = value.upper() if fact == "vbios_version" else value  # as nvidia-smi writes it
     return Gpu(index=index, pci_address=where, **facts)
@@ -96,7 +98,7 @@ def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
 FORMAT = Format(
     "files of `/proc/driver/nvidia`",
     "version of the kernel module, GPUs that are bound to it",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

@@ -45,7 +45,7 @@ class Format:
 
     reads: str  # what it reads, in words
     facts: str  # the facts in it, for the page of the formats
-    recognise: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
+    detect: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
     parse: Callable[..., Machine]  # (text, *, origin); raises InputError that names `origin`
     begins: Callable[[Sequence[str]], bool] | None = None  # the first of these lines begins an output of it
     # The lines of a text that are its own, where the reader passes over what it does not know.

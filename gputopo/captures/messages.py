@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputopo.captures import ledger
-from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
+from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
 from gputopo.values.fields import rows_of
 from gputopo.values.machine import Driver, DriverStatus, KernelEvent, LineCounts, Machine
 
@@ -184,7 +184,7 @@ def _lost(message: Message) -> Unanswered | None:
         return None
     line = message.found.string[message.found.start() :].partition("\n")[0]
     gpu = _GPU.search(line)
-    return unanswered_of(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
+    return parse_unanswered(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
 
 
 def _in_words(message: Message) -> str:

@@ -109,7 +109,7 @@ def settings_in(line: str) -> list[str]:
     return [f"{name}={value}" for name, value in _SET.findall(line)] if "NCCL_" in line else []
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a line shows a path, a rank, a network or a warning of NCCL."""
     lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL " in line) if "NCCL " in text else ()
     return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
@@ -199,7 +199,9 @@ class NcclLog:
         where = _address(bus) or found[5]
         tree = self.trees_of.setdefault(host, nccl_xml.TopologyReading(SOURCE, SOURCE))
         if found[2] == "NVL":
-            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _count_of(rate)
+            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _nvlink_count(
+                rate
+            )
             return True
         lowest = min([rate, *(above for _, _, above in self.above[-1:])])
         self.above.append((len(found[1]), where, lowest))
@@ -397,7 +399,7 @@ class NcclLog:
         )
 
 
-def _count_of(rate: float) -> int:
+def _nvlink_count(rate: float) -> int:
     """Return how many NVLinks have this rate together; 0 if no GPU has such a number."""
     counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
     return next(
@@ -420,7 +422,7 @@ def _address(bus: int) -> str | None:
 FORMAT = Format(
     "NCCL's log (`NCCL_DEBUG=INFO`)",
     "GPUs, transport of each pair (P2P, SHM, NET), network cards, rings, trees, NVLS, settings",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

@@ -42,7 +42,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
             machines.append(_load_one(source, read_tree))
     names = _names(sources)
     _refuse_machines_of_files(sources, machines)
-    unknown = _of_unknown_host(names, machines)
+    unknown = _unknown_host(names, machines)
     if len(machines) > 1:
         from gputopo.captures.bandwidth import bandwidth_test, runs  # most captures are one file
 
@@ -74,7 +74,7 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
         raise InputError(what, f"add --fleet: gputopo inspect --fleet --from {path} {other_path}")
 
 
-def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
+def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
     """Return what several recordings say of their host if not all of them have its fingerprint."""
     said = {
         name: one.host.fingerprint or "none"
@@ -205,8 +205,8 @@ def _read_text(text: str, origin: str) -> Machine:
         from gputopo.captures import bug_report
         from gputopo.captures.pci import pci_tree
 
-        if bug_report.recognise(text):
-            return pci_tree.with_hops(merge.merge(bug_report.read(text, origin, _captures)))
+        if bug_report.detect(text):
+            return pci_tree.with_hops(merge.merge(bug_report.parse(text, origin, _captures)))
     return merge.merge(_captures(text, origin))
 
 
@@ -263,7 +263,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
         if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
             return machines
         raise
-    others = [*_sections(rest, origin, but=programs.FORMAT), *_of_nccl(text, origin)]
+    others = [*_sections(rest, origin, but=programs.FORMAT), *_parse_nccl_log(text, origin)]
     if not others:
         return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
@@ -271,12 +271,12 @@ def _machines(text: str, origin: str) -> list[Machine]:
     return [*others, replace(machine, lines=(counts,))]
 
 
-def _of_nccl(text: str, origin: str) -> list[Machine]:
+def _parse_nccl_log(text: str, origin: str) -> list[Machine]:
     """Read the log of NCCL among the output of a program that measures; its lines are counted there."""
     from gputopo.captures import nccl_log
 
     try:
-        return [nccl_log.parse(text, origin=origin)] if nccl_log.recognise(text) else []
+        return [nccl_log.parse(text, origin=origin)] if nccl_log.detect(text) else []
     except InputError:
         return []  # of AMD's, or only a few of its lines
 

@@ -39,7 +39,7 @@ class _Measured(msgspec.Struct, tag_field="schema", tag="gputopo.bandwidth/1"):
     machine: Machine | None = None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is, or begins as, a JSON object with one of our schemas."""
     return text.lstrip().startswith("{") and _OURS.search(text) is not None
 
@@ -124,5 +124,5 @@ def _folder() -> "Traversable":
 
 
 FORMAT = Format(
-    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)", "everything", recognise, parse
+    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)", "everything", detect, parse
 )

@@ -97,14 +97,14 @@ class _Reading:
                 self.peers.setdefault((int(row[1]), column), set()).add(cell)
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line in which TensorFlow names a GPU."""
     return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether TensorFlow names a GPU in a line."""
-    return recognise(lines[0])
+    return detect(lines[0])
 
 
 def claims(text: str) -> Claims:
@@ -221,7 +221,7 @@ def _gpu(
 FORMAT = Format(
     "a TensorFlow log",
     "names, PCI addresses, memory, peer matrix",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

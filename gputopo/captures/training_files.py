@@ -128,7 +128,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
                     "name folders in it",
                 )
             try:
-                some = _one(file, read_run, read_json)
+                some = _read_file_or_run(file, read_run, read_json)
             except InputError as error:
                 if named:
                     raise
@@ -180,12 +180,9 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
             yield Path(folder, name), False
 
 
-def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
+def _read_file_or_run(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
     """Return the measurements of a file or a run folder; None: it is something else."""
-    if path.is_dir():
-        run = read_run(path)
-        return () if run is None else (run,)
-    if path.name == "events.jsonl":
+    if path.is_dir() or path.name == "events.jsonl":
         run = read_run(path)
         return () if run is None else (run,)
     data = _content(path)
@@ -201,7 +198,7 @@ def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measure
 
 def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
     """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
-    if training_table.recognise(text):
+    if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
     with intake.limited_time(origin):

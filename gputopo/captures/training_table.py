@@ -31,7 +31,7 @@ _HINT = (
 )
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the first line is a header of such a table."""
     names = _names(text.lstrip("\ufeff").split("\n", 1)[0])
     return "images_per_sec" in names and "model" in names

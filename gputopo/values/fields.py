@@ -196,12 +196,11 @@ _PLURAL = re.compile(r"(?<=s)es$|s$")
 
 
 def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
-    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
-    defaults = (None,) * required + kind.__struct_defaults__
-    for name, default in zip(kind.__struct_fields__, defaults, strict=True):
-        annotation = kind.__annotations__[name]
-        fact = next((one for one in get_args(annotation) if isinstance(one, Fact)), Fact())
-        inner, listed = _struct_in(annotation)
+    for declared in msgspec.structs.fields(kind):
+        name = declared.name
+        fact = next((one for one in get_args(declared.type) if isinstance(one, Fact)), Fact())
+        inner, listed = _struct_in(declared.type)
+        is_unset = declared.default is msgspec.NODEFAULT or inner is not None
         whole = outer.words if outer.fact.within is None else outer.fact.within
         field = Field(
             path=f"{outer.path}.{name}".lstrip("."),
@@ -213,7 +212,7 @@ def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
             smi=outer.fact.smi_within.get(name, fact.smi),
             metric=fact.metric,
             labels={**outer.labels, **fact.labels},
-            default=None if default is msgspec.NODEFAULT or inner is not None else default,
+            default=None if is_unset else declared.default,
             leaf=inner is None,
         )
         yield field

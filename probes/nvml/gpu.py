@@ -62,7 +62,7 @@ class MissingFacts:
         for path in paths:
             self.reasons.setdefault(path, reason)
 
-    def found(self, *paths: str) -> None:
+    def clear(self, *paths: str) -> None:
         """Remove the reasons of facts that were found after all."""
         for path in paths:
             self.reasons.pop(path, None)
@@ -134,9 +134,9 @@ class FactReader:
             self.no_answer = reason if reason == LOST else self.no_answer or reason
         self.missing.note(reason, *(within(self.path, fact) for fact in facts))
 
-    def found(self, *facts: str) -> None:
+    def clear(self, *facts: str) -> None:
         """Remove the reasons of facts that were found after all."""
-        self.missing.found(*(within(self.path, fact) for fact in facts))
+        self.missing.clear(*(within(self.path, fact) for fact in facts))
 
 
 def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[Gpu]:
@@ -333,7 +333,7 @@ def _nvlink_errors(gpu: FactReader, link: int, fields: dict[str, int | NotReadEr
     for name, count in fields.items():
         if not isinstance(count, NotReadError) and name not in counters.keys() | whole:
             counters[name] = count
-            gpu.found(within(fact, name))
+            gpu.clear(within(fact, name))
     if counters:
-        gpu.found(fact)
+        gpu.clear(fact)
     return counters

@@ -112,7 +112,7 @@ class _Bus:
     bridge: str | None
 
 
-def recognise_tree(text: str) -> bool:
+def detect_tree(text: str) -> bool:
     """Return whether a line of the text begins such a tree."""
     return _FIRST.search(text) is not None
 
@@ -221,7 +221,7 @@ class _TreeReading:
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
 
-TREE_FORMAT = Format("`lspci -tv` text", "PCI tree", recognise_tree, parse_tree, begins=begins_tree)
+TREE_FORMAT = Format("`lspci -tv` text", "PCI tree", detect_tree, parse_tree, begins=begins_tree)
 
 
 LIST = "lspci -vvv"
@@ -260,14 +260,14 @@ _CLASSES = {
 }
 
 
-def recognise_list(text: str) -> bool:
+def detect_list(text: str) -> bool:
     """Return whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
     return _HEAD.search(text) is not None or _ACS.search(text) is not None
 
 
 def begins_list(lines: Sequence[str]) -> bool:
     """Return whether a line is a device's, or one of `grep ACSCtl`."""
-    return recognise_list(lines[0])
+    return detect_list(lines[0])
 
 
 def list_claims(text: str) -> Claims:
@@ -440,7 +440,7 @@ def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:
 LIST_FORMAT = Format(
     "`lspci -vvv` text",
     "PCI tree, link speed and width, ACS",
-    recognise_list,
+    detect_list,
     parse_list,
     begins=begins_list,
     claims=list_claims,

@@ -37,7 +37,7 @@ _ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
 _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is XML whose first element is NCCL's `<system>`."""
     return opening(text) == "system"
 
@@ -268,5 +268,5 @@ def _hex(text: str | None, digits: int) -> str | None:
 
 
 FORMAT = Format(
-    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)", "PCI tree, links, NICs", recognise, parse, claims=claims
+    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)", "PCI tree, links, NICs", detect, parse, claims=claims
 )

@@ -45,7 +45,7 @@ _COLUMNS = {
 }
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a line names such columns. (Those of `pmon` are of processes.)"""
     return "#" in text and any(_columns(line) for line in text.splitlines())
 
@@ -124,7 +124,7 @@ def _is_cell(cell: str) -> bool:
 FORMAT = Format(
     "`nvidia-smi dmon` text",
     "load, clocks, power, temperature, ECC errors, power and thermal violations: a series of samples",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

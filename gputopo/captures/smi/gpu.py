@@ -71,7 +71,7 @@ class ReportedGpu:
             return self._heading(entry.path)
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
-            value = values.read(named.row.kind, entry.text, bare=self.queried)
+            value = values.parse(named.row.kind, entry.text, bare=self.queried)
             return self._report(named.row.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
@@ -108,7 +108,7 @@ class ReportedGpu:
 
     def _whole_section(self, entry: Entry) -> bool:
         """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
-        value = values.read("section", entry.text or "")
+        value = values.parse("section", entry.text or "")
         for named in self.names.below(entry.path):
             self._report(named.row.fact, named.rank, value)
         return not value.strange
@@ -122,13 +122,13 @@ class ReportedGpu:
         if text.lower() in _NO_PROCESSES:
             self._processes()
             return True
-        value = values.read("section", text)
+        value = values.parse("section", text)
         self.no_processes = value.reason
         return not value.strange
 
     def _process(self, entry: Entry) -> bool:
         row = self.names.processes[entry.path]
-        value = values.read(row.kind, entry.text or "")
+        value = values.parse(row.kind, entry.text or "")
         processes = self._processes()
         if row.fact == "pid" and (not processes or "pid" in processes[-1]):
             processes.append({})

@@ -21,7 +21,7 @@ import msgspec
 from gputopo.captures.bandwidth.texts import peer_links
 from gputopo.captures.ledger import Claims, Format, by_line, read_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
+from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
 from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
@@ -58,7 +58,7 @@ class _P2pTable:
     rows: dict[str, tuple[int, list[str]]]
 
 
-def recognise_p2p(text: str) -> bool:
+def detect_p2p(text: str) -> bool:
     """Return whether the text has a row of such cells, or one GPU's row and their legend."""
     if re.search(r"GPU\d", text) is None:
         return False
@@ -161,7 +161,7 @@ def _check(table: _P2pTable, columns: tuple[str, ...], origin: str) -> None:
 P2P_FORMAT = Format(
     "`nvidia-smi topo -p2p` text",
     "peer access and why it is refused",
-    recognise_p2p,
+    detect_p2p,
     parse_p2p,
     begins=begins_p2p,
     claims=p2p_claims,
@@ -210,7 +210,7 @@ class _ReportedGpu:
     instances: int | None = None
 
 
-def recognise_nvlink(text: str) -> bool:
+def detect_nvlink(text: str) -> bool:
     """Return whether the text has a GPU's line."""
     return "GPU " in text and any(map(_gpu_line, text.splitlines()))
 
@@ -246,7 +246,7 @@ def parse_nvlink(text: str, *, origin: str) -> Machine:
             gpu.instances = (gpu.instances or 0) + 1
         elif version := _VERSION.match(line):
             driver = Driver(version=version[1])
-        elif silent := unanswered_of(line.strip()):
+        elif silent := parse_unanswered(line.strip()):
             lost[silent.address or silent.number] = silent
         elif gpu is not None and (refused := _REFUSED.match(line)):
             gpu.refused = refused[1].strip()
@@ -326,7 +326,7 @@ NVLINK_FORMAT = Format(
     "`nvidia-smi nvlink -s` text, lists of GPUs: `nvidia-smi -L`, reports of PyTorch, vLLM and SGLang about "
     "their environment",
     "state and speed of NVLinks; names, UUIDs, MIG instances",
-    recognise_nvlink,
+    detect_nvlink,
     parse_nvlink,
     begins=begins_nvlink,
 )

@@ -40,14 +40,14 @@ class Unanswered(NamedTuple):
     reason: str
 
 
-def unanswered_of(line: str) -> Unanswered | None:
+def parse_unanswered(line: str) -> Unanswered | None:
     """Read a line; None if it is none of these."""
     found = _NO_HANDLE.fullmatch(line.strip())
     if found is None:
         return None
     return Unanswered(
         number=None if found["number"] is None else int(found["number"]),
-        address=None if found["address"] is None else values.address(found["address"]),
+        address=None if found["address"] is None else values.parse_address(found["address"]),
         reason=values.clean(found["reason"] or "")[:80] or "no answer",
     )
 
@@ -210,7 +210,7 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for named, text in sorted(reported, key=lambda one: one[0].rank):
-        value = values.read(named.row.kind, text)
+        value = values.parse(named.row.kind, text)
         if value.value is not None:
             facts.setdefault(named.row.fact, value.value)
         else:
@@ -233,7 +233,7 @@ def machine(
     """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
     intake.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)
-    at = None if time is None else values.time(time)
+    at = None if time is None else values.parse_time(time)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
     for index, reported in sorted(reported_gpus.items()):

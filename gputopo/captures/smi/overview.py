@@ -22,8 +22,8 @@ from gputopo.captures.smi.machine import (
     identity_of,
     machine,
     mark_lost,
+    parse_unanswered,
     refuse_others,
-    unanswered_of,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -69,7 +69,7 @@ _MODES = {"E. Process": "Exclusive_Process", "E. Thread": "Exclusive_Thread"}
 _SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windows"}
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line of a GPU, or such a table where there is none."""
     if "NVIDIA-SMI" in text and "No running" in text and _HEAD.search(text) is not None:
         return True
@@ -83,7 +83,7 @@ def begins(lines: Sequence[str]) -> bool:
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
     above = [line.strip() for line in lines[:head]]
     return head is not None and all(
-        _RULE.fullmatch(line) or _TIME.fullmatch(line) or unanswered_of(line) for line in above
+        _RULE.fullmatch(line) or _TIME.fullmatch(line) or parse_unanswered(line) for line in above
     )
 
 
@@ -99,7 +99,7 @@ def parse(text: str, *, origin: str) -> Machine:
             time = next((one for one in ahead if _TIME.fullmatch(one)), None)
             outputs.append(_Output(time, unanswered=[] if outputs else silent))
         ahead[:] = [*ahead[-1:], line]
-        if not outputs and (one := unanswered_of(line)):
+        if not outputs and (one := parse_unanswered(line)):
             silent.append(one)
             return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
@@ -146,7 +146,7 @@ class _Output:
         if _TITLES.match(line):
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
-        if silent := unanswered_of(line):
+        if silent := parse_unanswered(line):
             mark_lost(self.gpus, silent, own=True)
             self.unanswered.append(silent)
             return True
@@ -157,7 +157,11 @@ class _Output:
 
     def _begin(self, number: int, line: str) -> bool:
         found = _cells(line, _GPU)
-        if found is None or int(found["index"]) in self.gpus or values.address(found["address"]) is None:
+        if (
+            found is None
+            or int(found["index"]) in self.gpus
+            or values.parse_address(found["address"]) is None
+        ):
             return False
         self.gpu = self.gpus[int(found["index"])] = ReportedGpu(names("csv"))
         name, ecc, mode = found["name"], found["ecc"], found["mode"]
@@ -224,9 +228,9 @@ class _Output:
         kind, name = found["kind"], found["name"]
         of_process = {
             "pid": int(found["pid"]),
-            "kind": values.read("process", kind).value if kind else None,
+            "kind": values.parse("process", kind).value if kind else None,
             "name": _program(name) if name else None,
-            "memory_mib": values.read("MiB", found["memory"]).value,
+            "memory_mib": values.parse("MiB", found["memory"]).value,
         }
         gpu.processes = [*(gpu.processes or []), of_process]
         return True
@@ -267,14 +271,14 @@ def _program(shown: str) -> str | None:
     """Return a process's program; None where the table cut its name: `...conda3/envs/x` may be a folder."""
     if shown.endswith(_CUT) or (shown.startswith(_CUT) and not re.search(r"[/\\]\S+$", shown)):
         return None
-    name = values.read("program", shown.removeprefix(_CUT)).value
+    name = values.parse("program", shown.removeprefix(_CUT)).value
     return name if isinstance(name, str) else None
 
 
 FORMAT = Format(
     "the table of `nvidia-smi`",
     "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

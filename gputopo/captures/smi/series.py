@@ -50,7 +50,7 @@ class Clock(dict[str, float | None]):
     """Seconds since the epoch of timestamps; each minute is read once."""
 
     def __missing__(self, minute: str) -> float | None:
-        self[minute] = found = seconds(values.time(f"{minute}:00"))
+        self[minute] = found = seconds(values.parse_time(f"{minute}:00"))
         return found
 
     def read(self, time: str) -> float | None:
@@ -155,7 +155,7 @@ class _Cache(dict[str, Any]):
         self.kind = "words" if named is None else named.row.kind
 
     def __missing__(self, text: str) -> Any:
-        found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
+        found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
         self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
         return self[text]
 

@@ -21,8 +21,8 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
     mark_lost,
+    parse_unanswered,
     refuse_others,
-    unanswered_of,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -43,7 +43,7 @@ _QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail,
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
     if _LOG.search(text) is not None:
         return True
@@ -245,17 +245,17 @@ class _Reading:
         if _LOG.search(line.text) or (not self.headed and is_noise(line.text)):
             return
         if match := _GPU.fullmatch(line.text):
-            self._begin_gpu(values.address(match[1]) or match[1], line).add(
+            self._begin_gpu(values.parse_address(match[1]) or match[1], line).add(
                 Entry("pci/bus id", match[1], line.number, line.text)
             )
             self.base = line.indent
-        elif silent := unanswered_of(line.text):
+        elif silent := parse_unanswered(line.text):
             mark_lost(dict(enumerate(self.output.gpus.values())), silent, own=False)
             self.output.unanswered.append(silent)
-        elif self._of_log(line):
+        elif self._take_above_gpus(line):
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
-            self._of_gpu(line)
+            self._take_of_gpu(line)
         elif not (self._is_set_aside(line) or is_noise(line.text)):
             self.output.note(line)
 
@@ -282,7 +282,7 @@ class _Reading:
         self.stack = []
         return self.gpu
 
-    def _of_log(self, line: _Line) -> bool:
+    def _take_above_gpus(self, line: _Line) -> bool:
         """Take in a line above the GPUs: the time, the versions, and how many there are."""
         if line.pair is None:
             return False
@@ -299,7 +299,7 @@ class _Reading:
             return False
         return True
 
-    def _of_gpu(self, line: _Line) -> None:
+    def _take_of_gpu(self, line: _Line) -> None:
         path = self._flat_path(line) if self.flat else self._indented_path(line)
         if line.pair is not None and line.may_be_cut and not values.is_whole(line.text):
             self.output.note(line)
@@ -341,7 +341,7 @@ class _Reading:
 FORMAT = Format(
     "`nvidia-smi -q` text",
     "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

@@ -47,7 +47,7 @@ class Affinities:
     unread: list[tuple[int, str]] = field(default_factory=list)
 
 
-def read_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
+def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
     """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
@@ -157,9 +157,9 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
     return None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text holds such a matrix, or at least a part that can only come from one."""
-    return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.read(text)))
+    return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.parse(text)))
 
 
 def begins(lines: Sequence[str]) -> bool:
@@ -169,7 +169,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 def claims(text: str) -> Claims:
     """Return the lines of matrices and of their legends."""
-    reading = topo_table.read(text)
+    reading = topo_table.parse(text)
     return Claims(reading.read, reading.legend)
 
 
@@ -180,7 +180,7 @@ def parse(text: str, *, origin: str) -> Machine:
     one, or it contradicts itself: a GPU without a column, an X that is not on the diagonal, too
     few or too many cells, two cells of one pair that differ.
     """
-    reading = topo_table.read(text)
+    reading = topo_table.parse(text)
     found = _candidates(reading)
     if reading.renamed is not None and len(found) > 1:
         line, label, name, second = reading.renamed
@@ -285,7 +285,7 @@ class _Builder:
         indices = sorted(int(label[3:]) for label in self.matrix.columns if GPU.fullmatch(label))
         links = tuple(self._links(indices))
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
-        affinities = read_affinities(self.gpus, self.matrix.affinity)
+        affinities = parse_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
         for fact in _NOT_REPORTED:
             self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
@@ -414,7 +414,7 @@ def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
 FORMAT = Format(
     "`nvidia-smi topo -m` (or `-mp`) text",
     "hops, NVLinks, CPU and NUMA affinity, NICs",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

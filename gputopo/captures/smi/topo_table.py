@@ -253,7 +253,7 @@ class _Block:
 
 
 @functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
-def read(text: str) -> Reading:
+def parse(text: str) -> Reading:
     """Find the matrices of a text. Returns none for a text without one; raises nothing."""
     blocks: list[_Block] = []
     names: dict[str, str] = {}

@@ -109,7 +109,7 @@ def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
     ],
 )
 def test_dangerous_and_broken_xml_is_refused_in_words(text: str, what: str) -> None:
-    assert nccl_xml.recognise(text)
+    assert nccl_xml.detect(text)
     with pytest.raises(InputError, match="(?s)" + what):
         nccl_xml.parse(text, origin="file.xml")
 
