@@ -156,11 +156,6 @@ class Counted:
                     for policy in {**known, **sample.throttled_s}
                 }
             sample = msgspec.structs.replace(sample, **more)
-        last = self._last.get(sample.gpu, GpuSample(gpu=sample.gpu))
-        known_now = {
-            name: value
-            for name in (*_COUNTERS, "throttled_s")
-            if (value := getattr(sample, name)) is not None
-        }
-        self._last[sample.gpu] = msgspec.structs.replace(last, **known_now)
+        if not sample.lost:
+            self._last[sample.gpu] = sample.with_earlier(self._last.get(sample.gpu))
         return sample

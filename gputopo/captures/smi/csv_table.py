@@ -188,7 +188,7 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 def _is_value(named: Named, line: _Line) -> bool:
     """Return whether a line is a value of a fact, or the reason why there is none."""
     silent = parse_unanswered(line.text) is not None
-    return silent or (len(line.cells) == 1 and not values.parse(named.row.kind, line.text, bare=True).strange)
+    return silent or (len(line.cells) == 1 and not values.parse(named.kind, line.text, bare=True).strange)
 
 
 def _is_other_query(line: _Line) -> bool:

@@ -71,8 +71,8 @@ class ReportedGpu:
             return self._heading(entry.path)
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
-            value = values.parse(named.row.kind, entry.text, bare=self.queried)
-            return self._report(named.row.fact, named.rank, value)
+            value = values.parse(named.kind, entry.text, bare=self.queried)
+            return self._report(named.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
         if entry.path in ("processes", "compute processes"):
@@ -110,7 +110,7 @@ class ReportedGpu:
         """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
         value = values.parse("section", entry.text or "")
         for named in self.names.below(entry.path):
-            self._report(named.row.fact, named.rank, value)
+            self._report(named.fact, named.rank, value)
         return not value.strange
 
     def _processes(self) -> list[dict[str, Any]]:

@@ -210,11 +210,11 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for named, text in sorted(reported, key=lambda one: one[0].rank):
-        value = values.parse(named.row.kind, text)
+        value = values.parse(named.kind, text)
         if value.value is not None:
-            facts.setdefault(named.row.fact, value.value)
+            facts.setdefault(named.fact, value.value)
         else:
-            missing.setdefault(named.row.fact, value.reason or _NOT_IN_CAPTURE)
+            missing.setdefault(named.fact, value.reason or _NOT_IN_CAPTURE)
     missing = {within("driver", fact): why for fact, why in missing.items() if fact not in facts}
     return Driver(status="ok" if "version" in facts else "not_read", **facts), missing
 

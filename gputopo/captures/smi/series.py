@@ -98,10 +98,10 @@ class LogSeries:
 
     def __init__(self, columns: Sequence[Named | None]) -> None:
         self.columns = columns
-        facts = [None if named is None else named.row.fact for named in columns]
+        facts = [None if named is None else named.fact for named in columns]
         self.place = {fact: at for at, fact in reversed([*enumerate(facts)]) if fact is not None}
         passing = [at for at, named in enumerate(columns) if named is not None and not is_fixed(named)]
-        numeric = {at for at, named in enumerate(columns) if named is not None and named.row.kind in _NUMBERS}
+        numeric = {at for at, named in enumerate(columns) if named is not None and named.kind in _NUMBERS}
         read = [_Cache(named) for named in columns]
         self.load = self.place.get(_LOAD)
         self.loads = None if self.load is None else read[self.load]
@@ -152,7 +152,7 @@ class _Cache(dict[str, Any]):
 
     def __init__(self, named: Named | None) -> None:
         super().__init__()
-        self.kind = "words" if named is None else named.row.kind
+        self.kind = "words" if named is None else named.kind
 
     def __missing__(self, text: str) -> Any:
         found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
@@ -209,4 +209,4 @@ class _Extremes:
 
 def is_fixed(named: Named) -> bool:
     """Return whether the fact of a column is given by the hardware."""
-    return field_at(Gpu, named.row.fact).stability == "fixed"
+    return field_at(Gpu, named.fact).stability == "fixed"

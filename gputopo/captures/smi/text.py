@@ -180,7 +180,7 @@ class _Output:
         uuids = (value.value for gpu in self.gpus.values() for value in gpu.reported.get("uuid", {}).values())
         return Identity(
             where=f"the output from line {self.line} on",
-            driver=next((text for named, text in self.driver if named.row.fact == "version"), None),
+            driver=next((text for named, text in self.driver if named.fact == "version"), None),
             attached=values.gpu_count(self.attached),
             addresses=frozenset(key for key in self.rows() if key),
             uuids=frozenset(filter(None, uuids)),
