@@ -20,7 +20,7 @@ def formats() -> tuple[Format, ...]:
     from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci, nccl_xml
-    from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
+    from gputopo.captures.smi import csv_table, dmon, nvlink, overview, p2p, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
     return (
@@ -34,13 +34,13 @@ def formats() -> tuple[Format, ...]:
         smi_text.FORMAT,
         overview.FORMAT,
         dmon.FORMAT,
-        links.P2P_FORMAT,
+        p2p.FORMAT,
         lspci.TREE_FORMAT,
         lspci.LIST_FORMAT,
         nccl_log.FORMAT,
         tensorflow_log.FORMAT,
         csv_table.FORMAT,
-        links.NVLINK_FORMAT,
+        nvlink.FORMAT,
         host.FORMAT,
         kernel_module.FORMAT,
         kernel_log.FORMAT,
