@@ -19,7 +19,7 @@ def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
     from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
-    from gputopo.captures.pci import lspci, nccl_xml
+    from gputopo.captures.pci import lspci_list, lspci_tree, nccl_xml
     from gputopo.captures.smi import csv_table, dmon, nvlink, overview, p2p, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
@@ -35,8 +35,8 @@ def formats() -> tuple[Format, ...]:
         overview.FORMAT,
         dmon.FORMAT,
         p2p.FORMAT,
-        lspci.TREE_FORMAT,
-        lspci.LIST_FORMAT,
+        lspci_tree.FORMAT,
+        lspci_list.FORMAT,
         nccl_log.FORMAT,
         tensorflow_log.FORMAT,
         csv_table.FORMAT,
