@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import intake, kernel_log, ledger
+from gputopo.captures import kernel_log, ledger, limits
 from gputopo.values.errors import InputError
 from gputopo.values.machine import LineCounts, Machine, Unread
 from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
@@ -94,7 +94,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     for part in _joined(part for part in parts(text) if part.is_read):
         try:
             found = captures(part.text, origin)
-        except intake.TooMuchError:
+        except limits.TooMuchError:
             raise
         except InputError as error:
             if _LOG.search(part.title) is None:  # most logs have no line about GPUs

@@ -19,8 +19,8 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from gputopo.captures.intake import require_gpus
 from gputopo.captures.ledger import Claims, Format, by_line
+from gputopo.captures.limits import require_gpus
 from gputopo.captures.matching import aligned
 from gputopo.captures.pci import nccl_xml, pci_tree
 from gputopo.values.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import detect, intake, ledger, merge, recording
+from gputopo.captures import detect, intake, ledger, limits, merge, recording
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
@@ -38,7 +38,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         raise InputError("standard input can be read only once", "give - once")
     machines = []
     for source in sources:
-        with intake.limited_time(_STDIN if source == "-" else source):
+        with limits.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
     names = _names(sources)
     _refuse_machines_of_files(sources, machines)
@@ -137,13 +137,13 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(intake.MAX_FILE_BYTES + 1)
+    return sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(intake.MAX_FILE_BYTES + 1)
+            return file.read(limits.MAX_FILE_BYTES + 1)
     except IsADirectoryError as error:
         hint = "name a file in it, or the folder that holds a copied sys"
         raise InputError(f"{path} is a folder", hint) from error
@@ -171,22 +171,22 @@ def read_bytes(data: bytes, *, origin: str) -> Machine:
 
 
 def _read_bytes(data: bytes, origin: str) -> Machine:
-    if len(data) <= intake.MAX_FILE_BYTES:
-        data = intake.unpacked(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
+    if len(data) <= limits.MAX_FILE_BYTES:
+        data = intake.unpacked(data, origin=origin, max_bytes=limits.MAX_TEXT_BYTES)
     machine = _read_text(_decoded(data, origin), origin)
-    intake.require_gpus(machine.gpus, origin)
+    limits.require_gpus(machine.gpus, origin)
     return machine
 
 
 def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > intake.MAX_FILE_BYTES:
-        size = intake.MAX_FILE_BYTES >> 20
+    if len(data) > limits.MAX_FILE_BYTES:
+        size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)
-    intake.require_text_size(text, origin)
+    limits.require_text_size(text, origin)
     return text
 
 
@@ -220,7 +220,7 @@ def _captures(text: str, origin: str) -> list[Machine]:
     refused: InputError | None = None
     try:
         machines = _machines(text, origin) if document else _by_format(text, origin)
-    except intake.TooMuchError:
+    except limits.TooMuchError:
         raise
     except InputError as error:
         refused = error

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures import intake, training_keras, training_logs, training_table
+from gputopo.captures import (
+    intake,
+    limits,
+    training_keras,
+    training_table,
+    training_tensorpack,
+    training_tf_cnn,
+)
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
@@ -123,7 +130,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
         for file, named in _files(path):
             looked_at += 1
             if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
-                raise intake.TooMuchError(
+                raise limits.TooMuchError(
                     f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
                     "name folders in it",
                 )
@@ -201,15 +208,15 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
-    with intake.limited_time(origin):
-        if training_logs.is_tensorpack(text):
-            found = training_logs.parse_tensorpack(text, origin=origin)
+    with limits.limited_time(origin):
+        if training_tensorpack.detect(text):
+            found = training_tensorpack.parse(text, origin=origin)
         elif training_keras.is_horovod(text):
             found = training_keras.parse_horovod(text, origin=origin)
         elif training_keras.is_keras(text):
             found = training_keras.parse_keras(text, origin=origin)
-        elif training_logs.is_tf_cnn(text) or facts:
-            found = training_logs.parse_tf_cnn(text, origin=origin)
+        elif training_tf_cnn.detect(text) or facts:
+            found = training_tf_cnn.parse(text, origin=origin)
         else:
             return None
     if len(found) == 1:

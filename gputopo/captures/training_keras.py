@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median, stdev
 from typing import NamedTuple
 
-from gputopo.captures.training_logs import VERSION, failure_in
+from gputopo.captures.training_failures import failure_in
+from gputopo.captures.training_tensorpack import VERSION
 from gputopo.values.run.measurement import COMPLETE, FAILED, Measurement
 
 _CONTROL = re.compile(r"\x1b\[[\d;]{0,8}m")  # colours of Keras 3

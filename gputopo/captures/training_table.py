@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.intake import TooMuchError
+from gputopo.captures.limits import TooMuchError
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import COLUMNS, Measurement
 

@@ -12,6 +12,7 @@ The content, from its src/graph/xml.cc:
   itself: then it is not known to which GPUs the links lead.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,7 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges
@@ -35,6 +36,11 @@ SOURCE = "nccl xml"
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
 _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
+_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
+# What may stand before the first element, and how it ends.
+_BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
+_MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
+_MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
 def detect(text: str) -> bool:
@@ -265,6 +271,57 @@ def _hex(text: str | None, digits: int) -> str | None:
     number = (text or "").lower().removeprefix("0x")
     fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
     return number.zfill(digits) if fits and set(number) != {"f"} else None
+
+
+def opening(text: str) -> str | None:
+    """Return the name of the first element, or None where the text does not begin as XML does."""
+    at = 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        end = next((end for start, end in _BEFORE if text.startswith(start, at)), None)
+        if end is None:
+            match = _ELEMENT.match(text, at)
+            return match[1] if match else None
+        if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
+            end = "]>"  # declarations inside the DOCTYPE: the parser refuses those that are dangerous
+        closed = text.find(end, at)
+        if closed < 0:
+            return None
+        at = closed + len(end)
+
+
+def root_of(text: str, *, origin: str, hint: str) -> "Element":
+    """Read a whole XML document. Raises InputError where it is cut, wrong or declares entities."""
+    from defusedxml import DefusedXmlException, ElementTree
+
+    try:
+        root: Element = ElementTree.fromstring(text.strip())
+    except DefusedXmlException as error:
+        raise InputError(
+            f"{origin} declares XML entities, which no such file needs", "give the file as the tool wrote it"
+        ) from error
+    except ElementTree.ParseError as error:
+        raise InputError(f"{origin} is not complete XML: {error}", hint) from error
+    except (ValueError, LookupError) as error:
+        raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
+    return root
+
+
+def cpus_of_mask(text: str) -> frozenset[int] | None:
+    """Return the CPUs of a mask, or None where the text is none.
+
+    NCCL and the kernel write words of 32 bits, the highest first, separated by commas: `00000000,00ffffff`.
+    """
+    if _MASK.fullmatch(text) is None:
+        return None
+    words = text.split(",")
+    if len(words) * 32 > _MAX_CPUS:
+        return None
+    mask = 0
+    for word in words:
+        mask = mask << 32 | int(word, 16)
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
 FORMAT = Format(

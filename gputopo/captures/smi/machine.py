@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import intake
+from gputopo.captures import limits
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
 from gputopo.captures.smi.key_names import COLLECTED, OF_KEYS
@@ -231,7 +231,7 @@ def machine(
     gaps: Sequence[Gap] = (),
 ) -> Machine:
     """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
-    intake.require_gpus(reported_gpus, source)
+    limits.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)
     at = None if time is None else values.parse_time(time)
     gpus: list[Gpu] = []

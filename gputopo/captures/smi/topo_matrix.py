@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from gputopo.captures import intake
+from gputopo.captures import limits
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
 from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatrix, TopoRow, cells_below
@@ -214,7 +214,7 @@ def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
 def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
     """Return the GPUs' rows by index. Raises InputError for a matrix that contradicts itself."""
     labels = [label for label in matrix.columns if GPU.fullmatch(label)]
-    intake.require_gpus(labels, origin)
+    limits.require_gpus(labels, origin)
     rows = {row.label: row for row in matrix.rows}
     shown = [label for label in labels if label in rows]
     if len(shown) < len(labels):  # the text ends early, perhaps in the middle of a cell

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.captures.pci import nccl_xml
-from gputopo.captures.pci.pci_tree import cpus_of_mask
+from gputopo.captures.pci.nccl_xml import cpus_of_mask
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
