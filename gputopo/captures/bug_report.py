@@ -109,7 +109,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
         ]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
-    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
+    accounted = sum(of.read + of.known + of.not_understood for machine in machines for of in machine.lines)
     filled = sum(1 for line in text.split("\n") if line and not line.isspace())
     known = max(filled - accounted - not_understood, 0)
     counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
@@ -119,12 +119,15 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
 def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
     """Return the machine of a log, of an earlier boot or not: lines that are not the kernel's are known."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
-    events = (replace(one, earlier=earlier or one.earlier) for one in machine.kernel_events)
+    events = (replace(event, earlier=earlier or event.earlier) for event in machine.kernel_events)
     return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
 
 
 def _with_lines(machine: Machine, above: int) -> Machine:
-    return replace(machine, unread=tuple(replace(one, line=one.line + above) for one in machine.unread))
+    return replace(
+        machine,
+        unread=tuple(replace(unread_line, line=unread_line.line + above) for unread_line in machine.unread),
+    )
 
 
 def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
@@ -147,7 +150,7 @@ def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
 
     The commands of a report run within seconds: their differences are not two states of the machine.
     """
-    passing = [sum(len(of_sample(facts_of(gpu))) for gpu in one.gpus) for one in machines]
+    passing = [sum(len(of_sample(facts_of(gpu))) for gpu in machine.gpus) for machine in machines]
     most = max(range(len(machines)), key=lambda at: passing[at])
     return [one if at == most else _lasting(one) for at, one in enumerate(machines)]
 

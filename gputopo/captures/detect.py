@@ -51,26 +51,26 @@ def format_of(text: str, *, but: Format | None = None) -> Format | None:
     """Return the first format, other than `but`, that recognises a text."""
     if but is None:
         return _first_format(text)
-    return next((one for one in formats() if one is not but and one.detect(text)), None)
+    return next((kind for kind in formats() if kind is not but and kind.detect(text)), None)
 
 
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
     if recording.detect(text):
         return recording.FORMAT  # without loading the others
-    return next((one for one in formats() if one.detect(text)), None)
+    return next((kind for kind in formats() if kind.detect(text)), None)
 
 
 def sections(text: str) -> list[str]:
     """Return the captures in a text, each as a text with all other lines blank."""
     if text.lstrip().startswith("{"):
         return [text]
-    return intake.sections(text, [one.begins for one in formats() if one.begins is not None])
+    return intake.sections(text, [kind.begins for kind in formats() if kind.begins is not None])
 
 
 def is_readable(text: str) -> bool:
     """Return whether a text, or a section of it, is of a format."""
-    return format_of(text) is not None or any(format_of(one) is not None for one in sections(text))
+    return format_of(text) is not None or any(format_of(section) is not None for section in sections(text))
 
 
 def known_output(text: str) -> dict[str, str] | None:

@@ -221,9 +221,9 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     owners = _owners(lines, formats)
     end = "\n" if text.endswith("\n") else ""
     by_format = [
-        "\n".join(line if owner is one else "" for line, owner in zip(lines, owners, strict=True)) + end
-        for one in formats
-        if one in owners
+        "\n".join(line if owner is kind else "" for line, owner in zip(lines, owners, strict=True)) + end
+        for kind in formats
+        if kind in owners
     ]
     return [*documents, *by_format] if documents or len(by_format) > 1 else [text]
 
@@ -233,7 +233,7 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
 
     @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
     def begun(ahead: tuple[str, ...]) -> Begins | None:
-        return next((one for one in formats if one(ahead)), None)
+        return next((kind for kind in formats if kind(ahead)), None)
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     owners: list[Begins | None] = [None] * len(lines)

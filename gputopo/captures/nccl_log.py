@@ -101,7 +101,7 @@ def version_in(line: str) -> tuple[str, str | None] | None:
 
 def deciding(settings: Iterable[str]) -> dict[str, None]:
     """Return the variables that decide how NCCL copies, as `NCCL_ALGO=Ring`."""
-    return {one: None for one in settings if _DECIDING.match(one)}
+    return {setting: None for setting in settings if _DECIDING.match(setting)}
 
 
 def settings_in(line: str) -> list[str]:

@@ -224,7 +224,7 @@ def _captures(text: str, origin: str) -> list[Machine]:
         raise
     except InputError as error:
         refused = error
-    is_recording = document and any(one.source != "nvbandwidth" for one in machines)
+    is_recording = document and any(machine.source != "nvbandwidth" for machine in machines)
     found = machines if is_recording else messages.add(machines, text)
     if not found:
         raise refused or detect.refusal(text, origin=origin)
@@ -298,7 +298,9 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
     if len(outputs) > 1:
         from gputopo.captures.smi.machine import identity_of, refuse_others
 
-        refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
+        refuse_others(
+            [identity_of(output, f"one of the outputs ({output.source})") for output in outputs], origin
+        )
 
 
 def readable() -> list[tuple[str, str]]:

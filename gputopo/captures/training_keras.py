@@ -48,7 +48,7 @@ class _Epoch(NamedTuple):
 def is_keras(text: str) -> bool:
     """Return whether the text is the output of `fit`."""
     lines = _lines(text)
-    return any(map(_EPOCH.match, lines)) and any(_BAR.match(one) or _TRACKED.match(one) for one in lines)
+    return any(map(_EPOCH.match, lines)) and any(_BAR.match(line) or _TRACKED.match(line) for line in lines)
 
 
 def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
@@ -64,7 +64,7 @@ def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
         samples is not None and counted and int(samples) == counted[0].steps
     )
     images = 1 if is_of_samples else batch
-    tracked = [float(found[1]) for one in lines if (found := _TRACKED.match(one))]
+    tracked = [float(found[1]) for line in lines if (found := _TRACKED.match(line))]
     speeds = [images / one.seconds_per_step for one in counted if images]
     speed = tracked[-1] if tracked else median(speeds) if speeds else None
     error = None
@@ -95,7 +95,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    return next((found[1] for one in lines if (found := pattern.match(one))), None)
+    return next((found[1] for line in lines if (found := pattern.match(line))), None)
 
 
 def _epochs(lines: Sequence[str]) -> Iterator[_Epoch]:
@@ -131,7 +131,7 @@ def is_horovod(text: str) -> bool:
 def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
     """Return the run of a log; failed with its reason if it has no total."""
     lines = text.splitlines()
-    stated = {found[1]: found[2] for one in lines if (found := _OF_HOROVOD.match(one))}
+    stated = {found[1]: found[2] for line in lines if (found := _OF_HOROVOD.match(line))}
     total, count = _TOTAL.search(text), _COUNT.search(text)
     speed = float(total[3]) if total else 0.0
     deviation = float(total[4]) / 1.96 if total else 0.0

@@ -94,7 +94,7 @@ def _value(name: str, text: str, where: str) -> Any:
             return count
         if name == "gpus":
             numbers = text.replace(",", " ").split()
-            return [_index(one) for one in numbers[:4096]]
+            return [_index(number) for number in numbers[:4096]]
         if name in _SWITCHES:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
                 text.lower()

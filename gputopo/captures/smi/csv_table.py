@@ -122,9 +122,9 @@ def _scan(text: str, origin: str) -> _Scan:
 def claims(text: str) -> Claims:
     """Return the lines that name columns, and those below them that fit; those of other queries are known."""
     scan = _scan(text, "")
-    own = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
+    silent = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
     return Claims(
-        frozenset(own.union(*(table.line_numbers() for table in scan.tables))), frozenset(scan.known)
+        frozenset(silent.union(*(table.line_numbers() for table in scan.tables))), frozenset(scan.known)
     )
 
 
@@ -337,10 +337,10 @@ class _Table:
         lines = dict(rows)
         for number, silent in self.unanswered:
             before = {index: gpu for index, gpu in gpus.items() if lines[index].number < number}
-            mark_lost(before, silent, own=self.numbers)
+            mark_lost(before, silent, numbered=self.numbers)
         return machine(
             SOURCE,
-            with_unanswered(gpus, only, names("csv"), own=self.numbers),
+            with_unanswered(gpus, only, names("csv"), numbered=self.numbers),
             driver_values=driver,
             not_understood=self.not_understood,
             attached=attached,

@@ -101,7 +101,7 @@ def parse(text: str, *, origin: str) -> Machine:
     return msgspec.structs.replace(
         machine,
         source=SOURCE,
-        samples=tuple(msgspec.structs.replace(one, source=SOURCE) for one in machine.samples),
+        samples=tuple(msgspec.structs.replace(sample, source=SOURCE) for sample in machine.samples),
         missing={fact: why.replace(csv_table.SOURCE, SOURCE) for fact, why in machine.missing.items()},
         unread=lines.unread(SOURCE),
     )

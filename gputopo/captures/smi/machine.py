@@ -53,20 +53,20 @@ def parse_unanswered(line: str) -> Unanswered | None:
 
 
 def with_unanswered(
-    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, own: bool
+    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, numbered: bool
 ) -> dict[int, ReportedGpu]:
     """Return all GPUs by index, those that did not answer in their places.
 
     A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
     one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
-    `own`: the rows' indices are the source's own, and stay. Else the rows are only in order.
+    `numbered`: the rows' indices are the source's, and stay. Else the rows are only in order.
     """
     new = [
         one
         for one in dict.fromkeys(unanswered)
-        if not any(_is_about(one, index, gpu, own) for index, gpu in rows.items())
+        if not any(_is_about(one, index, gpu, numbered) for index, gpu in rows.items())
     ]
-    return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
+    return _in_gaps(rows, new, names) if numbered else _in_order(rows, new, names)
 
 
 def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
@@ -83,19 +83,19 @@ def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
     return replace(machine, gpus=tuple(gpus[index] for index in sorted(gpus)), missing=missing)
 
 
-def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, own: bool) -> None:
+def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, numbered: bool) -> None:
     """Mark the GPU as lost that answered before a line reports that it no longer does."""
     for index, gpu in gpus.items():
-        if _is_about(line, index, gpu, own):
+        if _is_about(line, index, gpu, numbered):
             gpu.lost = True
             gpu.notes[""] = line.reason
 
 
-def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:
+def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) -> bool:
     """Return whether a line is about a GPU: by address where both have one, else by its index."""
     if line.address is not None and gpu.address is not None:
         return line.address == gpu.address
-    return own and line.number == index
+    return numbered and line.number == index
 
 
 def _in_gaps(
@@ -176,7 +176,7 @@ def identity_of(machine: Machine, where: str) -> Identity:
 
 def refuse_others(outputs: Sequence[Identity], origin: str) -> None:
     """Raise InputError if the outputs of one file are of several machines."""
-    distinct = {one[1:]: one for one in reversed(outputs)}
+    distinct = {output[1:]: output for output in reversed(outputs)}
     for first, other in combinations(reversed(distinct.values()), 2):
         if why := _is_other(first, other):
             raise InputError(f"{origin}: two machines, {other.where} {why}", "give one file for each machine")

@@ -111,9 +111,10 @@ def parse(text: str, *, origin: str) -> Machine:
     strays = read_lines(text, take).unread(SOURCE)
     if not any(one.gpus or one.unanswered for one in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
-    machines = [one.machine() for one in outputs]
+    machines = [output.machine() for output in outputs]
     identities = [identity_of(one, "one of the tables") for one in machines]
-    refuse_others([one._replace(attached=None) for one in identities], origin)  # `-i` shows some GPUs only
+    # Not by the number of GPUs: `-i` shows some only.
+    refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
     return msgspec.structs.replace(merged, unread=tuple(dict.fromkeys(lines)))
@@ -147,7 +148,7 @@ class _Output:
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
         if silent := parse_unanswered(line):
-            mark_lost(self.gpus, silent, own=True)
+            mark_lost(self.gpus, silent, numbered=True)
             self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)
@@ -258,7 +259,7 @@ class _Output:
                 gpu.processes = []
         return machine(
             SOURCE,
-            with_unanswered(self.gpus, self.unanswered, names("csv"), own=True),
+            with_unanswered(self.gpus, self.unanswered, names("csv"), numbered=True),
             driver_values=self.driver,
             not_understood=(),
             attached=None,

@@ -66,9 +66,9 @@ def begins(lines: Sequence[str]) -> bool:
 def claims(text: str) -> Claims:
     """Return the lines of the tables, and those of their legends."""
     tables = _tables(text)
-    own = {line for one in tables for line in (one.line, *(line for line, _ in one.rows.values()))}
+    lines = {line for table in tables for line in (table.line, *(line for line, _ in table.rows.values()))}
     legend = by_line(text, _COMMAND.search, _LEGEND.match)
-    return Claims(legend.read | own, legend.known - own)
+    return Claims(legend.read | lines, legend.known - lines)
 
 
 def parse(text: str, *, origin: str) -> Machine:

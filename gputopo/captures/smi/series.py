@@ -117,8 +117,8 @@ class LogSeries:
 
     def _place_of(self, field: str) -> int | None:
         """Return the column of a field of a sample."""
-        own = self.place.get(SAMPLED_FACTS[field].path)
-        return self.place.get(_CORE_CLOCK, own) if field == "graphics_mhz" else own
+        column = self.place.get(SAMPLED_FACTS[field].path)
+        return self.place.get(_CORE_CLOCK, column) if field == "graphics_mhz" else column
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
         """Return the places of the samples to store, the last one among them, in order."""

@@ -203,10 +203,10 @@ class _Output:
             for index, key in enumerate(keys)
         }
         for line in self.unanswered:
-            mark_lost(gpus, line, own=False)
+            mark_lost(gpus, line, numbered=False)
         return machine(
             SOURCE,
-            with_unanswered(gpus, self.unanswered, names("text"), own=False),
+            with_unanswered(gpus, self.unanswered, names("text"), numbered=False),
             driver_values=self.driver,
             not_understood=self.not_understood,
             attached=None if gone else self.attached,
@@ -250,7 +250,7 @@ class _Reading:
             )
             self.base = line.indent
         elif silent := parse_unanswered(line.text):
-            mark_lost(dict(enumerate(self.output.gpus.values())), silent, own=False)
+            mark_lost(dict(enumerate(self.output.gpus.values())), silent, numbered=False)
             self.output.unanswered.append(silent)
         elif self._take_above_gpus(line):
             pass

@@ -71,9 +71,9 @@ def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> 
 
 def _is_cut(row: TopoRow, lists: Collection[str]) -> bool:
     """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
-    own = row.affinity.get("cpu", "")
-    at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
-    return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
+    cpus = row.affinity.get("cpu", "")
+    at_end = row.may_be_cut and cpus and [*row.affinity][-1] == "cpu" and not row.rest
+    return bool(at_end) and any(other != cpus and other.startswith(cpus) for other in lists)
 
 
 def _cpu_list(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> str | None:
@@ -406,8 +406,8 @@ def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
     """
     if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
         return False
-    own = matrix.columns.index(row.label) if row.label in matrix.columns else None
-    expected = [own] if own is not None and own < len(row.cells) else []
+    column = matrix.columns.index(row.label) if row.label in matrix.columns else None
+    expected = [column] if column is not None and column < len(row.cells) else []
     return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
 
 
