@@ -16,6 +16,7 @@ from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gpu, Machine
 from gputopo.values.subject import EVERY, at_gpu
 
@@ -68,9 +69,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
     lines = read_lines(text, take)
     version = next(iter(versions), None)
-    gpus = {
-        where: block for block in blocks if (where := values.parse_address(block.get("Bus Location", "")))
-    }
+    gpus = {where: block for block in blocks if (where := kernel_address(block.get("Bus Location", "")))}
     if version is None and not gpus:
         raise InputError(f"{origin} has no version or GPU of the NVIDIA kernel module in it", _HINT)
     missing = {at_gpu(EVERY, fact): f"not reported by {SOURCE}" for fact in ("clocks_mhz", "pcie", "power_w")}

@@ -22,8 +22,9 @@ from msgspec.structs import replace
 from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.limits import require_gpus
 from gputopo.captures.matching import aligned
-from gputopo.captures.pci import nccl_xml, pci_tree
+from gputopo.captures.pci import nccl_xml
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import (
     Driver,
     Gpu,
@@ -416,7 +417,7 @@ def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
 
 def _address(bus: int) -> str | None:
     """Return the PCI address of a bus id: `1b000` is 0000:1b:00.0."""
-    return pci_tree.address(f"{bus >> 20:x}:{bus >> 12 & 255:x}:{bus >> 4 & 255:x}.{bus & 15:x}")
+    return kernel_address(f"{bus >> 20:x}:{bus >> 12 & 255:x}:{bus >> 4 & 255:x}.{bus & 15:x}")
 
 
 FORMAT = Format(

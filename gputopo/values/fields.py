@@ -95,6 +95,23 @@ class Fact(NamedTuple):
     within: str | None = None  # what words of the fields within follow; None: those of this one
 
 
+_ADDRESS = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])", re.IGNORECASE | re.ASCII
+)
+
+
+def kernel_address(text: str) -> str | None:
+    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none.
+
+    The domain has four digits, more only where it needs them: NVML's `00000000:05:00.0` is `0000:05:00.0`.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
 def same_address(a: str, b: str) -> bool:
     """Return whether two PCI addresses are the same; the domain may have four or eight digits."""
     return short_address(a) == short_address(b)

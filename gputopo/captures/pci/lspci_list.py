@@ -25,6 +25,7 @@ from gputopo.reference.expectations import expected_gpu
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Bar1Mib, Gpu, Host, Machine, PciNode, Unread
 from gputopo.values.subject import at_gpu, at_pci
 
@@ -115,7 +116,7 @@ class _Reading:
 
     def device(self, head: re.Match[str], body: str, text: str) -> None:
         """Read one device: its first line and those below it."""
-        address = pci_tree.address(head[1])
+        address = kernel_address(head[1])
         if address is None:
             line = text.count("\n", 0, head.start()) + 1
             self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))

@@ -23,6 +23,7 @@ from gputopo.captures.pci.device_names import (
 )
 from gputopo.captures.pci.pci_tree import TreeFacts
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine, PciNode
 from gputopo.values.subject import EVERY, at_gpu, at_pci
 
@@ -122,7 +123,7 @@ class _Reading:
     def device(self, match: re.Match[str], place: _Bus, line: str) -> str:
         """Add one function; its name, where the line has it, goes to the end of the line."""
         address = f"{place.domain}:{place.bus}:{match[1].lower()}.{match[2]}"
-        if pci_tree.address(address) is None or address in self.nodes:
+        if kernel_address(address) is None or address in self.nodes:
             raise InputError(f"{self.origin} has {address} twice, or it is none", _HINT)
         rest = line[match.end() :]
         name = rest.strip() if rest.startswith("  ") else None

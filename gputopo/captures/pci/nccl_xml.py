@@ -24,6 +24,7 @@ from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
@@ -111,7 +112,7 @@ class TopologyReading:
 
     def pci(self, element: "Element", root: str, parent: str | None, numa: int | None) -> str | None:
         """Read one function and return its address, or its parent's where it has none that can be read."""
-        where = pci_tree.address(element.get("busid") or "")
+        where = kernel_address(element.get("busid") or "")
         if where is None:
             self.note(f"<pci busid={element.get('busid')!r}>")
             return parent
@@ -146,7 +147,7 @@ class TopologyReading:
             if link.tag != "nvlink" or count is None or count > 64:  # NVML_NVLINK_MAX_LINKS is 18
                 self.note(f"<{link.tag} {' '.join(f'{k}={v!r}' for k, v in link.attrib.items())}> of {where}")
                 continue
-            end = pci_tree.address(link.get("target") or "")
+            end = kernel_address(link.get("target") or "")
             # Switches and CPUs are not in the tree; NCCL makes one of all switches, and so does `_between`.
             key = (
                 _ITSELF

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,14 +16,8 @@ from gputopo.topology.hops import hop_between, slower_bridge
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 from gputopo.values.subject import at_gpu, at_link
 
-if TYPE_CHECKING:
-    pass
-
-
 NVIDIA = "10de"
 PATH_UNKNOWN = "the capture does not show enough of the path between the two"
-
-_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
 Tree = Sequence[PciNode]
 
@@ -38,15 +31,6 @@ class TreeFacts:
     indices: dict[str, int] = field(default_factory=dict)  # where the capture numbers the GPUs itself
     missing: dict[str, str] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
-
-
-def address(text: str) -> str | None:
-    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 32 else None
 
 
 def speed(text: str | None) -> float | None:

@@ -21,6 +21,7 @@ from gputopo.captures.smi.key_names import COLLECTED, OF_KEYS
 from gputopo.captures.smi.names import GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread
 from gputopo.values.subject import EVERY, at_gpu, within
 
@@ -47,7 +48,7 @@ def parse_unanswered(line: str) -> Unanswered | None:
         return None
     return Unanswered(
         number=None if found["number"] is None else int(found["number"]),
-        address=None if found["address"] is None else values.parse_address(found["address"]),
+        address=None if found["address"] is None else kernel_address(found["address"]),
         reason=values.clean(found["reason"] or "")[:80] or "no answer",
     )
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures.ledger import Format, read_lines
-from gputopo.captures.pci import pci_tree
 from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Mig, NvLink, Unread
 from gputopo.values.subject import EVERY, at_gpu, item
 
@@ -129,7 +129,7 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
         new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
     elif said.strip("<>").lower() == "inactive":
         new = msgspec.structs.replace(old, active=False)
-    elif (remote := _REMOTE.fullmatch(said)) and (address := pci_tree.address(remote[1])):
+    elif (remote := _REMOTE.fullmatch(said)) and (address := kernel_address(remote[1])):
         new = msgspec.structs.replace(old, remote_pci_address=address)
     else:
         return _COUNTED.fullmatch(said) is not None  # packets, bit error rates

@@ -28,6 +28,7 @@ from gputopo.captures.smi.machine import (
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine
 
 SOURCE = "nvidia-smi"
@@ -158,11 +159,7 @@ class _Output:
 
     def _begin(self, number: int, line: str) -> bool:
         found = _cells(line, _GPU)
-        if (
-            found is None
-            or int(found["index"]) in self.gpus
-            or values.parse_address(found["address"]) is None
-        ):
+        if found is None or int(found["index"]) in self.gpus or kernel_address(found["address"]) is None:
             return False
         self.gpu = self.gpus[int(found["index"])] = ReportedGpu(names("csv"))
         name, ecc, mode = found["name"], found["ecc"], found["mode"]

@@ -27,6 +27,7 @@ from gputopo.captures.smi.machine import (
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi -q"
@@ -245,7 +246,7 @@ class _Reading:
         if _LOG.search(line.text) or (not self.headed and is_noise(line.text)):
             return
         if match := _GPU.fullmatch(line.text):
-            self._begin_gpu(values.parse_address(match[1]) or match[1], line).add(
+            self._begin_gpu(kernel_address(match[1]) or match[1], line).add(
                 Entry("pci/bus id", match[1], line.number, line.text)
             )
             self.base = line.indent

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gputopo.values.fields import kernel_address
+
 
 class ReportedValue(NamedTuple):
     """The content of one place: a value, or why there is none; `strange`: unknown content."""
@@ -32,7 +34,6 @@ _REASONS = re.compile(
 _NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%()]*)", re.ASCII)
 _DEPRECATED = re.compile(r"\s+\[deprecated[^\]]*\]$", re.IGNORECASE)  # "610.57 [Deprecated; use ...]"
 _WHOLE = re.compile(r"(?: (?:MHz|MiB|MB|W|C|%|us)|\d%|N/A\]?|None|(?:En|Dis)abled|Active|Yes|No|Default)\s*$")
-_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
 _CUT_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{0,26}", re.IGNORECASE)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
@@ -77,15 +78,6 @@ def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
     if _REASONS.fullmatch(shown):
         return ReportedValue(None, shown[:80])
     return ReportedValue(None, f"not understood: {shown[:60]}", strange=True)
-
-
-def parse_address(text: str) -> str | None:
-    """Return a PCI address as the kernel writes it, `0000:17:00.0`; None if it is none."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, device, function = (int(part, 16) for part in match.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
 def parse_time(text: str) -> str | None:
@@ -155,7 +147,7 @@ def _uuid(text: str) -> ReportedValue | None:
 
 
 def _address(text: str) -> ReportedValue | None:
-    found = parse_address(text)
+    found = kernel_address(text)
     return None if found is None else ReportedValue(found)
 
 
