@@ -77,14 +77,14 @@ _VERSION = re.compile(r'"version"\s*:\s*"iperf 3|"error"\s*:|"event"\s*:\s*"')
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b|'[^']{1,255}'")
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a JSON object of iperf3 begins in the text."""
     return _START.search(text) is not None and _VERSION.search(text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
-    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
+    machines = [_parse_iperf3(one, origin) for one in _documents(text, origin)]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 
@@ -104,7 +104,7 @@ def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
         yield streamed
 
 
-def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
+def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
     """Return the machine of one run. Raises InputError where it is no output of iperf3."""
     head, tail = _object(document.get("start")), _object(document.get("end"))
     report = Report()
@@ -352,4 +352,4 @@ def _scan(text: str, above: Perftest | None) -> Perftest:
 
 
 PROGRAM = Program(is_perftest, read_perftest)
-FORMAT = Format("`iperf3 -J` JSON", "measured bandwidth between hosts", recognise, parse)
+FORMAT = Format("`iperf3 -J` JSON", "measured bandwidth between hosts", detect, parse)
