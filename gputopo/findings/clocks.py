@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from gputopo.findings import pcie, throttling
-from gputopo.findings.compare import differences, known
+from gputopo.findings import throttling
+from gputopo.findings.compare import known
 from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, busy
-from gputopo.reference.clock_events import IDLE, LOAD_STATES, reasons_of
+from gputopo.reference.clock_events import reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
 from gputopo.values.grouping import grouped
@@ -83,12 +83,6 @@ CORE_DIFFERS = Rule(
     severities=("info",),
     thresholds=(CORE_SHARE,),
 )
-APPLICATION_DIFFERS = Rule(
-    "clocks.application_differs",
-    "application clock differs from GPUs of the same model",
-    remedy="Reset the application clocks: sudo nvidia-smi -i GPU -rac.",
-    thresholds=(MEMORY_SHARE,),
-)
 APPLICATION_BELOW_DEFAULT = Rule(
     "clocks.application_below_default",
     "application clock set below the default",
@@ -131,7 +125,7 @@ MEMORY_BELOW_MODEL = Rule(
 
 
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
-def low(machine: Machine) -> Iterator[Fault]:
+def check_low_clocks(machine: Machine) -> Iterator[Fault]:
     """Find low clocks under load without a throttle reason."""
     loaded = [gpu for gpu in present(machine) if busy(gpu) and not explained(reasons_of(gpu.throttle))]
     core = [fault for gpu in loaded if (fault := _low_core(gpu))]
@@ -229,41 +223,13 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 
 # Samples of one training differ by less.
 SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
-IDLE_PERCENT = Threshold(
-    "idle",
-    5,
-    "% utilization or less",
-    "not measured on hardware: a desktop on an idle GPU uses less",
-)
 PEERS = Threshold(
     "GPUs at the same load",
     3,
     "GPUs",
     "not measured on hardware: a median of fewer is not meaningful",
 )
-HOTTER_C = Threshold(
-    "hotter than peers",
-    25,
-    "°C above the median of the peers",
-    (
-        "not measured on hardware: from the cool to the warm end of a chassis GPUs under load differ by "
-        "up to 20 °C"
-    ),
-)
-MEMORY_NOW_SHARE = Threshold(
-    "memory clock in the same P-state",
-    0.05,
-    "of the most common clock",
-    "A P-state has one memory clock",
-)
 
-HOTTER = Rule(
-    "thermal.hotter_than_peers",
-    "much hotter than GPUs of the same model at the same load",
-    remedy="Check the fan, heat sink and thermal paste of this card, and what blocks its air flow.",
-    thresholds=(HOTTER_C, SAME_LOAD_POINTS, PEERS),
-    fits="cooling",
-)
 LOW_DRAW_SHARE = Threshold(
     "low power draw under load",
     0.6,
@@ -280,106 +246,36 @@ LOW_DRAW = Rule(
     ),
     thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
 )
-MEMORY_SLOWER = Rule(
-    "clocks.memory_slower_than_peers",
-    "lower memory clock than GPUs of the same model in the same P-state",
-    remedy=(
-        "Remove locked memory clocks with sudo nvidia-smi -i GPU -rmc, application clocks with sudo "
-        "nvidia-smi -i GPU -rac."
-    ),
-    thresholds=(MEMORY_NOW_SHARE, PEERS),
-)
-LINK_SLOWER = Rule(
-    "pcie.link_slower_than_peers",
-    "PCIe link slower than those of the same model: under load, or idle in the same P-state",
-    remedy=(
-        "Compare under load (gputopo bandwidth): an idle link may save power. If it stays slow, reseat "
-        "card and riser, and look for PCIe errors in sudo dmesg."
-    ),
-    severities=("info", "warning"),
-    thresholds=(PEERS,),
-    fits="slot",
-)
 
 
-@check(HOTTER, LOW_DRAW)
-def beside_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that are much hotter than their peers at the same load, but not near their limits, or
-    that draw much less power under load.
-    """
-    covered = accused(machine, throttling.temperatures, throttling.slowdowns)
-    slow = accused(machine, throttling.slowdowns, throttling.power_limits, low)
-    for group in _same_load(machine):
-        for name, sensor in (("gpu", ""), ("memory", "memory ")):
-            for gpu, heat, others in _with_others(group, f"temperature_c.{name}"):
-                usual = median(others)
-                if heat >= usual + HOTTER_C.value and gpu.index not in covered:
-                    says = f"{sensor}{heat} °C, {usual:.0f} °C on GPUs of this model at the same load"
-                    yield HOTTER.fault(gpu, says, {f"{name}_c": heat, "peers_c": usual} | _load(gpu))
-                    covered.add(gpu.index)
-        for gpu, draw, others in _with_others(group, "power_w.draw"):
+@check(LOW_DRAW)
+def check_against_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that draw much less power than their peers at the same load: they wait, or do less."""
+    slow = accused(machine, throttling.slowdowns, throttling.power_limits, check_low_clocks)
+    for group in _at_the_same_load(machine):
+        draws = known(group, "power_w.draw")
+        for gpu in (gpu for gpu in group if gpu.index in draws and gpu.index not in slow):
+            draw, others = draws[gpu.index], [one for index, one in draws.items() if index != gpu.index]
+            if len(others) < PEERS.value - 1:
+                continue
             usual = median(others)
-            little = draw < LOW_DRAW_SHARE.value * usual and min(others) >= ALIKE_SHARE.value * usual
-            if little and busy(gpu) and gpu.index not in slow:
+            if draw < LOW_DRAW_SHARE.value * usual and min(others) >= ALIKE_SHARE.value * usual:
                 says = f"draws {draw:.0f} W under load, {usual:.0f} W on GPUs of this model at the same load"
                 yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
 
 
-@check(MEMORY_SLOWER, LINK_SLOWER)
-def below_peers(machine: Machine) -> Iterator[Fault]:
-    """Find memory clocks, and links in a P-state for load, below those of most peers in the same P-state,
-    where no other finding shows it.
-    """
-    slow, narrow = accused(machine, low), accused(machine, pcie.generations, pcie.slots)
-    for group in _same_load(machine):
-        unthrottled = [gpu for gpu in group if not throttling.explained(reasons_of(gpu.throttle))]
-        for gpu, now, common in _odd(unthrottled, "clocks_mhz.memory.now", MEMORY_NOW_SHARE.value):
-            limits = (gpu.clocks_mhz.memory.max, gpu.clocks_mhz.memory.application)
-            lowered = min((one for one in limits if one), default=common) < common
-            if now < common and not lowered and gpu.index not in slow:
-                says = f"memory at {now} MHz in {gpu.pstate}, {common} MHz on GPUs of this model"
-                yield MEMORY_SLOWER.fault(gpu, says, {"now_mhz": now, "peers_mhz": common} | _load(gpu))
-        for gpu, now, common in _odd(group if group[0].pstate in LOAD_STATES else (), "pcie.gen_now"):
-            slot = gpu.pcie.gen_max is not None and gpu.pcie.gen_max < common
-            if now < common and not slot and gpu.index not in narrow:
-                says = f"PCIe link at generation {now} in {gpu.pstate}, {common} on GPUs of this model"
-                yield LINK_SLOWER.fault(gpu, says, {"gen_now": now, "peers_gen": common} | _load(gpu))
-
-
-def _with_others(group: Sequence[Gpu], path: str) -> Iterator[tuple[Gpu, float, list[float]]]:
-    """Yield the GPUs with their value of a fact and those of their peers, where there are enough."""
-    values = known(group, path)
-    for gpu in group:
-        others = [value for index, value in values.items() if index != gpu.index]
-        if gpu.index in values and len(others) >= PEERS.value - 1:
-            yield gpu, values[gpu.index], others
-
-
-def _odd(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Iterator[tuple[Gpu, int, int]]:
-    """Yield the GPUs that differ from most in a fact, with their value and the common one."""
-    found = differences(group, path, noise)
-    if found is not None and found.common is not None:
-        yield from ((gpu, found.odd[gpu.index], found.common) for gpu in group if gpu.index in found.odd)
-
-
-def _same_load(machine: Machine) -> list[list[Gpu]]:
-    """Return the GPUs of one model in one P-state that are all idle, or all under about the same load."""
-    groups = []
+def _at_the_same_load(machine: Machine) -> Iterator[list[Gpu]]:
+    """Yield the GPUs of one model in one P-state that are under about the same load."""
     for model in by_model(machine):
-        used = {gpu.index: gpu.utilization_percent.gpu for gpu in model if gpu.pstate is not None}
-        loads = {index: percent for index, percent in used.items() if percent is not None}
-        loaded = {index: percent >= BUSY_PERCENT.value for index, percent in loads.items()}
-        comparable = [
-            gpu
-            for gpu in model
-            if gpu.index in loads
-            and (loads[gpu.index] <= IDLE_PERCENT.value or loaded[gpu.index])
-            and not (loaded[gpu.index] and IDLE in reasons_of(gpu.throttle))
-        ]
-        for group in grouped(((gpu.pstate, loaded[gpu.index]), gpu) for gpu in comparable).values():
-            usual = median(loads[gpu.index] for gpu in group)
-            groups.append([gpu for gpu in group if abs(loads[gpu.index] - usual) <= SAME_LOAD_POINTS.value])
-    return [group for group in groups if len(group) >= PEERS.value]
+        for group in grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)).values():
+            usual = median(_percent(gpu) for gpu in group)
+            alike = [gpu for gpu in group if abs(_percent(gpu) - usual) <= SAME_LOAD_POINTS.value]
+            if len(alike) >= PEERS.value:
+                yield alike
+
+
+def _percent(gpu: Gpu) -> int:
+    return gpu.utilization_percent.gpu or 0
 
 
 def _load(gpu: Gpu) -> dict[str, object]:

@@ -10,7 +10,6 @@ from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -87,15 +86,6 @@ GPU_FAR = Rule(
     remedy=(
         "Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
         "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL)."
-    ),
-    severities=("info",),
-)
-SHARED = Rule(
-    "nic.shared",
-    "GPUs share a network card while a like card is near to none",
-    remedy=(
-        "Move the idle card, or some of the GPUs, to another slot (gputopo inspect shows the tree); for "
-        "NCCL, NCCL_IB_HCA names the cards to use."
     ),
     severities=("info",),
 )
@@ -271,26 +261,6 @@ def far_gpus(machine: Machine) -> Iterator[Fault]:
             name = _card_name(cards[0])
             evidence = {"hop": hop.value, "nearest": name}
             yield GPU_FAR.fault(gpu, f"nearest RDMA card {name} is at {hop.value}", evidence)
-
-
-@check(SHARED)
-def shared_cards(machine: Machine) -> Iterator[Fault]:
-    """Find cards that are the nearest of several GPUs while a like card is the nearest of none."""
-    by_kind: dict[tuple[str | None, ...], dict[int, Nic]] = {}
-    for one in (one for group in _alike(machine) for one in group):
-        if one.port.rdma_device is not None and one.port.up:
-            by_kind.setdefault((*one.kind, str(one.port.rate_gbit_per_s)), {})[one.nic.index] = one.nic
-    for cards in by_kind.values():
-        nearest = _nearest(machine, list(cards.values()))
-        used = {nic.index for _, near in nearest.values() for nic in near}
-        idle = [nic for index, nic in cards.items() if index not in used]
-        shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
-        for index, gpus in shared.items():
-            if idle and len(gpus) > 1:
-                card, others = _card_name(cards[index]), list(map(_card_name, idle))
-                says = f"{card} is the nearest card of GPUs {index_ranges(gpus)}, {', '.join(others)} of none"
-                subject = Subject.of_nics([index, *(nic.index for nic in idle)])
-                yield SHARED.fault(subject, says, {"gpus": gpus, "shared": card, "idle": others})
 
 
 @check(NO_PEER_MEMORY)

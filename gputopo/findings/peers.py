@@ -6,7 +6,7 @@ Which facts they are is declared beside the fields (`Fact.peers`); here are the 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
+from gputopo.findings import clocks, configuration, nvlink, pcie, throttling
 from gputopo.findings.compare import FactDifference, differences
 from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
@@ -14,6 +14,15 @@ from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
 
+MEMORY_SHARE = Threshold(
+    "memory size difference",
+    0.07,
+    "below the largest of the model",
+    (
+        "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
+        "sizes of one model differ by more (RTX 3080: 10 and 12 GB)"
+    ),
+)
 CARD_DIFFERS = Rule(
     "card.differs",
     "firmware, limits or capabilities differ from GPUs of the same model",
@@ -22,7 +31,7 @@ CARD_DIFFERS = Rule(
         "VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind."
     ),
     severities=("info",),
-    thresholds=(throttling.LIMIT_SHARE,),
+    thresholds=(throttling.LIMIT_SHARE, MEMORY_SHARE),
 )
 SETTING_DIFFERS = Rule(
     "configuration.differs",
@@ -59,7 +68,7 @@ _LIMITS = Compared(SETTING_DIFFERS, throttling.LIMIT_SHARE, throttling.power_lim
 _CAPABILITY = Compared(CARD_DIFFERS)
 _POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
 _CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
-_APPLICATION = Compared(clocks.APPLICATION_DIFFERS, clocks.MEMORY_SHARE)
+_APPLICATION = Compared(SETTING_DIFFERS, clocks.MEMORY_SHARE)
 _MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
@@ -71,8 +80,8 @@ _FACTS = {
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
     **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
-    "memory_mib.total": Compared(usage.MIXED_MEMORY, usage.MEMORY_SHARE),
-    _BAR1: Compared(SETTING_DIFFERS, usage.MEMORY_SHARE),
+    "memory_mib.total": Compared(CARD_DIFFERS, MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, MEMORY_SHARE),
     "power_w.limit": _LIMITS,
     "power_w.enforced_limit": _LIMITS,
     "power_w.default_limit": _POWER,
@@ -83,15 +92,16 @@ _FACTS = {
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
     "c2c_mode": Compared(nvlink.NVLINK_DIFFERS),
     "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
-    "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
-    "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "ecc.mode": _SETTINGS,
+    "mig.mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
     "virtualization": _SETTINGS,
     "temperature_c.target": _SETTINGS,
-    "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "compute_mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
 }
-_NOT_COMPARED = ("persistence_mode",)  # `usage.persistence` finds it, if it matters
+_NOT_COMPARED = ("persistence_mode",)  # `configuration.persistence` finds it, if it matters
 # How a setting is made that of the other GPUs.
 _HOW = {
+    **dict.fromkeys(_APPLICATION_CLOCKS, "sudo nvidia-smi -i GPU -rac"),
     "power_w.limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
     "power_w.enforced_limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
     "ecc.mode": "sudo nvidia-smi -i GPU -e {:d} and a reboot",
@@ -107,10 +117,10 @@ _PEERS = tuple(
 )
 _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
 # What differs by the build of the card has one cause; each setting may have one of its own.
-_OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
+_OF_BUILD = (clocks.MEMORY_DIFFERS, clocks.CORE_DIFFERS, CARD_DIFFERS)
 
 
-@check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS, nvlink.NVLINK_DIFFERS)
+@check(*_OF_BUILD, SETTING_DIFFERS, SLOT_DIFFERS, nvlink.NVLINK_DIFFERS)
 def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):

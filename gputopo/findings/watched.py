@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
+from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, MEAN_BELOW_SHARE
 from gputopo.findings.driver import GPU_LOST
 from gputopo.findings.kernel_log import OFF_THE_BUS
 from gputopo.findings.pcie import (
@@ -47,6 +47,16 @@ MIN_LOADED = Threshold("samples under load before clocks and links are judged", 
 SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
 MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
+LINK_SLOWER = Rule(
+    "pcie.link_slower_than_peers",
+    "PCIe link slower than those of the same model under load",
+    remedy=(
+        "Compare with gputopo bandwidth. If it stays slow, reseat card and riser, and look for PCIe errors "
+        "in sudo dmesg."
+    ),
+    thresholds=(MIN_LOADED,),
+    fits="slot",
+)
 CLOCKS_SAGGING = Rule(
     "clocks.sagging",
     "core clock sagging under load",
@@ -248,7 +258,7 @@ def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) ->
     if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
         return None
     says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
-    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]}, "warning")
+    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
 
 
 def _log2_rate(link: tuple[int, int]) -> float:

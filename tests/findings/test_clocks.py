@@ -132,7 +132,7 @@ def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: s
     captured = every_gpu(clocks_mhz={"sm": {"application": None, "default_application": None}})
     low = {"application": 600, "now": 600}
     found = only(all_of(captured, gpu(2, clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
-    assert (found.id, found.subject.text) == ("clocks.application_differs", "gpu:2")
+    assert (found.id, found.subject.text) == ("configuration.differs", "gpu:2")
     found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
     assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")
 

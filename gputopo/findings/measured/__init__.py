@@ -1,6 +1,5 @@
 """Findings from measured copies. There are none on a machine without `bandwidth`."""
 
-from gputopo.findings import rising
 from gputopo.findings.measured import (
     collectives,
     faults,
@@ -9,6 +8,7 @@ from gputopo.findings.measured import (
     links,
     network,
     pairs,
+    soak,
     validity,
 )
 
@@ -24,7 +24,6 @@ COPY_CHECKS = (
     host.shared_uplinks,
     host.far_nodes,
     host.memory_elsewhere,
-    host.memory_slow,
     faults.other_load,
     collectives.shared_gpu,
     collectives.slow,
@@ -35,8 +34,8 @@ COPY_CHECKS = (
     network.slow,
     network.unsteady,
     network.oversubscribed,
-    rising.errors,
-    rising.falls,
+    soak.errors,
+    soak.falls,
     faults.throttled,
     faults.unsteady,
     faults.ramp_up,

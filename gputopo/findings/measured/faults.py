@@ -7,7 +7,8 @@ from gputopo.copies.settling import ramp_ups
 from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.driver import DRIVER_STATUS
 from gputopo.findings.driver import HUNG as DRIVER_HUNG
-from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
+from gputopo.findings.measured.direct import host_failures
+from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, facts_of, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use

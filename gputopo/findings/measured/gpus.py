@@ -14,7 +14,6 @@ from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
-    DIRECTION_DIFFERS,
     DIRECTION_SHARE,
     HALF_SHARE,
     LOW_BESIDE_PEERS,
@@ -24,7 +23,6 @@ from gputopo.findings.measured.links import (
     LOW_IN_GPU_MEMORY,
     LOW_OVER_THE_LINK,
     NO_LINK_HAS_THE_RATE,
-    PCIE_MAX_GB_PER_S,
     PEERS_SHARE,
     common_fits,
     host_rates,
@@ -56,14 +54,13 @@ _WITH_HOST, _THROUGH_HOST = "with the host", "through the host"
 _LINK, _MEMORY = "link", "d2d_local"  # parts of a GPU that are judged
 
 
-@check(SLOT_NARROW, BELOW_EXPECTED, DIRECTION_DIFFERS)
+@check(SLOT_NARROW, BELOW_EXPECTED)
 def slow_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies with the host, or in their memory, are slow: of each part one fault."""
     steps: tuple[Callable[[Machine], Iterator[Fault]], ...] = (
         narrow_links,
         behind_peers,
         _below_expected,
-        _directions,
         _unlike_peers,
     )
     found: set[tuple[object, str]] = set()
@@ -183,20 +180,6 @@ def _below(
 
 def _share(sample: Sample) -> float:
     return sample.rate / (sample.expected_gb_per_s or sample.rate)
-
-
-def _directions(machine: Machine) -> Iterator[Fault]:
-    copies = host_rates(machine)
-    for gpu in present(machine):
-        own = copies.get(gpu.index, {})
-        if len(own) < 2 or max(own.values()) > PCIE_MAX_GB_PER_S.value:
-            continue
-        slower, faster = sorted(own, key=lambda kind: own[kind])
-        share = own[slower] / own[faster]
-        if share < DIRECTION_SHARE.value:
-            says = f"copies {_DIRECTIONS[slower]} reach about {roughly(share)} of those {_DIRECTIONS[faster]}"
-            evidence = {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}
-            yield DIRECTION_DIFFERS.fault(gpu, says, evidence, part=_LINK)
 
 
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:

@@ -55,15 +55,6 @@ DIRECTION_SHARE = Threshold(
         "other socket had 0.67 (gearshifft, pull request 82)"
     ),
 )
-PCIE_MAX_GB_PER_S = Threshold(
-    "highest rate of a PCIe link",
-    121.0,
-    "GB/s",
-    (
-        "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault "
-        "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)"
-    ),
-)
 MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
 FASTER_TIMES = Threshold(
     "partners faster with other GPUs",
@@ -185,16 +176,6 @@ BELOW_EXPECTED = Rule(
         LOW_PAIRS_OVER_PCIE,
         LOW_STAGED_PAIRS,
     ),
-)
-DIRECTION_DIFFERS = Rule(
-    "bandwidth.direction_differs",
-    "copies to and from the host differ in rate",
-    remedy=(
-        "Measure again with memory of the GPU's own node (--numa NODE). If it persists, look for PCIe "
-        "errors (sudo dmesg), the BIOS settings for relaxed ordering and payload size, and an IOMMU that "
-        "translates."
-    ),
-    thresholds=(DIRECTION_SHARE, PCIE_MAX_GB_PER_S),
 )
 
 NO_LINK_HAS_THE_RATE = (
