@@ -1,7 +1,6 @@
-"""Clocks: different from GPUs of the same model, or low under load."""
+"""Clocks and power under load: different from GPUs of the same model, or low."""
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from gputopo.findings import throttling
 from gputopo.findings.compare import known
@@ -11,7 +10,7 @@ from gputopo.findings.usage import BUSY_PERCENT, busy
 from gputopo.reference.clock_events import reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import Gpu, Machine
 
 MEMORY_SHARE = Threshold(
@@ -122,6 +121,31 @@ MEMORY_BELOW_MODEL = Rule(
     ),
     thresholds=(MODEL_SHARE,),
 )
+# Samples of one training differ by less.
+SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
+PEERS = Threshold(
+    "GPUs at the same load",
+    3,
+    "GPUs",
+    "not measured on hardware: a median of fewer is not meaningful",
+)
+
+LOW_DRAW_SHARE = Threshold(
+    "low power draw under load",
+    0.6,
+    "of the median of the peers",
+    "not measured on hardware: GPUs of one training draw within a tenth of one another",
+)
+ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
+LOW_DRAW = Rule(
+    "power.below_peers",
+    "much lower power draw than GPUs of the same model at the same load",
+    remedy=(
+        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
+        "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
+    ),
+    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
+)
 
 
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
@@ -211,41 +235,14 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
     }
     limits = {index: min(filter(None, of[1:]), default=None) for index, of in clocks.items()}
     shares = {index: of[0] / limit for index, of in clocks.items() if of[0] and (limit := limits[index])}
-    for gpu in (gpu for gpu in group if gpu.index in shares and len(shares) > 1):
-        share = shares[gpu.index]
-        usual = median(other for index, other in shares.items() if index != gpu.index)
-        if share < usual * (1 - CORE_BUSY_SHARE.value):
+    usual = medians_of_others(shares)
+    for gpu in (gpu for gpu in group if gpu.index in usual):
+        share, of_peers = shares[gpu.index], usual[gpu.index]
+        if share < of_peers * (1 - CORE_BUSY_SHARE.value):
             now = clocks[gpu.index][0]
-            says = f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}"
-            evidence = {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(usual, 3)}
+            says = f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {of_peers:.0%}"
+            evidence = {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(of_peers, 3)}
             yield CORE_SLOWER_THAN_PEERS.fault(gpu, says, evidence)
-
-
-# Samples of one training differ by less.
-SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
-PEERS = Threshold(
-    "GPUs at the same load",
-    3,
-    "GPUs",
-    "not measured on hardware: a median of fewer is not meaningful",
-)
-
-LOW_DRAW_SHARE = Threshold(
-    "low power draw under load",
-    0.6,
-    "of the median of the peers",
-    "not measured on hardware: GPUs of one training draw within a tenth of one another",
-)
-ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
-LOW_DRAW = Rule(
-    "power.below_peers",
-    "much lower power draw than GPUs of the same model at the same load",
-    remedy=(
-        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
-        "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
-    ),
-    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
-)
 
 
 @check(LOW_DRAW)
@@ -254,28 +251,24 @@ def check_against_peers(machine: Machine) -> Iterator[Fault]:
     slow = accused(machine, throttling.slowdowns, throttling.power_limits, check_low_clocks)
     for group in _at_the_same_load(machine):
         draws = known(group, "power_w.draw")
-        for gpu in (gpu for gpu in group if gpu.index in draws and gpu.index not in slow):
-            draw, others = draws[gpu.index], [one for index, one in draws.items() if index != gpu.index]
-            if len(others) < PEERS.value - 1:
-                continue
-            usual = median(others)
-            if draw < LOW_DRAW_SHARE.value * usual and min(others) >= ALIKE_SHARE.value * usual:
-                says = f"draws {draw:.0f} W under load, {usual:.0f} W on GPUs of this model at the same load"
-                yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
+        usual = medians_of_others(draws) if len(draws) >= PEERS.value else {}
+        for gpu in (gpu for gpu in group if gpu.index in usual and gpu.index not in slow):
+            draw, of_peers = draws[gpu.index], usual[gpu.index]
+            alike = all(one >= ALIKE_SHARE.value * of_peers for at, one in draws.items() if at != gpu.index)
+            if alike and draw < LOW_DRAW_SHARE.value * of_peers:
+                says = (
+                    f"draws {draw:.0f} W under load, {of_peers:.0f} W on GPUs of this model at the same load"
+                )
+                yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": of_peers} | _load(gpu))
 
 
 def _at_the_same_load(machine: Machine) -> Iterator[list[Gpu]]:
     """Yield the GPUs of one model in one P-state that are under about the same load."""
     for model in by_model(machine):
         for group in grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)).values():
-            usual = median(_percent(gpu) for gpu in group)
-            alike = [gpu for gpu in group if abs(_percent(gpu) - usual) <= SAME_LOAD_POINTS.value]
-            if len(alike) >= PEERS.value:
-                yield alike
-
-
-def _percent(gpu: Gpu) -> int:
-    return gpu.utilization_percent.gpu or 0
+            like = history.at_the_usual_load({gpu.index: gpu.utilization_percent.gpu or 0 for gpu in group})
+            if len(like) >= PEERS.value:
+                yield [gpu for gpu in group if gpu.index in like]
 
 
 def _load(gpu: Gpu) -> dict[str, object]:

@@ -218,7 +218,10 @@ def status(machine: Machine) -> Iterator[Fault]:
     rule = DRIVER_STATUS.get(name)
     if rule is None:
         return
-    evidence = _driver_evidence(machine)
+    facts = msgspec.to_builtins(driver)
+    evidence: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    if devices := {node.address: node.driver for node in gpu_nodes(machine)}:
+        evidence["pci_devices"] = devices
     effect = "no GPU of this machine can be used"
     if differ or (driver.version is not None and machine.gpus):  # another output shows GPUs that answer
         effect = "programs may fail"
@@ -362,12 +365,6 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
             yield GPU_LOST.fault(DRIVER, f"{device_words(event)}: {says}", evidence)
-
-
-def _driver_evidence(machine: Machine) -> dict[str, Any]:
-    known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = {node.address: node.driver for node in gpu_nodes(machine)}
-    return known | ({"pci_devices": devices} if devices else {})
 
 
 def _other_drivers_of_all(machine: Machine) -> set[str]:

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -349,12 +348,13 @@ def _is_large(name: str, count: int) -> bool:
 
 
 def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
-    others = [
-        other.port.errors[name]
+    counts = {
+        id(other): other.port.errors[name]
         for other in group
-        if other is not one and other.port.up and other.port.errors and name in other.port.errors
-    ]
-    return bool(others) and count >= max(MANY.value, MANY_TIMES.value * max(median(others), 1))
+        if (other is one or other.port.up) and other.port.errors and name in other.port.errors
+    }
+    usual = medians_of_others(counts).get(id(one))
+    return usual is not None and count >= max(MANY.value, MANY_TIMES.value * max(usual, 1))
 
 
 def _rdma_cards(machine: Machine) -> list[Nic]:

@@ -154,7 +154,7 @@ _GRAVE = {("summary", "unhealthy"), ("route_unhealthy", "true")}
 
 
 @check(NVLINK_DOWN)
-def down(machine: Machine) -> Iterator[Fault]:
+def check_links_down(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with fewer NVLinks up than GPUs of the same model, or than their board has.
 
     GPUs with a bridge may have any number, so of those only a partly working bridge is a fault: some links
@@ -167,7 +167,9 @@ def down(machine: Machine) -> Iterator[Fault]:
         if not group:
             continue
         up = {
-            gpu.index: _up(gpu) for gpu in group if any(one.active is not None for one in gpu.nvlinks or ())
+            gpu.index: sum(link.active is True for link in gpu.nvlinks or ())
+            for gpu in group
+            if any(link.active is not None for link in gpu.nvlinks or ())
         }
         reference = expected_of(group[0])
         on_board = whole and reference is not None and reference.nvlink_by_bridge is False
@@ -189,7 +191,7 @@ def down(machine: Machine) -> Iterator[Fault]:
 
 
 @check(THIN_BRIDGE)
-def thin_bridge(machine: Machine) -> Iterator[Fault]:
+def check_thin_bridges(machine: Machine) -> Iterator[Fault]:
     """Find pairs whose NVLink bridge has fewer links than another pair's, where GPUs are bridged in pairs.
 
     For captures with pairs but no ports, such as a matrix. On server boards, where a GPU has several peers,
@@ -209,7 +211,7 @@ def thin_bridge(machine: Machine) -> Iterator[Fault]:
 
 
 @check(NVLINK_DOWN)
-def apart(machine: Machine) -> Iterator[Fault]:
+def check_gpus_apart(machine: Machine) -> Iterator[Fault]:
     """Find GPUs without NVLink beside GPUs that are all connected to one another, as by NVSwitches.
 
     For captures with pairs but no ports. A GPU without a name may be of another model, such as the display
@@ -234,7 +236,7 @@ def apart(machine: Machine) -> Iterator[Fault]:
 
 
 @each_gpu(NVLINK_ERRORS)
-def errors(gpu: Gpu) -> Iterator[Fault]:
+def check_errors(gpu: Gpu) -> Iterator[Fault]:
     """Find NVLinks that recovered, with many CRC errors or replays, or errors left uncorrected."""
     bad = {str(link.link): dict(link.errors) for link in gpu.nvlinks or () if _many_errors(dict(link.errors))}
     if bad:
@@ -246,7 +248,7 @@ def errors(gpu: Gpu) -> Iterator[Fault]:
 
 
 @check(NVLINK_ERRORS)
-def logged_errors(machine: Machine) -> Iterator[Fault]:
+def check_logged_errors(machine: Machine) -> Iterator[Fault]:
     """Find errors of NVLinks and NVSwitches (SXid) in the kernel log. (Xid 74 is an Xid.)"""
     for gpu, event in kernel_events(machine, "sxid", "nvlink"):
         fatal = event.severity == "fatal"
@@ -268,7 +270,7 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
-def fabric(gpu: Gpu) -> Iterator[Fault]:
+def check_fabric(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that have not joined, were refused, or report trouble. In MIG mode a GPU needs no NVLink."""
     one = gpu.fabric
     if gpu.mig.mode:
@@ -286,10 +288,6 @@ def fabric(gpu: Gpu) -> Iterator[Fault]:
         grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
         severity: Severity = "error" if grave else "warning"
         yield FABRIC_UNHEALTHY.fault(gpu, f"NVSwitch fabric: {words}", evidence, severity)
-
-
-def _up(gpu: Gpu) -> int:
-    return sum(link.active is True for link in gpu.nvlinks or ())
 
 
 def _is_remote_of_peer(gpu: Gpu, group: list[Gpu]) -> bool:

@@ -69,7 +69,7 @@ P2P_IOMMU = Rule(
 
 
 @check(P2P_OFF, P2P_IOMMU)
-def off(machine: Machine) -> Iterator[Fault]:
+def check_peer_access(machine: Machine) -> Iterator[Fault]:
     """Find pairs without P2P that could be peers: one finding for each cause."""
     for cause, pairs in grouped((why.cause, (link, why)) for link, why in _off(machine)).items():
         link, why = pairs[0]
@@ -88,7 +88,7 @@ def off(machine: Machine) -> Iterator[Fault]:
 
 
 @check(NCCL_STAGED)
-def staged(machine: Machine) -> Iterator[Fault]:
+def check_paths_of_nccl(machine: Machine) -> Iterator[Fault]:
     """Find GPUs of one host that NCCL does not connect by P2P; a warning where the path is a short one."""
     if machine.nccl is None:
         return
@@ -116,7 +116,7 @@ def staged(machine: Machine) -> Iterator[Fault]:
 
 
 @check(P2P_ACS_ON)
-def acs(machine: Machine) -> Iterator[Fault]:
+def check_acs(machine: Machine) -> Iterator[Fault]:
     """Find ACS on bridges between GPUs: P2P is slow, or hangs. Also between a GPU and a network card."""
     if machine.host.virtual_machine not in (None, "none"):
         return

@@ -91,7 +91,7 @@ _FACTS = {
     "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
     "c2c_mode": Compared(nvlink.NVLINK_DIFFERS),
-    "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
+    "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.check_fabric),
     "ecc.mode": _SETTINGS,
     "mig.mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
     "virtualization": _SETTINGS,

@@ -30,7 +30,6 @@ _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # 
 _VALUES = {
     "DEFAULT_WATTS": "power_w.default_limit",
     "MAX_WATTS": "power_w.max",
-    "ECC_NOW": "ecc.mode",
 }
 _ANY_GPU = re.compile(r"(?<=-i )GPU\b")  # `sudo nvidia-smi -r -i GPU`: nvidia-smi takes `-i 0,2` as well
 _NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU

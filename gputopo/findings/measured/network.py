@@ -201,7 +201,8 @@ def slow(machine: Machine) -> Iterator[Fault]:
     if found.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"
         yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
-    of_cards = _shares_of_cards(samples)
+    rates_of_cards = ((one.median_gb_per_s, one.expected_gb_per_s) for one in samples)
+    of_cards = [rate / allowed for rate, allowed in rates_of_cards if rate and allowed]
     if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.pairs):
         who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
         yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
@@ -281,11 +282,6 @@ def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, 
         _pair(one): max((one.median_gb_per_s or 0.0, *(one.repeats_gb_per_s if at_best else ())))
         for one in samples
     }
-
-
-def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
-    rates = [(one.median_gb_per_s, one.expected_gb_per_s) for one in samples]
-    return [rate / allowed for rate, allowed in rates if rate and allowed]
 
 
 def _pair(sample: Sample) -> Pair:
