@@ -163,7 +163,7 @@ def find(machine: Machine) -> tuple[Finding, ...]:
     """
     measured = find_bandwidth(machine)
     known = {(finding.id, finding.subject) for finding in measured}
-    read = [one for one in find_read(machine) if (one.id, one.subject) not in known]
+    read = [finding for finding in find_read(machine) if (finding.id, finding.subject) not in known]
     return worst_first([*read, *measured])
 
 
@@ -171,17 +171,23 @@ def find_read(machine: Machine) -> list[Finding]:
     """Return the findings from readings, over all samples of the machine; counters by their maximum."""
     samples = at_samples(machine, max_counters(machine))
     of = max((history.samples for history in machine.series), default=0)
-    read = [one for check in CHECKS for one in check.over(samples, of if of > len(samples) else None)]
-    lost = {one.subject: one for one in read[::-1] if one.id == driver.GPU_LOST.id}  # samples and kernel log
-    read = [one for one in read if lost.get(one.subject, one) is one or one.id != driver.GPU_LOST.id]
+    read = [finding for check in CHECKS for finding in check.over(samples, of if of > len(samples) else None)]
+    lost = {
+        finding.subject: finding for finding in read[::-1] if finding.id == driver.GPU_LOST.id
+    }  # samples and kernel log
+    read = [
+        finding
+        for finding in read
+        if lost.get(finding.subject, finding) is finding or finding.id != driver.GPU_LOST.id
+    ]
     watched = _find_in_series(machine)
-    return [*(one for one in read if not _is_in(one, watched)), *watched, *rising.rising(machine)]
+    return [*(finding for finding in read if not _is_in(finding, watched)), *watched, *rising.rising(machine)]
 
 
-def _is_in(one: Finding, others: Sequence[Finding]) -> bool:
+def _is_in(finding: Finding, others: Sequence[Finding]) -> bool:
     """Return whether others of its rule report a finding for each of its GPUs, and no milder."""
-    same = [other for other in others if other.id == one.id and reaches([other], one.severity)]
-    return bool(one.subject.gpus) and set(one.subject.gpus) <= {
+    same = [other for other in others if other.id == finding.id and reaches([other], finding.severity)]
+    return bool(finding.subject.gpus) and set(finding.subject.gpus) <= {
         gpu for other in same for gpu in other.subject.gpus
     }
 

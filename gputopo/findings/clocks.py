@@ -192,7 +192,7 @@ def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
     """
     clocks = gpu.clocks_mhz
     domains = (clocks.sm, clocks.graphics) if domain == "core" else (clocks.memory,)
-    return next((value for one in domains if (value := getattr(one, kind))), None)
+    return next((value for of_domain in domains if (value := getattr(of_domain, kind))), None)
 
 
 def _low_core(gpu: Gpu) -> Fault | None:
@@ -254,7 +254,9 @@ def check_against_peers(machine: Machine) -> Iterator[Fault]:
         usual = medians_of_others(draws) if len(draws) >= PEERS.value else {}
         for gpu in (gpu for gpu in group if gpu.index in usual and gpu.index not in slow):
             draw, of_peers = draws[gpu.index], usual[gpu.index]
-            alike = all(one >= ALIKE_SHARE.value * of_peers for at, one in draws.items() if at != gpu.index)
+            alike = all(
+                watts >= ALIKE_SHARE.value * of_peers for at, watts in draws.items() if at != gpu.index
+            )
             if alike and draw < LOW_DRAW_SHARE.value * of_peers:
                 says = (
                     f"draws {draw:.0f} W under load, {of_peers:.0f} W on GPUs of this model at the same load"

@@ -309,7 +309,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             },
         }
         events = kernel_events(machine, "xid", "lost", "nvrm")
-        logged = [event for one, event in events if one is gpu and not event.earlier]
+        logged = [event for event_gpu, event in events if event_gpu is gpu and not event.earlier]
         if logged:
             evidence["kernel_events"] = [event_evidence(event) for event in logged]
         xids = ", ".join(sorted({f"Xid {event.code}" for event in logged if event.code is not None}))

@@ -31,14 +31,14 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
     errors = _errors(machine)
     for group in _groups(machine) if errors else ():
         for gpu in group:
-            peers = [one for one in group if one is not gpu]
+            peers = [peer for peer in group if peer is not gpu]
             needs_reset = gpu.recovery_action not in (None, "none")
             failed = {
                 fact: why
                 for fact, why in errors.get(gpu.index, {}).items()
                 if not (needs_reset and "reset" in why.lower())
                 and peers
-                and not any(fact in errors.get(one.index, {}) for one in peers)
+                and not any(fact in errors.get(peer.index, {}) for peer in peers)
             }
             if failed:
                 words = ", ".join(path_in_words(Gpu, fact) for fact in failed)

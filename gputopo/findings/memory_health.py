@@ -193,7 +193,9 @@ RESET_RECOMMENDED = Rule(
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
     signs = sorted(
-        _signs(gpu), key=lambda one: (SEVERITIES.index(one[1].severity), VERDICTS.index(one[0])), reverse=True
+        _signs(gpu),
+        key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
+        reverse=True,
     )
     if signs:
         evidence: dict[str, Any] = {"verdict": max((verdict for verdict, _ in signs), key=VERDICTS.index)}

@@ -143,22 +143,22 @@ def links_down(machine: Machine) -> Iterator[Fault]:
     Plain Ethernet ports are often spare: they are reported only beside like cards that are in use.
     """
     for group in _alike(machine):
-        for one in group:
-            if one.port.up is not False:
+        for port in group:
+            if port.port.up is not False:
                 continue
-            beside = [other.name for other in group if other.port.up and other.card != one.card]
-            rdma = one.port.rdma_device is not None
+            beside = [other.name for other in group if other.port.up and other.card != port.card]
+            rdma = port.port.rdma_device is not None
             if not beside and not rdma:
                 continue
             severity: Severity = "warning" if beside and rdma else "info"
-            why = "the interface is disabled" if one.port.enabled is False else _why_down(one.port)
-            says = f"{one.name}: link down{f' ({why})' if why else ''}"
+            why = "the interface is disabled" if port.port.enabled is False else _why_down(port.port)
+            says = f"{port.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
             state = {
-                name: getattr(one.port, name) for name in ("state", "phys_state", "operstate", "enabled")
+                name: getattr(port.port, name) for name in ("state", "phys_state", "operstate", "enabled")
             }
-            yield LINK_DOWN.fault(_subject(one), says, state | {"up": beside}, severity)
+            yield LINK_DOWN.fault(_subject(port), says, state | {"up": beside}, severity)
     yield from _without_ports(machine)
 
 
@@ -195,9 +195,9 @@ def mtus(machine: Machine) -> Iterator[Fault]:
     """Find interfaces whose MTU is not that of most like ports; without a majority all are named."""
     for group in _alike(machine):
         sizes = {
-            place: one.port.mtu_bytes
-            for place, one in enumerate(group)
-            if one.port.mtu_bytes and one.port.up is not False
+            place: port.port.mtu_bytes
+            for place, port in enumerate(group)
+            if port.port.mtu_bytes and port.port.up is not False
         }
         found = majority(sizes)
         if found is None:
@@ -217,15 +217,15 @@ def mtus(machine: Machine) -> Iterator[Fault]:
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find ports with errors of the link, and with far more errors of any kind than like ports."""
     for group in _alike(machine):
-        for one in group:
-            counts = one.port.errors or {}
-            more = {name: count for name, count in counts.items() if _is_more(name, count, one, group)}
+        for port in group:
+            counts = port.port.errors or {}
+            more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
             if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
                 words = ", ".join(f"{name} {count}" for name, count in found.items())
                 beside = ", far more than on like ports" if more else ""
                 evidence = {"errors": found, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
-                yield ERRORS.fault(_subject(one), f"{one.name}: {words}{beside}", evidence, severity)
+                yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)
 
 
 @check(ERRORS_RISING)
@@ -347,13 +347,13 @@ def _is_large(name: str, count: int) -> bool:
     return count >= (DROPPED if name in _DROPPED else PHYSICAL_ERRORS).value
 
 
-def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
+def _is_more(name: str, count: int, port: _Port, group: Iterable[_Port]) -> bool:
     counts = {
         id(other): other.port.errors[name]
         for other in group
-        if (other is one or other.port.up) and other.port.errors and name in other.port.errors
+        if (other is port or other.port.up) and other.port.errors and name in other.port.errors
     }
-    usual = medians_of_others(counts).get(id(one))
+    usual = medians_of_others(counts).get(id(port))
     return usual is not None and count >= max(MANY.value, MANY_TIMES.value * max(usual, 1))
 
 
@@ -386,8 +386,8 @@ def _card_name(nic: Nic) -> str:
     return nic.name or nic.pci_address or f"network card {nic.index}"
 
 
-def _subject(one: _Port) -> Subject:
-    return Subject.of_nics([one.nic.index])
+def _subject(port: _Port) -> Subject:
+    return Subject.of_nics([port.nic.index])
 
 
 def _gbit(rate: float) -> str:

@@ -272,18 +272,18 @@ def check_logged_errors(machine: Machine) -> Iterator[Fault]:
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)
 def check_fabric(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that have not joined, were refused, or report trouble. In MIG mode a GPU needs no NVLink."""
-    one = gpu.fabric
+    fabric = gpu.fabric
     if gpu.mig.mode:
         return
-    evidence = {"state": one.state, "status": one.status, "health": one.health}
-    if one.joining:
-        says = f"not joined to its NVSwitches (fabric state: {one.state}), so CUDA does not start on it"
+    evidence = {"state": fabric.state, "status": fabric.status, "health": fabric.health}
+    if fabric.joining:
+        says = f"not joined to its NVSwitches (fabric state: {fabric.state}), so CUDA does not start on it"
         yield FABRIC_NOT_READY.fault(gpu, says, evidence)
-    elif one.is_joined and one.is_accepted is False:
-        says = f"refused by its NVSwitches ({one.status}), so it works without NVLink"
+    elif fabric.is_joined and fabric.is_accepted is False:
+        says = f"refused by its NVSwitches ({fabric.status}), so it works without NVLink"
         yield FABRIC_NOT_READY.fault(gpu, says, evidence)
-    health = (one.health or {}).items() if one.is_joined else ()
-    if wrong := {name: word for name, word in health if one.is_sound.get(name) is False}:
+    health = (fabric.health or {}).items() if fabric.is_joined else ()
+    if wrong := {name: word for name, word in health if fabric.is_sound.get(name) is False}:
         words = ", ".join(f"{name.replace('_', ' ')} {word}" for name, word in wrong.items())
         grave = "incorrect_configuration" in wrong or not _GRAVE.isdisjoint(wrong.items())
         severity: Severity = "error" if grave else "warning"

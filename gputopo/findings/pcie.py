@@ -321,9 +321,10 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         gpu, found = of_device[0][0], [event for _, event in of_device]
         of_gpu = [event for event in found if not event.earlier] or found
         counts = maxima(
-            (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
+            (f"{event.severity} (AER)" if event.kind == "aer" else event.text, event.count)
+            for event in of_gpu
         )
-        severity: Severity = "error" if any(one.severity == "fatal" for one in of_gpu) else "warning"
+        severity: Severity = "error" if any(event.severity == "fatal" for event in of_gpu) else "warning"
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())

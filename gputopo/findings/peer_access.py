@@ -75,13 +75,13 @@ def check_peer_access(machine: Machine) -> Iterator[Fault]:
         link, why = pairs[0]
         says = f"no P2P ({pairs_in_words((link.a, link.b) for link, _ in pairs)}): {why.says}"
         if cause == "iommu":
-            evidence = {"iommu": machine.host.iommu, "pairs": [f"{one.a}-{one.b}" for one, _ in pairs]}
+            evidence = {"iommu": machine.host.iommu, "pairs": [f"{pair.a}-{pair.b}" for pair, _ in pairs]}
             yield P2P_IOMMU.fault(MACHINE, says, evidence)
         elif cause not in (*_OWN_RULE, *_BY_DESIGN):
             yield P2P_OFF.fault(
                 Subject.of_link(link.a, link.b) if len(pairs) == 1 else MACHINE,
                 says,
-                {"cause": cause, "pairs": {f"{one.a}-{one.b}": list(statuses(one)) for one, _ in pairs}},
+                {"cause": cause, "pairs": {f"{pair.a}-{pair.b}": list(statuses(pair)) for pair, _ in pairs}},
                 _severity(cause) if why.fix is not None else "info",
                 remedy=why.fix,
             )
@@ -98,7 +98,9 @@ def check_paths_of_nccl(machine: Machine) -> Iterator[Fault]:
         if link.nccl and link.p2p_read in (None, "OK") and not any(via.startswith("P2P") for via in link.nccl)
     ]
     variables = [
-        one for one in machine.nccl.settings if one.startswith(("NCCL_P2P_DISABLE=", "NCCL_P2P_LEVEL="))
+        setting
+        for setting in machine.nccl.settings
+        if setting.startswith(("NCCL_P2P_DISABLE=", "NCCL_P2P_LEVEL="))
     ]
     for name, pairs in grouped(slow).items():
         near = any(link.nvlinks or (link.hop is not None and link.hop <= Hop.PXB) for link in pairs)

@@ -41,7 +41,7 @@ SETTING_DIFFERS = Rule(
         "Resizable BAR in the BIOS."
     ),
     severities=("warning", "info"),
-    thresholds=(throttling.LIMIT_SHARE,),
+    thresholds=(throttling.LIMIT_SHARE, clocks.MEMORY_SHARE, MEMORY_SHARE),
 )
 SLOT_DIFFERS = Rule(
     "pcie.slot_differs",
@@ -125,12 +125,12 @@ def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):
         found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
-        yield from _of_gpus(group, [one for one in found if one.common is not None])
+        yield from _report_odd_gpus(group, [one for one in found if one.common is not None])
         # Where a reference shows which side is at fault, that is reported in place of the difference.
         known = {
             path for paths, fault_of in _REFERENCES.items() if any(map(fault_of, group)) for path in paths
         }
-        yield from _of_all([one for one in found if one.common is None and one.path not in known])
+        yield from _report_split_facts([one for one in found if one.common is None and one.path not in known])
 
 
 @check(clocks.MEMORY_BELOW_MODEL, clocks.APPLICATION_BELOW_DEFAULT)
@@ -148,7 +148,12 @@ def below_reference(machine: Machine) -> Iterator[Fault]:
 def _odd_gpus(machine: Machine, path: str) -> set[int]:
     """Return the GPUs that differ in a fact from most of their model."""
     found = (_difference(machine, group, path) for group in by_model(machine))
-    return {index for one in found if one is not None and one.common is not None for index in one.odd}
+    return {
+        index
+        for difference in found
+        if difference is not None and difference.common is not None
+        for index in difference.odd
+    }
 
 
 def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference | None:
@@ -165,12 +170,16 @@ def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference
     return found._replace(odd=odd) if odd and not usual <= covered else None
 
 
-def _of_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
+def _report_odd_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
     for gpu in group:
-        for rule, differing in _by_rule([one for one in found if gpu.index in one.odd]).items():
-            evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
-            peers = {one.path: one.common for one in differing}
-            says = "; ".join(one.words(gpu.index) for one in differing)
+        for rule, differing in _by_rule(
+            [difference for difference in found if gpu.index in difference.odd]
+        ).items():
+            evidence: dict[str, Any] = {
+                difference.path: difference.odd[gpu.index] for difference in differing
+            }
+            peers = {difference.path: difference.common for difference in differing}
+            says = "; ".join(difference.words(gpu.index) for difference in differing)
             severity = _severity(rule, gpu, differing)
             yield rule.fault(gpu, says, evidence | {"peers": peers}, severity, remedy=_remedy(differing))
 
@@ -179,12 +188,16 @@ def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Seve
     """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
     if rule is SLOT_DIFFERS:
         return None if pcie.is_sxm(gpu) else "info"
-    return "info" if all(one.path == _BAR1 for one in differing) else None
+    return "info" if all(difference.path == _BAR1 for difference in differing) else None
 
 
 def _remedy(differing: Sequence[FactDifference]) -> str | None:
     """Return how the settings that differ are made those of the other GPUs, None if there are none."""
-    how = [_HOW[one.path].format(_as_typed(one.common)) for one in differing if one.path in _HOW]
+    how = [
+        _HOW[difference.path].format(_as_typed(difference.common))
+        for difference in differing
+        if difference.path in _HOW
+    ]
     return f"Set it as on the other GPUs: {'; '.join(dict.fromkeys(how))}." if how else None
 
 
@@ -192,12 +205,15 @@ def _as_typed(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
-def _of_all(found: list[FactDifference]) -> Iterator[Fault]:
+def _report_split_facts(found: list[FactDifference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
     for rule, differing in _by_rule(found).items():
-        subject = Subject.of_gpus(index for one in differing for index in one.odd)
-        says = "; ".join(one.all_words() for one in differing)
-        evidence = {one.path: {str(index): value for index, value in one.odd.items()} for one in differing}
+        subject = Subject.of_gpus(index for difference in differing for index in difference.odd)
+        says = "; ".join(difference.all_words() for difference in differing)
+        evidence = {
+            difference.path: {str(index): value for index, value in difference.odd.items()}
+            for difference in differing
+        }
         severity: Severity | None = "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None
         yield rule.fault(subject, says, evidence, severity)
 
@@ -206,16 +222,18 @@ def _by_rule(found: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
     """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
     are set together: of both only the first is reported.
     """
-    paths = {one.path for one in found}
-    build = [rule for rule in _OF_BUILD if any(_compared(one.path).rule is rule for one in found)]
+    paths = {difference.path for difference in found}
+    build = [
+        rule for rule in _OF_BUILD if any(_compared(difference.path).rule is rule for difference in found)
+    ]
     by_rule: dict[Rule, list[FactDifference]] = {}
-    for one in found:
-        if ".graphics." in one.path and one.path.replace(".graphics.", ".sm.") in paths:
+    for difference in found:
+        if ".graphics." in difference.path and difference.path.replace(".graphics.", ".sm.") in paths:
             continue
-        rule = _compared(one.path).rule
-        if one.path in _OF_DEFAULT_LIMIT and "power_w.default_limit" in paths:
+        rule = _compared(difference.path).rule
+        if difference.path in _OF_DEFAULT_LIMIT and "power_w.default_limit" in paths:
             rule = CARD_DIFFERS
-        by_rule.setdefault(build[0] if rule in build else rule, []).append(one)
+        by_rule.setdefault(build[0] if rule in build else rule, []).append(difference)
     return by_rule
 
 

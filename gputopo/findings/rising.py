@@ -73,7 +73,7 @@ def growth(samples: Sequence[Sample], gpu: int, *, nvlinks: bool = False) -> dic
     found: dict[str, int] = {}
     last: dict[str, int] = {}
     for sample in samples:
-        facts = next((one for one in sample.gpus if one["index"] == gpu), {})
+        facts = next((gpu_facts for gpu_facts in sample.gpus if gpu_facts["index"] == gpu), {})
         for name, count in _counts(facts, nvlinks=nvlinks):
             if count > last.get(name, count):
                 found[name] = found.get(name, 0) + count - last[name]

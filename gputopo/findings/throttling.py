@@ -239,7 +239,7 @@ def explained(reasons: Iterable[str]) -> bool:
 
 def has_named_cause(reason: str, others: Iterable[str]) -> bool:
     """Return whether this is the general HW slowdown, reported beside the bit that names its cause."""
-    return reason == "hw_slowdown" and any(one in _HARDWARE_CAUSES for one in others)
+    return reason == "hw_slowdown" and any(other in _HARDWARE_CAUSES for other in others)
 
 
 def in_rule_order(reasons: Iterable[str]) -> list[str]:

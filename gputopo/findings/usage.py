@@ -127,13 +127,16 @@ def use_of(gpu: Gpu) -> Use | None:
     load and memory.
     """
     processes = [
-        one
-        for one in gpu.processes or ()
-        if one.kind in ("compute", "mps") and "cuda-mps" not in (one.name or "")
+        process
+        for process in gpu.processes or ()
+        if process.kind in ("compute", "mps") and "cuda-mps" not in (process.name or "")
     ]
     shown = _shown(gpu)
     evidence: dict[str, Any] = {
-        "processes": [{"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in processes],
+        "processes": [
+            {"pid": process.pid, "name": process.name, "memory_mib": process.memory_mib}
+            for process in processes
+        ],
         "utilization_percent": gpu.utilization_percent.gpu,
     }
     if processes:
@@ -194,7 +197,9 @@ def _power_limit(gpu: Gpu) -> float | None:
 
 def drives_display(gpu: Gpu) -> bool:
     """Return whether a GPU drives a display, or programs draw with it."""
-    return bool(gpu.display_active) or any("graphics" in (one.kind or "") for one in gpu.processes or ())
+    return bool(gpu.display_active) or any(
+        "graphics" in (process.kind or "") for process in gpu.processes or ()
+    )
 
 
 def _unexplained_mib(gpu: Gpu, *, displays: bool) -> float:
@@ -220,7 +225,7 @@ def busy(gpu: Gpu) -> bool:
 @check(GPU_BUSY, HUNG_KERNEL)
 def used(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that programs use. What draws the screen does not count. A log may be of one's own run."""
-    logs = {one.gpu: one for one in machine.series if one.loaded}
+    logs = {log.gpu: log for log in machine.series if log.loaded}
     for gpu in present(machine):
         if (log := logs.get(gpu.index)) is None or gpu.processes:
             yield from in_use([gpu])

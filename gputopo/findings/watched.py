@@ -75,7 +75,7 @@ HOST_BUSY = Rule(
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Return the findings for the samples so far, errors first. `machine` is the one that is watched."""
-    return worst_first(finding for one in WATCHES for finding in one.check(machine, history))
+    return worst_first(finding for watch in WATCHES for finding in watch.check(machine, history))
 
 
 def is_loaded(seen: GpuHistory) -> bool:
@@ -188,8 +188,10 @@ def _links(machine: Machine, history: History) -> Iterator[Fault]:
                 {
                     "changes": seen.link_changes,
                     "working_moments": seen.loaded,
-                    "generations": {str(one): count for one, count in sorted(seen.generations.items())},
-                    "widths": {str(one): count for one, count in sorted(seen.widths.items())},
+                    "generations": {
+                        str(generation): count for generation, count in sorted(seen.generations.items())
+                    },
+                    "widths": {str(width): count for width, count in sorted(seen.widths.items())},
                 },
             )
         elif fault := _fell(gpu, seen) or _below_slot(gpu, seen) or _below_peers(gpu, history, names):
@@ -271,14 +273,16 @@ def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:
     if not seen.generations or not seen.widths:
         return None
     return (
-        max(seen.generations, key=lambda one: seen.generations[one]),
-        max(seen.widths, key=lambda one: seen.widths[one]),
+        max(seen.generations, key=lambda generation: seen.generations[generation]),
+        max(seen.widths, key=lambda width: seen.widths[width]),
     )
 
 
 def _tally(seen: GpuHistory) -> str:
-    generations = ", ".join(f"generation {one}: {count}" for one, count in sorted(seen.generations.items()))
-    widths = ", ".join(f"x{one}: {count}" for one, count in sorted(seen.widths.items()))
+    generations = ", ".join(
+        f"generation {generation}: {count}" for generation, count in sorted(seen.generations.items())
+    )
+    widths = ", ".join(f"x{width}: {count}" for width, count in sorted(seen.widths.items()))
     return f"{generations or 'generation unknown'}; {widths or 'width unknown'}"
 
 
@@ -299,7 +303,7 @@ def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:
                 samples[name] = samples.get(name, 0) + count
                 seconds[name] = seconds.get(name, 0.0) + seen.mask_s.get(mask, 0.0)
     shares = (
-        {name: one / seen.watched_s for name, one in seconds.items()}
+        {name: passed / seen.watched_s for name, passed in seconds.items()}
         if seen.watched_s > 0
         else {name: count / max(seen.samples, 1) for name, count in samples.items()}
     )

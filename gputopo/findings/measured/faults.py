@@ -327,17 +327,23 @@ def failures(machine: Machine) -> Iterator[Fault]:
     explained = machine.driver.status in DRIVER_STATUS and machine.source != "live"
     elsewhere = (BELOW_MINIMUM, SEPARATE_RUNS, *_OF_PROGRAMS * explained)
     failed = [
-        one for one in copies_of(machine).failures if one.reason not in elsewhere and one.kind not in NETWORK
+        failure
+        for failure in copies_of(machine).failures
+        if failure.reason not in elsewhere and failure.kind not in NETWORK
     ]
-    refused = grouped((one.reason, one) for one in failed if one.reason not in _BY_REASON)
+    refused = grouped((failure.reason, failure) for failure in failed if failure.reason not in _BY_REASON)
     for reason, of_reason in refused.items():
         yield from _refused(machine, reason, of_reason)
-    by_path = grouped(((one.reason, one.kind, one.path), one) for one in failed if one.reason in _BY_REASON)
+    by_path = grouped(
+        ((failure.reason, failure.kind, failure.path), failure)
+        for failure in failed
+        if failure.reason in _BY_REASON
+    )
     for (reason, kind, _), of_path in by_path.items():
         rule = _BY_REASON[reason]
         detail = f" ({of_path[0].says})" if of_path[0].says else ""
         says = f"{rule.title}: {_KINDS[kind]}, {_named_ends(of_path)}{detail}"
-        ways = [facts_of(one, *_WAY) for one in of_path]
+        ways = [facts_of(failure, *_WAY) for failure in of_path]
         yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
 
 
@@ -345,28 +351,29 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
     case = next((case for case in COPY_FAILED.cases if case.name == reason), None)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
-    ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
+    ends = {id(failure): {*gpus_of(failure.source), *gpus_of(failure.destination)} for failure in failed}
     gpus = machine.by_index
     left = list(failed)
     while left:
-        counts = Counter(gpu for one in left for gpu in sorted(ends[id(one)]))
+        counts = Counter(gpu for failure in left for gpu in sorted(ends[id(failure)]))
         most = max(counts, key=counts.__getitem__, default=None)
-        own = [one for one in left if most in ends[id(one)]] or left
-        left = [one for one in left if one not in own]
-        of_all = set.intersection(*(ends[id(one)] for one in own))
+        own = [failure for failure in left if most in ends[id(failure)]] or left
+        left = [failure for failure in left if failure not in own]
+        of_all = set.intersection(*(ends[id(failure)] for failure in own))
         about: Gpu | Subject = subject_of(own)
         if len(of_all) == 1:
             (index,) = of_all
             about = gpus.get(index) or Gpu(index=index)
         count = f"{len(own)} copies" if len(own) > 1 else "a copy"
         says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
-        evidence = {"ways": [facts_of(one, *_WAY) for one in own]}
+        evidence = {"ways": [facts_of(failure, *_WAY) for failure in own]}
         yield COPY_FAILED.fault(about, says, evidence, case=case)
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
     return named_paths(
-        one.source if one.kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed
+        failure.source if failure.kind in COLLECTIVES else f"{failure.source} to {failure.destination}"
+        for failure in failed
     )
 
 
@@ -374,10 +381,10 @@ def _named_ends(failed: Iterable[Failure]) -> str:
 def throttled(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were throttled during their copies: the rates are of that state."""
     seen = grouped(
-        (one.gpu, name)
+        (conditions.gpu, name)
         for sample in copies_of(machine).samples
-        for one in sample.conditions
-        for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons))
+        for conditions in sample.conditions
+        for name in reasons_of(Throttle(mask=conditions.throttle_mask, reasons=conditions.throttle_reasons))
         if name in THROTTLE
     )
     gpus = [gpu for gpu in present(machine) if gpu.index in seen]
@@ -396,7 +403,9 @@ def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
     bandwidth = copies_of(machine)
     if bandwidth.source == "live":
-        places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
+        places = {
+            gpu_of(place) for sample in bandwidth.samples for place in (sample.source, sample.destination)
+        }
         yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
 
 
@@ -455,7 +464,10 @@ def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | No
     if rule is WRONG_DATA:
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(one.source == one.destination or "host" in (one.source, one.destination) for one in failed)
+    of_one = all(
+        failure.source == failure.destination or "host" in (failure.source, failure.destination)
+        for failure in failed
+    )
     return DRIVER_HUNG.remedy if rule is HUNG and of_one else None
 
 
@@ -465,12 +477,16 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
     """
     kind, reason = failed[0].kind, failed[0].reason
-    ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
+    ends = [(gpu_of(failure.source), gpu_of(failure.destination)) for failure in failed]
     pairs = [(a, b) for a, b in ends if a is not None and b is not None]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
         places = {"d2d_local": WRONG_IN_GPU_MEMORY, "host_memory": WRONG_IN_HOST_MEMORY}
         return places.get(kind, WRONG_COLLECTIVES).remedy
-    suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
+    suspects = {
+        gpu
+        for gpu, failure in host_failures(machine)
+        if failure.kind in HOST_KINDS and failure.reason == reason
+    }
     with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
         return WRONG_WITH_THE_HOST.remedy
@@ -496,7 +512,7 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
     samples = copies_of(machine).samples
-    paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
+    paths = {(sample.kind, sample.source, sample.destination) for sample in judged(samples)}
     a, b = f"gpu:{source}", f"gpu:{destination}"
     in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
         kind == "h2d" and place == b for kind, _, place in paths
@@ -529,7 +545,7 @@ def path_words(sample: Sample) -> str:
 
 def subject_of(found: Iterable[Failure | Sample]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
-    places = {place for one in found for place in (one.source, one.destination)}
+    places = {place for measured in found for place in (measured.source, measured.destination)}
     gpus = sorted(index for place in places for index in gpus_of(place))
     if len(gpus) == 2 and len(places) == 2:
         return Subject.of_link(*gpus)

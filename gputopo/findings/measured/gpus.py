@@ -119,19 +119,19 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     copies = copies_of(machine)
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
     fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
-    for one in with_expectations(bandwidth, machine).samples:
-        index = gpu_of(one.source) if one.kind == "d2d_local" else one.host_gpu
-        bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
-        if index is not None and one.expected_gb_per_s and any(judged([bare])):
-            key = index, _words(one)
-            fastest[key] = max(one, fastest.get(key, one), key=lambda one: one.rate)
+    for sample in with_expectations(bandwidth, machine).samples:
+        index = gpu_of(sample.source) if sample.kind == "d2d_local" else sample.host_gpu
+        bare = msgspec.structs.replace(sample, group=None) if sample.with_reverse else sample
+        if index is not None and sample.expected_gb_per_s and any(judged([bare])):
+            key = index, _words(sample)
+            fastest[key] = max(sample, fastest.get(key, sample), key=lambda sample: sample.rate)
     for gpu in present(machine):
-        own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
-        low = {words: one for words, one in own.items() if one.rate < one.floor_gb_per_s}
+        own = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
+        low = {words: sample for words, sample in own.items() if sample.rate < sample.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
             yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
-        alone = [one for words, one in own.items() if words in _ALONE]
-        slow = [one for one in alone if one in low.values()]
+        alone = [sample for words, sample in own.items() if words in _ALONE]
+        slow = [sample for sample in alone if sample in low.values()]
         slower = min(slow or low.values(), key=_share, default=None)
         if slower is None:
             continue
@@ -141,7 +141,7 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
             case = LOW_OVER_THE_LINK if slow else LOW_IN_BOTH_DIRECTIONS
             yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
         elif len(slow) == len(alone):
-            rates = [one.rate for one in slow]
+            rates = [sample.rate for sample in slow]
             fits = common_fits(rates, gpu)
             differ = min(rates) < DIRECTION_SHARE.value * max(rates)
             case = LOW_FOR_THE_MODEL if fits else LOW_FOR_ANY_LINK
@@ -203,10 +203,10 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         what = f"copies {_DIRECTIONS[kind]}{beside}"
         yield what, rates, ALIKE_SHARE.value, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
-        (gpu, one.rate)
-        for one in _steady(machine)
-        if one.kind == "d2d_local" and one.is_large and one.is_by_copy_engine
-        if (gpu := gpu_of(one.source)) is not None
+        (gpu, sample.rate)
+        for sample in _steady(machine)
+        if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
+        if (gpu := gpu_of(sample.source)) is not None
     )
     yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
 
@@ -214,7 +214,7 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
 def _steady(machine: Machine) -> tuple[Sample, ...]:
     copies = copies_of(machine)
     ramping = ramp_up_samples(copies, machine)
-    return tuple(one for place, one in enumerate(copies.samples) if place not in ramping)
+    return tuple(sample for place, sample in enumerate(copies.samples) if place not in ramping)
 
 
 def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
@@ -240,14 +240,14 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus = grouped(((one.kind, one.group), one.host_gpu) for one in bandwidth.samples)
+    gpus = grouped(((sample.kind, sample.group), sample.host_gpu) for sample in bandwidth.samples)
     copies = grouped(
-        (one.kind, (gpu, one.rate))
-        for one in bandwidth.samples
-        if (gpu := one.host_gpu) is not None
-        and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
-        and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
-        and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+        (sample.kind, (gpu, sample.rate))
+        for sample in bandwidth.samples
+        if (gpu := sample.host_gpu) is not None
+        and (sample.group is None or len({*gpus[sample.kind, sample.group]}) == 1)
+        and (sample.kind == "bidirectional" or (sample.with_reverse and sample.kind in HOST_KINDS))
+        and (sample.is_large and sample.pinned is not False and sample.is_by_copy_engine)
     )
     return {kind: maxima(rates) for kind, rates in copies.items()}
 

@@ -87,10 +87,10 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     """
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
-        for one in copies_of(machine).samples:
-            ends = {one.source, one.destination}
-            if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
-                seen.setdefault(one.numa_wanted, one.numa_node)
+        for sample in copies_of(machine).samples:
+            ends = {sample.source, sample.destination}
+            if sample.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
+                seen.setdefault(sample.numa_wanted, sample.numa_node)
         for wanted, lies in sorted(seen.items()):
             where = "is partly on others" if lies == wanted else f"is on node {lies}"
             evidence = {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node}
@@ -136,8 +136,10 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
     end = "destination" if kind == "h2d" else "source"
-    own = [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
-    far = (one.rate for one in own if one.pinned is not False and is_far(one, gpu, machine))
+    own = [
+        sample for sample in judged(samples) if sample.kind == kind and gpu_of(getattr(sample, end)) == gpu
+    ]
+    far = (sample.rate for sample in own if sample.pinned is not False and is_far(sample, gpu, machine))
     return max(far, default=None)
 
 

@@ -190,7 +190,7 @@ def degraded(machine: Machine) -> Iterator[Fault]:
     for gpu, seen in _under_load(machine):
         best, lanes = _best(seen, "pcie_gen"), _best(seen, "pcie_width")
         rates: dict[str, object] = {"generation": best, "width": lanes}
-        changes = max(one.link_changes for one in seen)
+        changes = max(conditions.link_changes for conditions in seen)
         slow = generation_fault(gpu, best, "during copies", rates | _loss(gpu, best, lanes))
         narrow = width_fault(gpu, lanes, " during copies", rates | {"width_max": gpu.pcie.width_max})
         yield from filter(None, (slow, narrow))
@@ -217,18 +217,23 @@ def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
 
 def _over_links(machine: Machine) -> list[Sample]:
     return [
-        one
-        for one in copies_of(machine).samples
-        if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
+        sample
+        for sample in copies_of(machine).samples
+        if sample.conditions and sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
     ]
 
 
 def _seen(gpu: Gpu, samples: Iterable[Sample]) -> list[Conditions]:
-    return [one for sample in samples for one in sample.conditions if one.gpu == gpu.index and one.readings]
+    return [
+        conditions
+        for sample in samples
+        for conditions in sample.conditions
+        if conditions.gpu == gpu.index and conditions.readings
+    ]
 
 
 def _best(seen: list[Conditions], fact: str) -> int | None:
-    return max((value for one in seen if (value := getattr(one, fact))), default=None)
+    return max((value for conditions in seen if (value := getattr(conditions, fact))), default=None)
 
 
 def _loss(gpu: Gpu, best: int | None, lanes: int | None) -> dict[str, object]:
