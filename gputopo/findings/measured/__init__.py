@@ -2,6 +2,7 @@
 
 from gputopo.findings.measured import (
     collectives,
+    failures,
     faults,
     gpus,
     host,
@@ -13,7 +14,7 @@ from gputopo.findings.measured import (
 )
 
 COPY_CHECKS = (
-    faults.failures,
+    failures.failures,
     validity.cache_rates,
     validity.above_link,
     validity.inconsistent,
