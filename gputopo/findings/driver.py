@@ -280,8 +280,8 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
             "CUDA",
             {"pci_devices": {address: node.driver for address, node in nodes.items()}},
-            RESERVED.severity if holder in SET_ASIDE else "warning",
-            remedy=RESERVED.remedy if holder in SET_ASIDE else None,
+            None if holder in SET_ASIDE else "warning",
+            case=RESERVED if holder in SET_ASIDE else None,
         )
 
 

@@ -235,7 +235,7 @@ def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         case = next((case for case in RESET_REQUIRED.cases if case.name == action), None)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
-        yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
+        yield what, RESET_REQUIRED.fault(gpu, says, evidence, case=case)
 
 
 def _failures(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:

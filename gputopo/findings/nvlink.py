@@ -117,7 +117,7 @@ NVLINK_ERRORS = Rule(
     thresholds=(CRC_ERRORS, NVLINK_REPLAYS),
     cases=tuple(SXIDS.values()),
 )
-_UNNUMBERED = Case("", "NVLink error", severity="warning", remedy=NVLINK_ERRORS.remedy)
+_UNNUMBERED = Case("", "NVLink error", severity="warning", remedy=NVLINK_ERRORS.remedy, fits="bridge")
 NVLINK_DIFFERS = Rule(
     "nvlink.differs",
     "NVLink-C2C or fabric clique differs from GPUs of the same model",
@@ -264,9 +264,9 @@ def check_logged_errors(machine: Machine) -> Iterator[Fault]:
             severity = "warning"
         says = f"NVSwitch {event.pci_address}: {what}" if gpu is None and event.pci_address else what
         severity, evidence = severity_of(event, severity), event_evidence(event)
-        no_bridge = event.code is None and event.device_driver == FABRIC_MANAGER
-        remedy = _FATAL.remedy if no_bridge else case.remedy
-        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, remedy=remedy, part=event.text)
+        if event.code is None and event.device_driver == FABRIC_MANAGER:  # no bridge
+            case = _FATAL
+        yield NVLINK_ERRORS.fault(gpu or MACHINE, says, evidence, severity, case=case, part=event.text)
 
 
 @each_gpu(FABRIC_NOT_READY, FABRIC_UNHEALTHY)

@@ -28,7 +28,7 @@ def _severity(cause: Cause) -> Severity:
 P2P_OFF = Rule(
     "p2p.off",
     "no peer access (P2P) between GPUs",
-    remedy="No fix exists: copies go through host memory; gputopo bandwidth measures their rate.",
+    remedy=_NO_FIX,
     severities=("info", "warning"),
     cases=tuple(
         Case(name, cause.says, _severity(name), cause.fix or _NO_FIX)

@@ -73,6 +73,7 @@ class Fault(msgspec.Struct, frozen=True):
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
+    fits: Fits = ""  # what the remedy is about
     part: str = ""  # faults of different parts, such as directions of copies, are never in one finding
 
     @property
@@ -115,11 +116,12 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         part: str = "",
     ) -> Fault:
         """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
+        fits = self.fits if remedy is None else ""
         if case is not None:
-            severity, remedy = severity or case.severity, case.remedy
+            severity, remedy, fits = severity or case.severity, case.remedy, case.fits
         severity = severity or self.severities[0]
         assert severity in self.severities, (self.id, severity)
-        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
+        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, fits, part)
 
     def finding(
         self,
@@ -233,11 +235,10 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
 
 def _with_fitting_remedy(fault: Fault, machine: Machine) -> Fault:
     """Return a fault with a remedy that fits what its GPU is in, and whether this is a container."""
-    about = {case.remedy: case.fits for case in fault.rule.cases} | {fault.rule.remedy: fault.rule.fits}
     gpu = next((gpu for gpu in machine.gpus if gpu.index in fault.gpus), None)
     remedy, place = fault.remedy, None if gpu is None else place_of(machine, gpu)
     if place is not None:
-        remedy = ELSEWHERE.get(about.get(remedy, ""), {}).get(place, remedy)
+        remedy = ELSEWHERE.get(fault.fits, {}).get(place, remedy)
     contained = machine.host.container not in (None, "none") and "n a container" not in remedy
     if contained and _ON_HOST.search(remedy):
         remedy = f"On the host, not in this container: {remedy}"

@@ -103,8 +103,7 @@ def _xids(machine: Machine, history: History) -> Iterator[Fault]:
             DRIVER if xid.gpu is None else Subject.of_gpus([xid.gpu]),
             f"{where}: Xid {xid.code} reported {times}: {case.says}",
             {"xid": xid.code, "count": count},
-            case.severity,
-            remedy=case.remedy,
+            case=case,
         )
     if history.more_xids:
         yield XID.fault(
