@@ -108,7 +108,7 @@ CHECKS: Mapping[Check[[]], Need] = {
     throttling.times: of_gpus("violation_ns"),
     clocks.check_against_peers: of_gpus("power_w.draw", when=usage.busy, peers=_PEERS),
     clocks.check_low_clocks: of_gpus("clocks_mhz", when=usage.busy),
-    peers.below_reference: of_gpus("clocks_mhz"),
+    peers.below_default: of_gpus("clocks_mhz"),
     peers.facts: of_gpus("clocks_mhz", "memory_mib.total", "pcie", "power_w", peers=2),
     field_errors.field_errors: of_gpus("pstate", peers=2),
     pcie.widths: of_gpus("pcie.width_now"),

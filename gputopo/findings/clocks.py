@@ -56,12 +56,6 @@ CORE_MAXIMUM_FLOOR = Threshold(
     "of the maximum clock",
     "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
 )
-MODEL_SHARE = Threshold(
-    "memory clock below the model's",
-    0.03,
-    "below the reference clock",
-    "NVML and published tables agree within this (gpus.csv)",
-)
 
 MEMORY_DIFFERS = Rule(
     "clocks.memory_differs",
@@ -111,15 +105,6 @@ CORE_SLOWER_THAN_PEERS = Rule(
     "lower core clock under load than GPUs of the same model",
     remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
     thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
-)
-MEMORY_BELOW_MODEL = Rule(
-    "clocks.memory_below_model",
-    "max memory clock below that of the model",
-    remedy=(
-        "Look for a clock offset or another VBIOS (nvidia-smi -q | grep -i vbios): the card may be "
-        "another build sold under this name."
-    ),
-    thresholds=(MODEL_SHARE,),
 )
 # Samples of one training differ by less.
 SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
@@ -173,17 +158,6 @@ def below_default(gpu: Gpu) -> Fault | None:
         if found
         else None
     )
-
-
-def below_model(gpu: Gpu) -> Fault | None:
-    """Return the fault of a GPU whose max memory clock is below the reference, or None."""
-    row, top = expected_of(gpu), gpu.clocks_mhz.memory.max
-    of_model = row.max_memory_mhz if row else None
-    if row is None or not of_model or not top or top >= of_model * (1 - MODEL_SHARE.value):
-        return None
-    says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
-    evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
-    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence)
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks and chipset slots."""
+"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks."""
 
 from collections.abc import Iterator
 from typing import Any

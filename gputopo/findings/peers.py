@@ -72,7 +72,6 @@ _APPLICATION = Compared(SETTING_DIFFERS, clocks.MEMORY_SHARE)
 _MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
-_REFERENCES = {(_MEMORY_CLOCK,): clocks.below_model, _APPLICATION_CLOCKS: clocks.below_default}
 # By path; a fact that is not here is a capability of the card.
 _FACTS = {
     _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
@@ -126,23 +125,20 @@ def facts(machine: Machine) -> Iterator[Fault]:
     for group in by_model(machine):
         found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
         yield from _report_odd_gpus(group, [one for one in found if one.common is not None])
-        # Where a reference shows which side is at fault, that is reported in place of the difference.
-        known = {
-            path for paths, fault_of in _REFERENCES.items() if any(map(fault_of, group)) for path in paths
-        }
-        yield from _report_split_facts([one for one in found if one.common is None and one.path not in known])
+        # Where the default shows which side is at fault, that is reported in place of the difference.
+        explained = _APPLICATION_CLOCKS if any(map(clocks.below_default, group)) else ()
+        yield from _report_split_facts(
+            [one for one in found if one.common is None and one.path not in explained]
+        )
 
 
-@check(clocks.MEMORY_BELOW_MODEL, clocks.APPLICATION_BELOW_DEFAULT)
-def below_reference(machine: Machine) -> Iterator[Fault]:
-    """Find max memory clocks below that of the model, and application clocks below the default, where they do
-    not differ from the peers.
-    """
-    for paths, fault_of in _REFERENCES.items():
-        odd = {index for path in paths for index in _odd_gpus(machine, path)}
-        for gpu in (gpu for gpu in present(machine) if gpu.index not in odd):
-            if (fault := fault_of(gpu)) is not None:
-                yield fault
+@check(clocks.APPLICATION_BELOW_DEFAULT)
+def below_default(machine: Machine) -> Iterator[Fault]:
+    """Find application clocks below the default, where they do not differ from the peers."""
+    odd = {index for path in _APPLICATION_CLOCKS for index in _odd_gpus(machine, path)}
+    for gpu in present(machine):
+        if gpu.index not in odd and (fault := clocks.below_default(gpu)) is not None:
+            yield fault
 
 
 def _odd_gpus(machine: Machine, path: str) -> set[int]:

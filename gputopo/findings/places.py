@@ -1,4 +1,4 @@
-"""What a GPU is in (a slot, a virtual machine, a notebook, a baseboard), and the remedies that apply there."""
+"""What a GPU is in (slot, virtual machine, notebook, baseboard), and the remedies that apply there."""
 
 import re
 from collections.abc import Mapping

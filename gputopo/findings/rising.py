@@ -1,4 +1,4 @@
-"""Error counters that grow between samples of a log or a soak, and rates that fall over a soak."""
+"""Error counters that grow between samples of a log, or while the GPUs are watched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -296,12 +296,6 @@ OF_THE_MACHINE: dict[str, tuple[Change, set[str]]] = {
         {"clocks.application_below_default"},
     ),
     "unknown card": (every_gpu(name="NVIDIA Future 9000"), {"card.no_expectation"}),
-    "slow memory on all": (
-        every_gpu(
-            clocks_mhz={"memory": {"max": 810, "now": 810, "application": 810, "default_application": 810}}
-        ),
-        {"clocks.memory_below_model"},
-    ),
     "CUDA order": (all_of(gpu(0, cuda_index=1), gpu(1, cuda_index=0)), {"cuda.order_differs"}),
     "node not reported": (
         all_of(two_nodes, gpu(1, numa_node=None, cpu_affinity=None)),

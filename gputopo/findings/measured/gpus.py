@@ -1,7 +1,7 @@
 """Measured copies of each GPU, judged once: its link with the host, and its memory.
 
-A link by its lanes, else by GPUs of the same model, by the expected rate, and by its other direction; the
-memory by the expected rate, else by GPUs of the same model.
+A link by its lanes, else by GPUs of the same model and by the expected rate; the memory by the expected rate,
+else by GPUs of the same model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

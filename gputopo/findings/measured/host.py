@@ -1,4 +1,4 @@
-"""Measured copies and the host: far NUMA nodes, shared uplinks, slow host memory."""
+"""Measured copies and the host: far NUMA nodes and their memory, shared uplinks."""
 
 from collections.abc import Iterator
 

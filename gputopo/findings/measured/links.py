@@ -163,7 +163,7 @@ BELOW_EXPECTED = Rule(
         "another NUMA node, few memory channels, a CPU power-saving state, PCIe errors (sudo dmesg)."
     ),
     severities=("warning", "info"),
-    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE),
+    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, DIRECTION_SHARE),
     cases=(
         LOW_OVER_THE_LINK,
         LOW_IN_GPU_MEMORY,
