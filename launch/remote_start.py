@@ -24,8 +24,8 @@ _LAST_LINES = 20
 # How long hosts may take to end. Seconds, not measured on hardware.
 SETTLE_S = 1.0  # before the training has begun, for those that fail by the same cause
 LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it misses it, and saves its result
-# The others after rank 0: they hear of it within a second. Where a network was cut, ssh ends after 20 s, and
-# rank 0 after SILENT_S.
+# The others after rank 0 has failed: they hear of it within a second. Where a network was cut, ssh ends after
+# 20 s, and rank 0 after SILENT_S.
 OTHERS_S = 12.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
 _SSH_S = 5.0  # ssh itself, after its agent had its time to end
@@ -83,7 +83,7 @@ def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand,
 class RankEnds:
     """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given.
 
-    A rank that fails ends the others.
+    A rank that fails ends the others; one that ends well does not.
     """
 
     def __init__(self) -> None:
@@ -114,9 +114,8 @@ class RankEnds:
         self.codes[rank] = code
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
-            self.end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
-        elif code:
-            self.end_within(LEADER_S if has_begun else SETTLE_S, now_s)
+        if code:
+            self.end_within((LEADER_S if rank else OTHERS_S) if has_begun else SETTLE_S, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gputopo.captures import detect, intake, ledger, merge, recording
-from gputopo.captures.bandwidth import bandwidth_test, runs
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
@@ -44,7 +43,10 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     names = _names(sources)
     _refuse_machines_of_files(sources, machines)
     unknown = _of_unknown_host(names, machines)
-    names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
+    if len(machines) > 1:
+        from gputopo.captures.bandwidth import bandwidth_test, runs  # most captures are one file
+
+        names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
     merged = merge.merge(machines, names)
     if unknown is not None:
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))

@@ -29,7 +29,6 @@ def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     yield from _by_text(
         figures, "cells.failed", lambda cell: cell.failed, names, ("run", " without a figure")
     )
-    yield from _by_text(figures, "cells.not_run", lambda cell: cell.not_run, names, ("cell", " not run"))
     yield from _repeats(figures, names)
     yield from _refused(figures, names)
     yield from _earlier(figures, names)

@@ -51,14 +51,6 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
     return " ".join(found or [_speed(figures.cells)])
 
 
-def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield how much of a sweep has not run yet."""
-    statuses = [one.status for cell in cells for one in cell.runs]
-    if left := statuses.count("pending"):
-        have = "has" if left == 1 else "have"
-        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep {have} not run."
-
-
 def _speed(cells: Sequence[Cell]) -> str:
     """Return the speed of the only cell, or of the fastest."""
     measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
@@ -207,9 +199,13 @@ def study_of(
     references: Iterable[Measurement] = (),
     smallest_effect: float = SMALLEST_EFFECT,
     unread: Iterable[UnreadFile] = (),
+    unfinished: Iterable[str] = (),
     sources: Mapping[str, str] = {},
 ) -> Study:
-    """Return the study of measurements; arguments as those of `figures.figures_of`."""
+    """Return the study of measurements; arguments as those of `figures.figures_of`.
+
+    `unfinished`: sentences on sweeps that did not come to their end.
+    """
     figures = figures_of(
         measurements,
         machines=machines,
@@ -218,7 +214,7 @@ def study_of(
         smallest_effect=smallest_effect,
     )
     observations, unread = observations_of(figures), tuple(unread)
-    sentences = [*_interrupted(figures.cells), headline(figures, observations)]
+    sentences = [*unfinished, headline(figures, observations)]
     if unread:
         sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(

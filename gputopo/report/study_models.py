@@ -20,9 +20,6 @@ _WITHOUT_FIGURE: Mapping[Status, str] = {
     "failed": "failed",
     "interrupted": "interrupted",
     "missing": "missing",
-    "refused": "refused",
-    "left_out": "left out",
-    "pending": "to run",
 }
 
 
@@ -179,7 +176,7 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
             cell.of.job_words(others),
             cell.of.cpu or "",
             cell.of.gpu or "",
-            next(iter((*cell.failed, *cell.not_run)), ""),
+            next(iter(cell.failed), ""),
         ]
         for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
     ]

@@ -199,7 +199,7 @@ def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
 
 
 def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
-    return [sample for sample in samples if sample != GpuSample(gpu=sample.gpu)]
+    return [sample for sample in samples if not sample.silent]
 
 
 def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:

@@ -250,12 +250,6 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert "steps/sec" in text
 
 
-def test_what_did_not_run_is_named_by_what_the_cells_share() -> None:
-    cells = [run(None, status="left_out", reason="too slow", model=model) for model in ("vgg16", "vgg19")]
-    assert says(cells, "cells.not_run") == ["2 cells not run: too slow."]
-    assert says([run(90), *cells[:1]], "cells.not_run") == ["1 cell not run (vgg16): too slow."]
-
-
 def test_runs_under_the_same_other_conditions_are_one_observation() -> None:
     conditions = [["a power cap", f"{BUSY} ({batch}%)"] for batch in range(8, 16)]
     runs = [run(90, batch_per_gpu=n, conditions=words) for n, words in enumerate(conditions)]

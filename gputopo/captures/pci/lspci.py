@@ -24,7 +24,7 @@ from gputopo.reference.expectations import expected_gpu
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
-from gputopo.values.machine import Gpu, Host, Machine, MemoryMib, PciNode, Unread
+from gputopo.values.machine import Bar1Mib, Gpu, Host, Machine, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_pci
 
 NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no name
@@ -373,7 +373,7 @@ class _ListReading:
         self.found.gpus[address] = Gpu(
             index=0,
             name=model[1] if model and named else None,
-            bar1_mib=MemoryMib(total=earlier.bar1_mib.total if mib is None else mib),
+            bar1_mib=Bar1Mib(total=earlier.bar1_mib.total if mib is None else mib),
             lost=lost or earlier.lost,
         )
         if "<access denied>" in body:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.captures.smi import values
-from gputopo.captures.smi.names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED, Names
+from gputopo.captures.smi.key_names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
+from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
 from gputopo.reference.clock_events import BITS, decode
 from gputopo.values.fields import field_at

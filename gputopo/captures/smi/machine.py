@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from gputopo.captures import intake
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
-from gputopo.captures.smi.names import COLLECTED, GPU, Named, Names
+from gputopo.captures.smi.key_names import COLLECTED
+from gputopo.captures.smi.names import GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread

@@ -17,7 +17,7 @@ from gputopo.reference.clock_events import BITS
 from gputopo.values.fields import field_at
 from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
 from gputopo.values.machine import Gpu
-from gputopo.values.run.events import GpuSample
+from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 from gputopo.values.samples import seconds
 
 Cells = Sequence[str]
@@ -41,18 +41,9 @@ _NUMBERS = ("W", "MHz", "C", "%", "MiB", "count")
 _LOAD = "utilization_percent.gpu"
 _REASON = "throttle.reasons."
 _LOST = "GPU is lost"
-# Facts of a History's sample, and the facts of a GPU that they are, the preferred one first.
-_OF_HISTORY = {
-    "graphics_mhz": ("clocks_mhz.sm.now", "clocks_mhz.graphics.now"),
-    "memory_mhz": ("clocks_mhz.memory.now",),
-    "power_w": ("power_w.draw",),
-    "temperature_c": ("temperature_c.gpu",),
-    "throttle_mask": ("throttle.mask",),
-    "gpu_utilization_percent": (_LOAD,),
-    "pcie_gen": ("pcie.gen_now",),
-    "pcie_width": ("pcie.width_now",),
-    "pstate": ("pstate",),
-}
+# What a History counts.
+_COUNTED = ("graphics_mhz", "throttle_mask", "gpu_utilization_percent", "pcie_gen", "pcie_width")
+_CORE_CLOCK = "clocks_mhz.sm.now"
 
 
 class Clock(dict[str, float | None]):
@@ -117,16 +108,17 @@ class LogSeries:
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
         self.words_of = itemgetter(*self.words) if self.words else _nothing
-        self.readers = [
-            (name, read[at], at)
-            for name, sources in _OF_HISTORY.items()
-            if (at := next((self.place[fact] for fact in sources if fact in self.place), None)) is not None
-        ]
+        self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
         self.reasons = [
             (BITS[fact.removeprefix(_REASON)], read[at], at)
             for fact, at in self.place.items()
             if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
         ]
+
+    def _place_of(self, field: str) -> int | None:
+        """Return the column of a field of a sample."""
+        own = self.place.get(SAMPLED_FACTS[field].path)
+        return self.place.get(_CORE_CLOCK, own) if field == "graphics_mhz" else own
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
         """Return the places of the samples to store, the last one among them, in order."""

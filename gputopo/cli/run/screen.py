@@ -83,11 +83,12 @@ def _require_new(output: str | None) -> None:
     from gputopo.launch.jobs.screen import FILE
     from gputopo.launch.supervise import run_folder as runs
     from gputopo.values.errors import InputError
+    from gputopo.values.run.several_runs import SCREEN_RUNS
 
     if output is None:
         return
     runs.check_output(Path(output))
-    if (Path(output) / FILE).exists() or (Path(output) / runs.SCREEN).exists():
+    if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
         raise InputError(f"{output} holds another screen", "name a new folder with --output")
 
 
@@ -208,7 +209,7 @@ def _names(chosen: "Target", cells: "Sequence[ScreenCell]") -> dict[int, str | N
 
 def _blank(chosen: "Target", spec: "RunSpec", count: int, *, quick: bool) -> "Screen":
     """Return a screen of so many devices before its first run."""
-    from gputopo.runs.history import fingerprint
+    from gputopo.topology.same_machine import fingerprint
     from gputopo.values.run.several_runs import Screen
 
     on_cpu = (

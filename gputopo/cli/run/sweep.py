@@ -134,7 +134,7 @@ def _planned(
         claims_folder,
         never_free,
     )
-    from gputopo.runs.history import fingerprint
+    from gputopo.topology.same_machine import fingerprint
 
     cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
     for _ in range(MAX_ATTEMPTS):

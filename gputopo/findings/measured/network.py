@@ -1,15 +1,14 @@
 """The network between hosts, measured in pairs: failed transfers, slow hosts, directions, pairs, all.
 
 A transfer is slow if it is slower than the fast ones of its measurement; where rates vary, in all of its
-intervals. The slow ones are explained by as few hosts as can be: a host of whose transfers in a direction
-nearly all are slow, worst first; what is left is of pairs.
+intervals. The slow ones are explained as those between GPUs are (`gputopo.copies.pairs.slow_ends`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil
 from statistics import median
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from gputopo.copies.pairs import SlowEnds, fastest, slow_ends
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
 from gputopo.values.grouping import grouped
@@ -24,12 +23,6 @@ SLOW = Threshold(
         "not measured on hardware: repeats on an idle network differ by some percent; of the 4,032 rates "
         "of 64 hosts with a noise of 3% none is so low"
     ),
-)
-MOST = Threshold(
-    "transfers of a host in one direction that are slow",
-    0.75,
-    "of them",
-    "not measured on hardware: all where there are up to four hosts",
 )
 OF_CARD = Threshold(
     "rate between hosts, of the payload at the card's rate",
@@ -55,7 +48,6 @@ UNSTEADY = Threshold(
         "difference that counts as slow"
     ),
 )
-_FAST = 0.9  # quantile of all rates that counts as fast: with a slow host most of a few may be slow
 
 FAILED = Rule(
     "network.failed",
@@ -74,7 +66,7 @@ HOST_SLOW = Rule(
         "--fleet), then its cable, transceiver and switch port; see whether other programs use its "
         "network or CPU. Slow in one direction only: errors of the port, pause frames (ethtool -S)."
     ),
-    thresholds=(SLOW, MOST),
+    thresholds=(SLOW,),
 )
 PAIR_SLOW = Rule(
     "network.pair_slow",
@@ -122,24 +114,15 @@ UNSTEADY_RATES = Rule(
 )
 
 _MAX_NAMED = 4
-Direction = Literal["sends", "receives"]
 Pair = tuple[str, str]
 
 
-class SlowHost(NamedTuple):
-    """A host that is slow in one direction, with the median share of the fast rate that it reaches."""
-
-    host: str
-    direction: Direction
-    share: float
-
-
 class NetworkVerdict(NamedTuple):
-    """Why transfers are slow: hosts, and pairs that no slow host explains, with their shares."""
+    """The fast rate, what share of it each pair reaches, and the hosts and pairs that are slow."""
 
     fast_gb_per_s: float
-    hosts: tuple[SlowHost, ...]
-    pairs: Mapping[Pair, float]
+    shares: Mapping[Pair, float]
+    slow: SlowEnds[str]
 
 
 def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = None) -> NetworkVerdict:
@@ -147,30 +130,10 @@ def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = Non
 
     `best`: the rates that are compared with the fast one of `rates`, if they are others.
     """
-    ordered = sorted(rates.values())
-    fast = ordered[ceil(_FAST * (len(ordered) - 1))]
-    left = {pair: rate / fast for pair, rate in (best or rates).items()}
-    hosts: list[SlowHost] = []
-    while (worst := _worst(left)) is not None:
-        hosts.append(worst)
-        end = 0 if worst.direction == "sends" else 1
-        left = {pair: share for pair, share in left.items() if pair[end] != worst.host}
-    return NetworkVerdict(fast, tuple(hosts), {p: share for p, share in left.items() if share < SLOW.value})
-
-
-def _worst(shares: Mapping[Pair, float]) -> SlowHost | None:
-    """Return the host and direction with the largest part of slow transfers, and of these the slowest."""
-    found: list[tuple[float, float, str, Direction]] = []
-    directions: tuple[Direction, Direction] = ("sends", "receives")
-    for end, direction in enumerate(directions):
-        for host, own in grouped((pair[end], share) for pair, share in shares.items()).items():
-            part = sum(share < SLOW.value for share in own) / len(own)
-            if len(own) > 1 and part >= MOST.value:
-                found.append((-part, median(own), host, direction))
-    if not found:
-        return None
-    _, share, host, direction = min(found)
-    return SlowHost(host, direction, share)
+    fast = fastest(rates)
+    shares = {pair: rate / fast for pair, rate in (best or rates).items()}
+    slow = {pair for pair, share in shares.items() if share < SLOW.value}
+    return NetworkVerdict(fast, shares, slow_ends(slow, shares))
 
 
 @check(FAILED)
@@ -198,33 +161,34 @@ def slow(machine: Machine) -> Iterator[Fault]:
     are_two = len(hosts) == 2  # none of which is compared with others
     found = verdict(rates, best)
     yield from _of_hosts(found)
-    if found.pairs:
+    if found.slow.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"
         yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
     rates_of_cards = ((sample.median_gb_per_s, sample.expected_gb_per_s) for sample in samples)
     of_cards = [rate / allowed for rate, allowed in rates_of_cards if rate and allowed]
-    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.pairs):
+    if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.slow.pairs):
         who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
         yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
 
 
 def _of_hosts(found: NetworkVerdict) -> Iterator[Fault]:
-    for host, ways in grouped((way.host, way) for way in found.hosts).items():
-        words = "sends and receives" if len(ways) > 1 else ways[0].direction
+    fast = found.fast_gb_per_s
+    for host in found.slow.blamed:
+        sides = {"sends": found.slow.out.get(host), "receives": found.slow.into.get(host)}
+        ways = {way: median(found.shares[pair] for pair in pairs) for way, pairs in sides.items() if pairs}
         other = "" if len(ways) > 1 else "; the other direction is not slow"
-        share, fast = min(way.share for way in ways), found.fast_gb_per_s
+        share = min(ways.values())
         rates = f"{share:.0%} of what the fast pairs reach ({share * fast:.3g} of {fast:.3g} GB/s)"
-        evidence = {"host": host, "directions": {way.direction: way.share for way in ways}}
-        says = f"host {host} {words} at {rates} with nearly all others{other}"
-        yield HOST_SLOW.fault(MACHINE, says, evidence | {"fast_gb_per_s": fast})
+        says = f"host {host} {' and '.join(ways)} at {rates} with most others{other}"
+        yield HOST_SLOW.fault(MACHINE, says, {"host": host, "directions": ways, "fast_gb_per_s": fast})
 
 
 def _of_single_pairs(rule: Rule, found: NetworkVerdict, why: str) -> Fault:
-    worst, fast = min(found.pairs.values()), found.fast_gb_per_s
-    down = f"{_named(sorted(found.pairs))}: down to {worst:.0%} of what the fast pairs reach"
-    pairs = [[*pair, share] for pair, share in sorted(found.pairs.items())]
-    says = f"{down} ({fast:.3g} GB/s); {why}"
-    return rule.fault(MACHINE, says, {"pairs": pairs, "fast_gb_per_s": fast})
+    pairs, fast = found.slow.pairs, found.fast_gb_per_s
+    worst = min(found.shares[pair] for pair in pairs)
+    says = f"{_named(pairs)}: down to {worst:.0%} of what the fast pairs reach ({fast:.3g} GB/s); {why}"
+    shares = [[*pair, found.shares[pair]] for pair in pairs]
+    return rule.fault(MACHINE, says, {"pairs": shares, "fast_gb_per_s": fast})
 
 
 def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:

@@ -309,11 +309,11 @@ def _over_nvlink(
 
 
 def _of_gpus(
-    of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
+    of: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
     gpus = machine.by_index
-    for index in ends.gpus:
+    for index in ends.blamed:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})
         own = median(rates[pair] for pair in slow)

@@ -15,7 +15,7 @@ from gputopo.report.pictures.charts import (
     scaling_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.runs.report import device_table
+from gputopo.report.runs.devices import device_table
 from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
 from gputopo.report.study_words import devices_word
 from gputopo.values.finding import Finding

@@ -7,22 +7,13 @@ from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.values.run.batches import as_typed, plain
-from gputopo.values.run.events import place_name
+from gputopo.values.run.events import SAMPLED_FACTS, place_name
 from gputopo.values.run.job import OWN_TRAINER
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
-# Fields of `gputopo.runs.devices.SAMPLED` in words.
-_SAMPLED = {
-    "graphics_mhz": "core clock",
-    "memory_mhz": "memory clock",
-    "temperature_c": "temperature",
-    "power_w": "power",
-    "pcie_gen": "PCIe link",
-    "pcie_width": "PCIe link",
-}
 
 
 class RunFact(NamedTuple):
@@ -100,7 +91,9 @@ def _missing(result: Result) -> Iterator[RunFact]:
     gpus: dict[tuple[str, tuple[str, ...]], list[DeviceResult]] = {}
     for row in result.devices:
         for why in dict.fromkeys(row.missing.values()):
-            names = dict.fromkeys(_SAMPLED[field] for field, reason in row.missing.items() if reason == why)
+            names = dict.fromkeys(
+                SAMPLED_FACTS[field].words for field, reason in row.missing.items() if reason == why
+            )
             gpus.setdefault((why, tuple(names)), []).append(row)
     for (why, fields), rows in gpus.items():
         of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"

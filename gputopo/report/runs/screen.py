@@ -1,15 +1,16 @@
 """The devices of a screen as a table, the sentences on each, and the runs of several of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
+from gputopo.report.runs.devices import HARDWARE, right_columns, verdict_words
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun
-from gputopo.values.run.verdict import EVEN, SLOW
-from gputopo.values.words import at_most, percent
+from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.verdict import EVEN
+from gputopo.values.words import at_most
 
 
 def screen_document(found: Screen) -> Document:
@@ -113,42 +114,26 @@ def _several(found: Screen, noun: str) -> list[Block]:
 
 def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
     rows = found.devices
-
-    def right(head: str, cells: Sequence[str]) -> Column:
-        return Column(head, tuple(cells), "right", styles=styles)
-
-    columns = [
-        right("alone\nimages/s", [units.images_per_sec(row.alone) for row in rows]),
-        right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
-        right("at once\nimages/s", [units.images_per_sec(row.at_once) for row in rows]),
-        right("together\nimages/s", [units.images_per_sec(row.together) for row in rows]),
-    ]
+    speeds: dict[str, Callable[[ScreenDevice], str]] = {
+        "alone\nimages/s": lambda row: units.images_per_sec(row.alone),
+        "% of\nbest": lambda row: units.percent(row.percent_of_best),
+        "at once\nimages/s": lambda row: units.images_per_sec(row.at_once),
+        "together\nimages/s": lambda row: units.images_per_sec(row.together),
+    }
+    columns = right_columns(rows, styles, speeds)
     if found.backend == "gpu":
-        read = [row.reading for row in rows]
-        columns += [
-            right("core MHz\n(% max)", [_clock(one.graphics_mhz, one.graphics_percent) for one in read]),
-            right("mem. MHz\n(% max)", [_clock(one.memory_mhz, one.memory_percent) for one in read]),
-            right("\N{DEGREE SIGN}C", [_number(one.temperature_c) for one in read]),
-            right("W", [_number(one.power_w) for one in read]),
-            right("link", [units.pcie_link(one.pcie_gen, one.pcie_width) or units.UNKNOWN for one in read]),
-        ]
-    columns.append(Column("verdict", tuple(_verdict(row) for row in rows), "left", styles=styles))
+        columns += right_columns([row.reading for row in rows], styles, HARDWARE)
+    columns.append(Column("verdict", tuple(map(_verdict, rows)), "left", styles=styles))
     if any(row.explained_percent is not None for row in rows):
-        columns += [
-            right("explained\n%", [_explained(row) for row in rows]),
-            right("unexplained\n%", [_unexplained(row) for row in rows]),
-        ]
+        causes = {"explained\n%": _explained, "unexplained\n%": _unexplained}
+        columns += right_columns(rows, styles, causes)
     return columns
 
 
 def _verdict(row: ScreenDevice) -> str:
-    """Return `! slow 15 %`, `even < 1.2 %`, `at most 9.9 %`, or `cannot tell` of one round."""
-    if row.word == SLOW and row.under is not None:
-        return f"! slow {percent(row.under.percent)}%"
-    high = None if row.under is None else row.under.high
-    if high is None or high <= 0:
-        return row.word
-    return f"{'even <' if row.word == EVEN else 'at most'} {at_most(high)}%"
+    """Return `! slow 15%`, `even < 1.2%`, `at most 9.9%`, or `cannot tell` of one round."""
+    under = row.under or Under(percent=0.0)
+    return verdict_words(row.word, under.percent, under.high) or row.word
 
 
 def _explained(row: ScreenDevice) -> str:
@@ -169,11 +154,3 @@ def _unexplained(row: ScreenDevice) -> str:
 def _range(low: float, high: float) -> str:
     ends = [f"{value:.2g}" for value in (low, high)]
     return " to ".join(dict.fromkeys(ends))
-
-
-def _clock(mhz: float | None, of_max: float | None) -> str:
-    return units.clock(None if mhz is None else round(mhz), of_max)
-
-
-def _number(value: float | None) -> str:
-    return units.UNKNOWN if value is None else f"{value:.0f}"

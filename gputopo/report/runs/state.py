@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-import msgspec
-
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.values.index_ranges import index_ranges
@@ -59,7 +57,6 @@ NOT_JUDGED = "CPU devices share the cores: differences between them are not judg
 NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
-_SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
@@ -79,9 +76,7 @@ class RunState:
         self._line_s: float | None = None  # when a line of a step was last returned
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
-        self._gpus: dict[
-            tuple[int, int], GpuSample
-        ] = {}  # by rank and GPU, the latest of each fact that the display shows
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
         self._hosts = HostLoads()
         self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
@@ -92,7 +87,7 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
-                self._hosts = HostLoads(event.spec)
+                self._hosts = HostLoads()
             case Restarted():
                 self._enter(STARTING)
             case Replanned():
@@ -109,7 +104,9 @@ class RunState:
                 self._take_step(event)
             case Sample():
                 self._hosts.add(event)
-                self._gpus |= {(event.rank, one.gpu): self._latest(event.rank, one) for one in event.gpus}
+                for one in event.gpus:
+                    place = event.rank, one.gpu
+                    self._gpus[place] = one if one.silent else one.with_earlier(self._gpus.get(place))
             case Judged():
                 self._judged = event
             case PhaseBegun() if event.phase in SLOW_PHASES:
@@ -196,14 +193,6 @@ class RunState:
             ("PCIe {}", units.pcie_link(last.pcie_gen, last.pcie_width)),
         )
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
-
-    def _latest(self, rank: int, sample: GpuSample) -> GpuSample:
-        """Return a sample with what is asked more seldom from the one before, where it is not in this one."""
-        before = self._gpus.get((rank, sample.gpu))
-        if before is None or sample.silent:
-            return sample
-        kept = {name: getattr(before, name) for name in _SELDOM if getattr(sample, name) is None}
-        return msgspec.structs.replace(sample, **kept)
 
     def fraction(self) -> float | None:
         """Return the share of the counted steps or of the time that is done; None if unknown."""

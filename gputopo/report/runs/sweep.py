@@ -9,12 +9,13 @@ from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
 from gputopo.report.study_models import without_empty
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
-_WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
+_WORDS = {"left_out": "left out", "pending": "to run", "running": "to run"}
 
 
 def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
@@ -141,26 +142,15 @@ def _remarks(found: Sweep) -> tuple[str, ...]:
         for said in cell.notes:
             by_text.setdefault(f": {said}", []).append(cell.number)
     return tuple(
-        f"{'Cell' if len(numbers) == 1 else 'Cells'} {_ranges(numbers)}{text}"
+        f"{'Cell' if len(numbers) == 1 else 'Cells'} {index_ranges(numbers)}{text}"
         for text, numbers in by_text.items()
     )
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return `1-3, 5`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in parts)
 
 
 def _counts(found: Sweep, *, dry: bool) -> str:
     counts: dict[str, int] = {}
     for cell in found.cells:
-        word = _STATES[cell.state]
+        word = _WORDS.get(cell.state, cell.state)
         counts[word] = counts.get(word, 0) + 1
     counts["excluded by the matrix"] = found.excluded
     counts["duplicates removed"] = found.duplicates
@@ -173,13 +163,3 @@ def _counts(found: Sweep, *, dry: bool) -> str:
         took = f"{units.seconds(found.seconds)}."
         took += f" Ended by {found.ended_by}." if found.ended_by else ""
     return f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}"
-
-
-_STATES = {
-    "done": "done",
-    "failed": "failed",
-    "refused": "refused",
-    "left_out": "left out",
-    "pending": "to run",
-    "running": "to run",
-}

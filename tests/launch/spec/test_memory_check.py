@@ -7,8 +7,7 @@ from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import HardwareError
-from gputopo.values.gpu import MemoryMib
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Machine, MemoryMib
 from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec, machine

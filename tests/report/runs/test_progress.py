@@ -397,7 +397,7 @@ def test_the_display_shows_what_the_gpus_reported_last() -> None:
         state.add(event)
     asked = GpuSample(gpu=0, graphics_mhz=1683, temperature_c=71, power_w=148.4, throttle_mask=0x4)
     state.add(Sample(time_s=1.0, gpus=(asked, GpuSample(gpu=1, graphics_mhz=1700))))
-    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0)
+    not_asked = GpuSample(gpu=0, graphics_mhz=1670, power_w=149.0, throttle_mask=0)
     state.add(Sample(time_s=2.0, gpus=(not_asked, GpuSample(gpu=1, lost=True))))
     first, second = (line for line in drawn(state).splitlines() if "of the best" in line)
     assert first.endswith("100% of the best  1670 MHz  71 C  149 W")
