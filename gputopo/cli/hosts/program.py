@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Take part in the run of a program and return the exit code of this host's. Raises GputopoError.
 
-    `host`: with the port of the rendezvous, which is over before the program starts. The options of the plan
-    must be alike on all hosts; the words of the program may differ.
+    The hosts meet before the program starts, and its ports are free then. The options of the plan must be
+    alike on all hosts; the words of the program may differ.
     """
     host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
