@@ -63,9 +63,9 @@ def with_steps(
     sizes = iter(batches(request.batch_size, basis.batch, [speed for one in own for speed in speeds_of(one)]))
     parts = [HostPart(one, tuple(islice(sizes, len(one.choice.gpus)))) for one in own]
     found = [
-        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, rate)
+        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, known[way])
         for one in places(request, choice.gpus, max(map(len, gpus)))
-        if (rate := known.get(one.all_reduce == NCCL))
+        if (way := one.all_reduce == NCCL) in known
     ]
     chosen, *rest = sorted(found, key=lambda one: one.all_reduce != NCCL)
     nccl = chosen.all_reduce == NCCL
