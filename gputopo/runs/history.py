@@ -65,12 +65,12 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_data_dir("gputopo")) / FILE
 
 
-class DamagedError(InputError):
+class _DamagedError(InputError):
     """The file is no history, or its pages contradict each other."""
 
 
 @contextlib.contextmanager
-def opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
+def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
     """Open the history for one transaction. Raises InputError in place of SQLite's errors.
 
     `wait_s`: for another writer; None: `WAIT_S`.
@@ -143,7 +143,10 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
     # The primary code is in the low byte (sqlite.org/rescode.html).
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return damaged(path, str(error))
+        return _DamagedError(
+            f"{path} is damaged: {error}",
+            f"gputopo bandwidth --save, or a run, makes a new one; this one is kept as {path.name}.damaged",
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return InputError(f"{path} is in use by another program", "try again when it is done")
     if code == sqlite3.SQLITE_FULL:
@@ -154,24 +157,16 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
     return InputError(f"cannot {verb} {path}: {error}", "set GPUTOPO_HOME to a folder that you may write to")
 
 
-def damaged(path: Path, why: str) -> DamagedError:
-    """Return the error for a file whose content is no history."""
-    return DamagedError(
-        f"{path} is damaged: {why}",
-        f"gputopo bandwidth --save, or a run, makes a new one; this one is kept as {path.name}.damaged",
-    )
-
-
 def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
     """Change the history in one transaction, a new one if the file is damaged; return what happened then.
 
     Raises InputError where it cannot be written; nothing is lost then.
     """
     try:
-        with opened(path, write=True) as connection:
+        with _opened(path, write=True) as connection:
             act(connection)
         return None
-    except DamagedError as error:
+    except _DamagedError as error:
         aside = path.with_name(f"{path.name}.damaged")
         try:
             path.replace(aside)
@@ -179,7 +174,7 @@ def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | Non
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
         except OSError:
             raise error from None
-        with opened(path, write=True) as connection:
+        with _opened(path, write=True) as connection:
             act(connection)
         return f"{error.what}; it was renamed to {aside.name}, and saved bandwidths are lost"
 
@@ -252,7 +247,7 @@ def _saved(path: Path, key: str | None) -> Iterator[Saved]:
         ) from error
     if not is_there:
         return
-    with opened(path, write=False) as connection:
+    with _opened(path, write=False) as connection:
         if not _version(connection):
             return  # nothing was saved yet
         rows = connection.execute(
@@ -306,16 +301,11 @@ def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
 
     Raises InputError for a file that cannot be read.
     """
-    saved = _saved(path, _NETWORK_KEY)
-    return next((one for one in saved if set(hosts) <= hosts_of(one.bandwidth)), None)
-
-
-def hosts_of(bandwidth: Bandwidth) -> set[str]:
-    """Return the hosts between which something was measured."""
-    places = (
-        place for one in bandwidth.samples if one.kind in NETWORK for place in (one.source, one.destination)
-    )
-    return {host for place in places if (host := host_of(place)) is not None}
+    for saved in _saved(path, _NETWORK_KEY):
+        between = [one for one in saved.bandwidth.samples if one.kind in NETWORK]
+        if {*hosts} <= {host_of(place) for one in between for place in (one.source, one.destination)}:
+            return saved
+    return None
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -395,7 +385,7 @@ def _runs_by(
     runs = path.parent / RUNS
     if not (os.path.exists(path) or os.path.isdir(runs)):  # loads no SQLite
         return []
-    with contextlib.suppress(InputError), opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
+    with contextlib.suppress(InputError), _opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
         _add_new(connection, runs)
         return connection.execute(query, values).fetchall()
     import sqlite3
