@@ -40,6 +40,7 @@ WAIT_S = 10.0  # for another writer, which needs milliseconds
 _READER_WAIT_S = 1.0  # of one who only asks for runs: their folders can be read instead
 LATEST = 200  # runs that are looked at before a plan or a run: that takes 20 ms
 _LATEST_FOLDERS = 50  # that are read where the file cannot be used: each takes half a millisecond
+_WRITABLE = "set GPUTOPO_HOME to a folder that you may write to"
 # Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one, and both
 # listed the GPUs that were measured.
 _VERSION = 3
@@ -102,9 +103,7 @@ def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterato
                     connection.execute("ROLLBACK")
                 raise
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
+        raise InputError(f"cannot write {path}: {error.strerror}", _WRITABLE) from error
     except sqlite3.Error as error:
         raise _unusable(path, error, write=write) from error
 
@@ -154,7 +153,7 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
             f"cannot write {path}: no space left", "free some space, or set GPUTOPO_HOME to another folder"
         )
     verb = "write" if write else "read"
-    return InputError(f"cannot {verb} {path}: {error}", "set GPUTOPO_HOME to a folder that you may write to")
+    return InputError(f"cannot {verb} {path}: {error}", _WRITABLE)
 
 
 def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
@@ -242,9 +241,7 @@ def _saved(path: Path, key: str | None) -> Iterator[Saved]:
     try:
         is_there = path.exists()
     except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
+        raise InputError(f"cannot read {path}: {error.strerror}", _WRITABLE) from error
     if not is_there:
         return
     with _opened(path, write=False) as connection:
