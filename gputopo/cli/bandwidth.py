@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from gputopo.cli.placement import parse_gpu_list
-from gputopo.cli.printing import note, show_report, to_stderr
+from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.bandwidth import TCP, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
+from gputopo.values.run.placement import parse_gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,11 +14,11 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.placement import parse_gpu_list
-from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
+from gputopo.report.stderr import to_stderr
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import ExitCode, HardwareError, UsageError
+from gputopo.values.run.placement import parse_gpu_list
 
 if TYPE_CHECKING:
     from gputopo.values.machine import Machine
@@ -99,7 +99,7 @@ def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[i
 def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
     """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
     from gputopo.findings import driver_broken
-    from gputopo.launch.spec.target import gpus_without_tensorflow
+    from gputopo.launch.site import gpus_without_tensorflow
     from gputopo.planner.available import hidden_gpus
 
     broken = driver_broken(machine)

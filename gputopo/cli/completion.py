@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from gputopo.cli.printing import emit, is_terminal, to_stderr
+from gputopo.cli.printing import emit, is_terminal
+from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, shown
 
@@ -97,7 +98,7 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return program_names()
     if one.option.flag == "--strategy":
-        from gputopo.launch.spec.names import Kind
+        from gputopo.values.run.names import Kind
 
         return get_args(Kind)
     if one.option.flag == "[TOPIC...]":

@@ -75,7 +75,7 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
     """Return the GPUs that are named by index, range, PCI address or UUID. Raises UsageError."""
     if text is None:
         return ()
-    from gputopo.cli.placement import parse_gpu_list  # loads what only planning needs
+    from gputopo.values.run.placement import parse_gpu_list  # loads what only planning needs
 
     chosen: list[int | str] = []
     for word in text.split(","):

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo import __version__
-from gputopo.cli.printing import emit, show_report, to_stderr
+from gputopo.cli.printing import emit, show_report
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
+from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import OptionsOf
 

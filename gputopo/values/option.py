@@ -135,6 +135,10 @@ class OptionsOf:
     spec: "type[msgspec.Struct]"
 
 
+Typed = Mapping[str, Any]
+"""The type of a parameter that takes all options of the command as they were typed, by name."""
+
+
 @dataclass(frozen=True)
 class Given:
     """The options of a spec that were typed: values of its fields, and what was typed by option name."""
@@ -337,8 +341,14 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
             whole = get_args(parameter.annotation)[0] is spec
             arguments[parameter.name] = spec(**given.fields) if whole else given
             continue
+        if parameter.annotation == Typed:
+            arguments[parameter.name] = _typed(parameters_of(command), texts)
         arguments.update(_values(options, texts).get((), {}))
     return arguments
+
+
+def _typed(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[str, Any]:
+    return {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options if one.name in texts}
 
 
 def _of_parameter(command: str, parameter: inspect.Parameter) -> tuple[Declared, ...]:
@@ -352,8 +362,7 @@ def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
     """Return the fields of a spec that were asked for. Raises UsageError and InputError."""
     options = [one for name, one in _named_options(spec) if name in texts]
     values = _values(options, texts)
-    typed = {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options}
-    return Given(_fields(spec, values, ()), typed)
+    return Given(_fields(spec, values, ()), _typed(options, texts))
 
 
 @cache

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median_high
 
-from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.trials import (
     Display,
     Trial,
@@ -87,7 +86,6 @@ def measure(
     without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None] = lambda cell, numbers: None,
     on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
     display: Display = no_display,
-    command: WorkerCommand = worker_command,
     clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, the code of a signal that ended them (0: none), and whether all ran.
@@ -99,7 +97,7 @@ def measure(
     ran: list[ScreenRun] = []
 
     def run(cell: ScreenCell, number: int) -> ScreenRun:
-        made = _run(cell, number, folder, machine, open_sampler, display, command)
+        made = _run(cell, number, folder, machine, open_sampler, display)
         ran.append(made)
         on_run(made, tuple(ran))
         return made
@@ -150,7 +148,6 @@ def _run(
     machine: Machine | None,
     open_sampler: OpenSampler,
     display: Display,
-    command: WorkerCommand,
 ) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
@@ -174,7 +171,7 @@ def _run(
             note(event)
             show(event)
 
-        result = run_trial(cell.trial, path, machine, command, sampler=sampler, on_event=on_event)
+        result = run_trial(cell.trial, path, machine, sampler=sampler, on_event=on_event)
     found = timed(result)
     speed, failure = (None, found) if isinstance(found, str) else (found, None)
     return ScreenRun(

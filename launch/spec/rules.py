@@ -8,12 +8,12 @@ from operator import attrgetter
 from typing import Any
 
 from gputopo.launch.spec.model_names import data_of
-from gputopo.launch.spec.names import MULTI_WORKER, Kind, read
-from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.refusals import refuse
 from gputopo.values.run import all_reduce
 from gputopo.values.run.drill import SLOW_WEIGHTS
+from gputopo.values.run.names import MULTI_WORKER, Kind, read
+from gputopo.values.run.spec import Exchange, RunSpec
 
 OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"

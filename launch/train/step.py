@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
@@ -22,6 +21,7 @@ from gputopo.launch.train.placement.variables import VariableSet, read_state, sl
 from gputopo.launch.train.stepper import StepOutcome, Stepper, unequal_batches
 from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 

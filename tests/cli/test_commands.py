@@ -56,7 +56,7 @@ def test_a_command_loads_no_other_command() -> None:
         "import sys; from gputopo.cli import run_command; "
         "run_command(['inspect', '--from', '7gforce', '--json']); "
         "sys.exit(' '.join(name for name in sys.modules if name in "
-        "('gputopo.cli.plan', 'gputopo.cli.run.prepare', 'gputopo.planner', 'gputopo.report.findings')))"
+        "('gputopo.cli.plan', 'gputopo.launch.site', 'gputopo.planner', 'gputopo.report.findings')))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == ""

@@ -9,9 +9,9 @@ from gputopo.captures.recording import read_bundled
 from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.gpu import MemoryMib
 from gputopo.values.machine import Machine, Nic, NicPort
-from gputopo.values.run.job import job_of
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import job_of
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
 from tests import there
@@ -123,7 +123,10 @@ def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) 
     """A run of a GPU of n1 and one of n2."""
     devices = on_hosts(gpu_devices(1), [msgspec.structs.replace(gpu_devices(1)[0], gpu=gpu)])
     whole = run(MACHINE, "vgg16")
-    servers = [{"host": "n1", "address": "10.0.0.1:40000"}, {"host": "n2", "address": address}]
+    servers = [
+        {"host": "n1", "address": "10.0.0.1:40000", "cores": 2},
+        {"host": "n2", "address": address, "cores": 2},
+    ]
     spec = {**whole.spec, "servers": servers, "devices": msgspec.to_builtins(devices)}
     rows = [msgspec.structs.replace(row, device=one) for row, one in zip(whole.devices, devices, strict=True)]
     return msgspec.structs.replace(whole, spec={**spec, **changed}, devices=tuple(rows))
@@ -197,5 +200,5 @@ def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
     both = msgspec.structs.replace(both, batch_size=BATCH)
     assert alone_of_run(both, one) == {3: there(one.throughput).mean}
     assert alone_of_run(both, both) == {}  # of two GPUs
-    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NHWC"})) == {}
+    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NCHW"})) == {}
     assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}

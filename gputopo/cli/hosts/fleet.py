@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
-from gputopo.cli.printing import note
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import Joining
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.site import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gputopo
-from gputopo.cli.printing import note, show_error, to_stderr
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
+from gputopo.report.stderr import note, show_error, to_stderr
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:

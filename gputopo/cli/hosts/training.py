@@ -23,22 +23,24 @@ from gputopo.cli.hosts.joining import (
     resources_of,
     saved_network,
 )
-from gputopo.cli.printing import note, show_error
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
+from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.job import Job
 from gputopo.launch.remote_agent import begun
+from gputopo.launch.site import Site
+from gputopo.report.stderr import note, show_error
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
+from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
     from gputopo.launch.hosts.planning import PlannedHosts
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+    from gputopo.launch.site import Target
     from gputopo.launch.spec.env import HostPlace
-    from gputopo.launch.spec.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
 
@@ -53,7 +55,7 @@ class HostOfRun:
 
     allocation: Allocation
     hosts: HostOptions
-    on: PlannedOn
+    on: Site
     options: OutputOptions
     asked: Mapping[str, Any]  # as typed
     is_program: bool = False  # of the user, whose versions are its own business
@@ -85,7 +87,7 @@ class HostOfRun:
     def brings(self, address: str, network: str | None) -> "Joining":
         """Return what this host brings; `network`: its IP address. Raises HardwareError."""
         from gputopo.launch.hosts.addresses import free_port
-        from gputopo.launch.spec.target import why_cpu
+        from gputopo.launch.site import why_cpu
 
         machine, allocation = self.on.machine, self.allocation
         brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
@@ -118,7 +120,7 @@ class HostOfRun:
     ) -> "PlannedHosts":
         """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
-        from gputopo.launch.spec.names import cpu_devices_of
+        from gputopo.values.run.names import cpu_devices_of
 
         def own(request: "Request", *, cpu: bool) -> "Target":
             return replace(self.on, cpu=cpu).claimed(request, None if self.options.dry_run else claims)
@@ -140,12 +142,12 @@ class HostOfRun:
         return planned
 
 
-def train_on_hosts(host: HostOfRun, job: AskedJob, request: "Request") -> int:
+def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
     return _take_part(host) if host.allocation.rank else _lead(host, job, request)
 
 
-def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
+def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
     from gputopo.launch.hosts.messages import RunEnd
@@ -248,8 +250,8 @@ def _served(
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import allowed, worker_env
-    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.probes.run_watch import RunWatch
+    from gputopo.values.run.spec import RunSpec
 
     begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")

@@ -9,9 +9,9 @@ from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
 from gputopo.values.run.drill import drills_of
 from gputopo.values.run.events import NETWORK, Device, place_name
-from gputopo.values.run.job import PROGRAM
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import Repeats
+from gputopo.values.run.spec import PROGRAM
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
     CONFIDENCE,

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from gputopo.launch.locks import locked_spec
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.run_folder import latest_results, past_results
 from gputopo.values import schema
@@ -19,6 +18,7 @@ from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.spec import RunSpec
 from tests.invented_runs import cpu_devices, on_hosts
 from tests.launch.specs import cpu_spec, machine, plan_for
 

@@ -1,4 +1,4 @@
-"""The options of `gputopo run` beside its plan and its training: what is printed and where."""
+"""What is asked of runs beside their plans and trainings: output, what a screen or a sweep covers."""
 
 import json
 import re
@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gputopo.launch.spec.readers import read_alarm, read_data_folder, read_folder
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import shown
+from gputopo.values.run.placement import parse_gpu_list
+from gputopo.values.run.readers import read_alarm, read_data_folder, read_folder
 
 
 def read_written_file(flag: str, text: str) -> str:
@@ -54,6 +55,23 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_anomaly: Annotated[str | None, read_alarm] = None
     fail_on: Literal["warning", "error"] | None = None
     dry_run: bool = False
+
+
+class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to screen, how long, and how it is shown. `model`: as typed."""
+
+    model: str
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
+    exclude: Annotated[tuple[int, ...], parse_gpu_list] = ()
+    batch_size: int | None = None
+    quick: bool = False
+    pairs: bool = False
+    cpu: bool = False
+    num_batches: int | None = None
+    seconds: float | None = None
+    output: Annotated[str | None, read_folder] = None
+    shape: Literal["table", "json"] = "table"
+    fail_on: Literal["warning", "error"] | None = None
 
 
 def _values(_flag: str, text: str) -> tuple[str, ...]:

@@ -1,15 +1,20 @@
 """What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`).
 
-A field that can be asked for has its option in `gputopo/values/options.csv`.
+It is stored with the run, so what compares runs, describes one or learns from it reads the same structs
+(`job_of`). A field that can be asked for has its option in `gputopo/values/options.csv`.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from gputopo.launch.spec.job_spec import JobSpec
-from gputopo.launch.spec.names import Method, read_strategy
-from gputopo.launch.spec.readers import (
+from gputopo.values.run.batches import BatchSize, batches_of
+from gputopo.values.run.drill import Drill, read_drills
+from gputopo.values.run.events import Device
+from gputopo.values.run.names import Method, read_strategy
+from gputopo.values.run.plan import AllReduce, Plan, VariableUpdate
+from gputopo.values.run.readers import (
     read_batch,
     read_consistency,
     read_data_place,
@@ -18,10 +23,32 @@ from gputopo.launch.spec.readers import (
     read_schedule,
     read_steps,
 )
-from gputopo.values.run.batches import BatchSize, batches_of
-from gputopo.values.run.drill import Drill, read_drills
-from gputopo.values.run.events import Device
-from gputopo.values.run.plan import AllReduce, VariableUpdate
+
+Backend = Literal["cpu", "gpu"]
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One host of a run."""
+
+    host: str
+    address: str  # "10.0.0.2:40123": of its TensorFlow server, or where a program may listen
+    cores: int  # that its devices may use
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the specs of the core and of programs have in common."""
+
+    model: str
+    devices: tuple[Device, ...]  # in order, those of one host next to each other
+    backend: Backend
+    servers: tuple[Server, ...] = ()  # of all hosts of a run of several, by rank
+    # Maximum clocks of each GPU, {"0": {"graphics": 1911, "memory": 4004}}, to compare those under load with.
+    max_clocks_mhz: dict[str, dict[str, int]] = {}
+    rehearsal_of: str | None = None  # name of the machine whose plan it is
+    asked: dict[str, Any] = {}  # options of plan and training as typed, by name (`num_gpus`)
+    versions: dict[str, str] = {}  # of software that the worker cannot see
+    says: tuple[str, ...] = ()  # notes for every output
+
 
 DataFormat = Literal["NCHW", "NHWC"]
 GradReduce = Literal["mean", "sum"]
@@ -109,6 +136,18 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: int = 1
     bad_records: Literal["stop", "skip"] = "stop"
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the examples are made once on the devices, so that the input takes no time."""
+        return self.folder is None and self.source == "gpu"
+
+    @property
+    def kind(self) -> str:
+        """What a measurement calls it: "real", "synthetic", "synthetic-cpu", "synthetic-python"."""
+        if self.folder:
+            return "real"
+        return f"synthetic-{self.source}" if self.source in ("cpu", "python") else "synthetic"
+
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile.
@@ -187,6 +226,13 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         return batches_of(self.batch_size, len(self.devices))
 
     @property
+    def variables_on(self) -> str | None:
+        """Where the variables are, as `--ps` names it: GPUs by their index; None: on each device."""
+        if self.ps_device is None:
+            return "gpu:spread" if self.exchange.ps_spread else None
+        return next((f"gpu:{one.gpu}" for one in self.devices if one.device == self.ps_device), "cpu")
+
+    @property
     def own_devices(self) -> tuple[Device, ...]:
         """Devices that this process trains on: those of its host, where each host has a process, else all."""
         return tuple(device for device in self.devices if self.rank in (None, device.rank))
@@ -220,3 +266,52 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             return None
         warmup = min(self.num_warmup_batches, left - 1)
         return msgspec.structs.replace(self, num_batches=left - warmup, num_warmup_batches=warmup)
+
+
+PROGRAM = "program"  # the task of a run of the user's own program
+OWN_TRAINER = "own towers"  # in result.json
+MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
+
+
+class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.program/1"):
+    """A program and the GPUs that it was given; `model`: its name, for the run's folder."""
+
+    command: tuple[str, ...]
+    task: str = PROGRAM
+
+    @property
+    def gpus(self) -> list[int]:
+        """The GPUs of the plan on this host, by their indices in the machine."""
+        return [one.gpu for one in self.devices if one.gpu is not None]
+
+    @property
+    def towers(self) -> list[int]:
+        """The towers of the devices, in the order in which the program sees them.
+
+        Without GPUs each process of the program is a device, by its local rank.
+        """
+        return [one.tower for one in self.devices] or [*range(MAX_PROCESSES)]
+
+
+class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
+    """What a host of rank 1 or above gets of a program's run: its own spec and plan, and variables."""
+
+    spec: ProgramSpec
+    plan: Plan
+    cluster: dict[str, str]
+
+
+# Of a spec that lacks what every one of this version has.
+_BLANK: Mapping[str, Any] = {"model": "", "devices": (), "backend": "cpu", "batch_size": 1}
+
+
+def job_of(spec: Mapping[str, Any]) -> JobSpec:
+    """Return the spec that a file has as JSON: of a program, or a `RunSpec`, also of an older version.
+
+    What an older version lacks has its default. A plain `JobSpec` without devices stands for what is no spec.
+    """
+    kind = ProgramSpec if spec.get("task") == PROGRAM else RunSpec if spec.get("model") else JobSpec
+    try:
+        return msgspec.convert({**_BLANK, **spec}, kind, strict=False)
+    except msgspec.ValidationError:
+        return JobSpec(model="", devices=(), backend="cpu")

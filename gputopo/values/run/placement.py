@@ -1,4 +1,4 @@
-"""The options that `plan` and `run` share: which GPUs, and where the variables live."""
+"""What may be asked of a plan: which GPUs, and where the variables live."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from gputopo.cli.printing import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
 from gputopo.values.run.all_reduce import parse
@@ -66,13 +65,15 @@ def update_of(typed: str) -> str:
     return _SAME_AS[typed][0] if typed in _SAME_AS else typed
 
 
-def parse_variable_update(flag: str, text: str) -> str:
-    """Read `--variable-update`; of a mode of another program the equivalent, which a note names.
+def update_note(typed: str) -> str | None:
+    """Return a sentence on what a mode of another program is here; None for a mode of gputopo."""
+    same = _SAME_AS.get(typed)
+    return None if same is None else f"--variable-update {typed} is {same[0]} here: {same[1]}"
 
-    Raises UsageError.
-    """
+
+def parse_variable_update(flag: str, text: str) -> str:
+    """Read `--variable-update`; of a mode of another program the equivalent. Raises UsageError."""
     if text in _SAME_AS:
-        note(f"{flag} {text} is {update_of(text)} here: {_SAME_AS[text][1]}")
         return update_of(text)
     if text in _ELSEWHERE:
         raise UsageError(f"gputopo does not have {flag} {text}", _ELSEWHERE[text])
@@ -84,21 +85,6 @@ def parse_all_reduce(_flag: str, text: str) -> str:
     """Return `--all-reduce` as typed, once it was read. Raises UsageError."""
     parse(text)
     return text
-
-
-def parse_model(_flag: str, text: str) -> str:
-    """Return `--model` as typed, once it was read. Raises UsageError with the nearest name."""
-    from gputopo.launch.spec import model_names
-
-    model_names.read(text)
-    return text
-
-
-def parse_program(_flag: str, text: str) -> str:
-    """Return `--program` as typed. Raises UsageError with the nearest name."""
-    from gputopo.prediction.programs import require_program
-
-    return require_program(text).name
 
 
 def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
