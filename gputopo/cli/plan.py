@@ -1,8 +1,6 @@
 """`gputopo plan`: which GPUs a job should take, and where its variables should live."""
 
-import contextlib
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -12,23 +10,20 @@ from gputopo.cli.source import site_for
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.job import Job, parse_model
 from gputopo.launch.site import Target, rehearsal_name, warn
-from gputopo.planner.selection import ALL
 from gputopo.prediction.programs import DEFAULT
 from gputopo.report.stderr import note
-from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.errors import UsageError
 from gputopo.values.option import Given, OptionsOf, Typed
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
 from gputopo.values.run.placement import PlanOptions
+from gputopo.values.run.plan import ALL
 from gputopo.values.run.spec import Precision
 
 if TYPE_CHECKING:
     from gputopo.planner import Request
-    from gputopo.planner.what_if import Choose
     from gputopo.values.machine import Machine
-    from gputopo.values.run.plan import Candidate, Plan
+    from gputopo.values.run.plan import Plan
 
-
-_EXPLAINS = "--explain shows a predicted step"
 
 Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
@@ -110,8 +105,6 @@ def plan(
         code = _plan_of_hosts(asked, hosts)
         if code is not None:
             return code
-    if command.autotune is not None:
-        return _measured(asked)
     return _plan_of_one(asked)
 
 
@@ -137,37 +130,21 @@ def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
 
 
 def _plan_of_one(asked: _Asked) -> int:
-    """Plan for this machine, or for that of captures."""
-    from gputopo import planner
-    from gputopo.launch.jobs.model_costs import with_costs
-    from gputopo.planner.explained import require_prediction
+    """Plan for this machine, or for that of captures; return the exit code."""
+    request, command, code = asked.request, asked.command, 0
+    site = site_for(request, asked.output.sources, trains=command.autotune is not None)
+    if command.autotune is None:
+        from gputopo.launch.plans import plan_on
 
-    sources = asked.output.sources
-    site = site_for(asked.request, sources)
-    machine = site.machine
-    require_gpus(machine)
-    hidden = {} if sources else planner.hidden_gpus(os.environ, machine)
-    if len(hidden) == len(machine.gpus):
-        raise HardwareError(
-            "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
+        found = plan_on(site, request, candidates=command.candidates, changes=command.changes)
+    else:
+        from gputopo.launch.jobs.autotune import plan_by_runs
+
+        found, code = plan_by_runs(
+            asked.job, site, request, candidates=command.candidates, count=command.autotune
         )
-    request = with_costs(asked.request)
-    others: dict[int, str] = {}
-    if not sources:
-        from gputopo.launch.jobs import claims
-
-        others = claims.claimed_by_others(machine, claims.claims_folder(os.environ))
-
-    def choose(machine: "Machine", request: planner.Request, keep: int | None = 1) -> "Plan":
-        return replace(site, machine=machine, keep=keep).target(request, others).plan
-
-    found = choose(machine, request, asked.command.candidates)
-    if request.explain:
-        require_prediction(found, _EXPLAINS)
-    if asked.command.changes:
-        found = _with_what_if(found, machine, request, asked.command.changes, choose)
-    _show(found, asked, machine)
-    return 0
+    _show(found if command.autotune is None else asked.shown(found), asked, site.machine)
+    return code
 
 
 def _refuse_on_hosts(asked: _Asked) -> None:
@@ -188,68 +165,6 @@ def _refuse_on_hosts(asked: _Asked) -> None:
         raise UsageError(
             f"{found} is for one host, and this is a plan of several",
             f"leave {found} out, or {for_one}",
-        )
-
-
-def _measured(asked: _Asked) -> int:
-    """Plan by short runs of the best placements here, as `run` plans: on CPU devices where no GPU is."""
-    from gputopo.launch.jobs.autotune import plan_fastest
-    from gputopo.planner.explained import require_prediction
-    from gputopo.planner.selection import LISTED
-
-    site = site_for(asked.request, asked.output.sources, trains=True)
-    request, count = site.with_costs(asked.request), asked.command.candidates
-    site.keep = None if count is None or count < LISTED else count
-    with contextlib.ExitStack() as claims:
-        chosen = site.claimed(request, claims)
-        warn(chosen)
-        if request.explain:
-            require_prediction(chosen.plan, _EXPLAINS)
-        assert asked.command.autotune is not None
-        found, code = plan_fastest(asked.job, chosen, asked.command.autotune)
-    if request.explain and found.choice != chosen.plan.choice:
-        site.keep = 1
-        found = msgspec.structs.replace(found, line=site.target(_only(request, found.choice)).plan.line)
-    _show(asked.shown(found), asked, site.machine)
-    return code
-
-
-def _only(request: "Request", choice: "Candidate") -> "Request":
-    """Return the request for a candidate alone."""
-    return msgspec.structs.replace(
-        request,
-        gpus=choice.gpus,
-        num_gpus=None,
-        gain=None,
-        ps=choice.ps_device or "auto",
-        variable_update=choice.variable_update,
-        all_reduce=choice.all_reduce,
-    )
-
-
-def _with_what_if(
-    found: "Plan", machine: "Machine", request: "Request", texts: tuple[str, ...], choose: "Choose"
-) -> "Plan":
-    from gputopo.planner.what_if import best_change, what_if
-    from gputopo.prediction.what_if import changes_of
-
-    changes = changes_of(texts)
-    several = what_if(machine, request, changes, choose) if changes else None
-    answer = several or best_change(machine, request, choose)
-    return msgspec.structs.replace(found, what_if=answer)
-
-
-def require_gpus(machine: "Machine") -> None:
-    """Raise HardwareError if the driver is broken or there is no GPU to plan for."""
-    from gputopo.findings import driver_broken
-
-    broken = driver_broken(machine)
-    if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
-    if not machine.gpus:
-        raise HardwareError(
-            "there is no GPU to plan for",
-            "plan for another machine with --from FILE; gputopo run trains on CPU devices",
         )
 
 

@@ -3,6 +3,5 @@
 from gputopo.planner.available import hidden_gpus, plan_here
 from gputopo.planner.choose import plan
 from gputopo.planner.request import Request
-from gputopo.planner.selection import ALL
 
-__all__ = ["ALL", "Request", "hidden_gpus", "plan", "plan_here"]
+__all__ = ["Request", "hidden_gpus", "plan", "plan_here"]

@@ -14,10 +14,14 @@ from gputopo.launch.job import Job
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
 from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
-from gputopo.launch.site import Target
+from gputopo.launch.plans import EXPLAINS
+from gputopo.launch.site import Site, Target, warn
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.planner import Request
 from gputopo.planner.autotune import contenders
 from gputopo.planner.choose import plan_environment
+from gputopo.planner.explained import require_prediction
+from gputopo.planner.selection import LISTED
 from gputopo.report.document import document_text, of_sections
 from gputopo.report.layout import plain
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
@@ -50,6 +54,40 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
         final = spec if found.winner is None else job.spec_of(tuned)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
         return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
+
+
+def plan_by_runs(
+    job: Job, site: Site, request: Request, *, candidates: int | None, count: int
+) -> tuple[Plan, int]:
+    """Return the plan of a request by short runs of its `count` best placements, and the code of a signal.
+
+    As `run` plans: on CPU devices where no GPU is. Raises GputopoError.
+    """
+    request = site.with_costs(request)
+    site.keep = None if candidates is None or candidates < LISTED else candidates
+    with contextlib.ExitStack() as claims:
+        chosen = site.claimed(request, claims)
+        warn(chosen)
+        if request.explain:
+            require_prediction(chosen.plan, EXPLAINS)
+        found, code = plan_fastest(job, chosen, count)
+    if request.explain and found.choice != chosen.plan.choice:
+        site.keep = 1
+        found = msgspec.structs.replace(found, line=site.target(_only(request, found.choice)).plan.line)
+    return found, code
+
+
+def _only(request: Request, choice: Candidate) -> Request:
+    """Return the request for a candidate alone."""
+    return msgspec.structs.replace(
+        request,
+        gpus=choice.gpus,
+        num_gpus=None,
+        gain=None,
+        ps=choice.ps_device or "auto",
+        variable_update=choice.variable_update,
+        all_reduce=choice.all_reduce,
+    )
 
 
 def plan_fastest(job: Job, target: Target, count: int) -> tuple[Plan, int]:

@@ -21,7 +21,6 @@ from gputopo.cli.hosts.joining import (
     joining,
     rendezvous_of,
     resources_of,
-    saved_network,
 )
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
@@ -120,6 +119,7 @@ class HostOfRun:
     ) -> "PlannedHosts":
         """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
+        from gputopo.launch.hosts.saved_network import saved_network
         from gputopo.values.run.names import cpu_devices_of
 
         def own(request: "Request", *, cpu: bool) -> "Target":
