@@ -5,11 +5,11 @@ from pathlib import Path
 
 from gputopo.launch.job import Job
 from gputopo.launch.models.source_check import require_there
-from gputopo.launch.site import Target
 from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.cgroup import memory_bytes
+from gputopo.launch.target import Target
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import shown
 from gputopo.values.run.options import OutputOptions

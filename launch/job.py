@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.site import Site, Target
+from gputopo.launch.site import Site
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError

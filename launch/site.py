@@ -1,4 +1,4 @@
-"""Where jobs are planned and run (`Site`), and what a plan came to there (`Target`): GPUs or CPU devices.
+"""Where jobs are planned and run (`Site`): on GPUs, or on CPU devices in their place.
 
 | the machine                             | a run                                                    |
 |-----------------------------------------|----------------------------------------------------------|
@@ -21,8 +21,9 @@ import msgspec
 from gputopo import planner
 from gputopo.findings import driver_broken, install_support, support_of
 from gputopo.launch.jobs.before import Before, measured_before
-from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
+from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
@@ -31,55 +32,12 @@ from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import CPU_DEVICES, Plan
-from gputopo.values.run.spec import Backend, RunSpec, Server
+from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.workload.workloads import Workload
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
-
-
-@dataclass(frozen=True)
-class Target:
-    """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
-
-    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs.
-    """
-
-    backend: Backend
-    plan: Plan
-    machine: Machine | None
-    why_cpu: str | None = None
-    rehearsal_of: str | None = None  # name of the captured machine
-    cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
-    usable: Usable | None = None  # what this process may use of the host
-    affinity: bool = True  # whether a run on GPUs takes the CPUs near them
-    box: Machine | None = None  # the machine that it runs on, None where only the captured one is known
-    others: "tuple[Target, ...]" = ()  # the other hosts of a run, by rank from 1
-    servers: tuple[Server, ...] = ()  # of all hosts; both empty on a single one
-    memory_bytes: int | None = None  # of another host, as far as it is known
-
-    @property
-    def counted(self) -> int:
-        """Number of devices of this host."""
-        return len(self.plan.choice.gpus) or self.cpu_devices
-
-    @property
-    def host_place(self) -> HostPlace:
-        """The CPUs, memory and threads of a run on the plan's GPUs."""
-        if self.machine is None or not self.affinity:
-            return HostPlace()
-        usable = None if self.rehearsal_of is not None else self.usable
-        return host_place(self.machine, self.plan.choice.gpus, usable)
-
-    def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
-        """Return the environment of a run: of the worker, or without a spec of the user's program."""
-        if spec is not None:
-            return worker_env(parent, spec, self.plan.environment, self.host_place)
-        if self.backend == "cpu" and self.rehearsal_of is None:
-            return program_env(parent, None)
-        return program_env(parent, self.plan.environment, self.host_place)
 
 
 @dataclass
@@ -149,8 +107,6 @@ class Site:
 
         They are claimed until `claims` closes; None: they are not. Raises GputopoError.
         """
-        from gputopo.launch.jobs.claims import choose_and_claim
-
         return choose_and_claim(
             self.machine,
             lambda others: self.target(request, others),

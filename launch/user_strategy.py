@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, of_tensorflow, sized
-from gputopo.launch.site import Site, Target, tensorflow_notes
+from gputopo.launch.site import Site, tensorflow_notes
 from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.prepare import ps_device
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from gputopo.cli.bandwidth import (
+    FORMAT,
     INTERRUPTED,
     INTERRUPTED_NOTE,
     FailOn,
@@ -15,15 +16,23 @@ from gputopo.cli.bandwidth import (
 from gputopo.cli.source import machine_from
 from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import ExitCode
-from gputopo.values.run.placement import parse_gpu_list
+from gputopo.values.option import Option
+from gputopo.values.run.placement import GPUS, parse_gpu_list
 
 
 def bench_reduction(
-    model: str,
-    method: str | None = None,
-    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None,
-    shape: Shape = "table",
-    fail_on: FailOn | None = None,
+    model: Annotated[
+        str, Option("--model", "Model whose gradients are reduced, such as alexnet", value="NAME")
+    ],
+    method: Annotated[
+        str | None,
+        Option("--all-reduce", "Only this method", value="METHOD", default="all that are available"),
+    ] = None,
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None,
+    shape: Annotated[Shape, FORMAT] = "table",
+    fail_on: Annotated[
+        FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
+    ] = None,
 ) -> int:
     """Time the reduction of a model's gradients with TensorFlow, by each method of --all-reduce.
 

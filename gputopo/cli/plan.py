@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import site_for
+from gputopo.cli.source import FROM, site_for
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.job import Job, parse_model
-from gputopo.launch.site import Target, rehearsal_name, warn
+from gputopo.launch.site import rehearsal_name, warn
+from gputopo.launch.target import Target
 from gputopo.prediction.programs import DEFAULT
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Given, OptionsOf, Typed
+from gputopo.values.option import Given, Option, OptionsOf, Typed
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
-from gputopo.values.run.placement import PlanOptions
+from gputopo.values.run.placement import MODEL, PlanOptions
 from gputopo.values.run.plan import ALL
 from gputopo.values.run.spec import Precision
 
@@ -38,21 +39,89 @@ def parse_program(_flag: str, text: str) -> str:
 class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What `plan` alone is asked for."""
 
-    batch_size: Annotated[AskedBatch | None, read_batch_size] = None
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    program: Annotated[str, parse_program] = DEFAULT
-    candidates: int | None = None
-    changes: tuple[str, ...] = ()
-    autotune: int | None = None
-    explain: bool = False
-    fleet: bool = False
+    batch_size: Annotated[
+        AskedBatch | None,
+        read_batch_size,
+        Option(
+            "--batch-size",
+            "Examples per GPU and step; one number for each GPU, or auto: in proportion to their speeds",
+            value="N[,N...]|auto",
+            default="that of the model",
+        ),
+    ] = None
+    precision: Annotated[
+        Literal["fp32", "bf16", "fp16"],
+        Option("--precision", "Compute type", detail="Variables stay fp32", more=True),
+    ] = "fp32"
+    program: Annotated[
+        str,
+        parse_program,
+        Option(
+            "--program",
+            "Program whose constants predict a step (gputopo explain plan)",
+            value="NAME",
+            more=True,
+        ),
+    ] = DEFAULT
+    candidates: Annotated[
+        int | None,
+        Option(
+            "--candidates",
+            "Number of candidates in the JSON; all: also modes that are not chosen by default",
+            default="10",
+            min=1,
+            words={"all": {"candidates": ALL}},
+            more=True,
+        ),
+    ] = None
+    changes: Annotated[
+        tuple[str, ...],
+        Option(
+            "--what-if",
+            'Predict for a changed machine: "gpu3: x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX 4090"; '
+            "may be repeated. Alone: find the single change that pays most",
+            value="[CHANGE]",
+            repeated=True,
+        ),
+    ] = ()
+    autotune: Annotated[
+        int | None,
+        Option(
+            "--autotune",
+            "Measure the best placements, use the fastest",
+            detail="K: their number, 3 unless given",
+            value="[K]",
+            min=2,
+            max=10,
+            words={"": {"autotune": 3}},
+        ),
+    ] = None
+    explain: Annotated[
+        bool,
+        Option(
+            "--explain",
+            "Show the step of the choice in time: what each link carries, when gradients are through",
+        ),
+    ] = False
+    fleet: Annotated[
+        bool,
+        Option(
+            "--fleet", "Plan for the hosts of several --from files together, each file one host", more=True
+        ),
+    ] = False
 
 
 class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What is planned for, and how it is shown."""
 
-    sources: tuple[str, ...] = ()
-    shape: Shape = "table"
+    sources: Annotated[tuple[str, ...], FROM] = ()
+    shape: Annotated[
+        Shape,
+        Option(
+            "--format",
+            "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
+        ),
+    ] = "table"
 
 
 class _Asked(NamedTuple):
@@ -75,7 +144,7 @@ class _Asked(NamedTuple):
 
 def plan(
     *,
-    model: Annotated[str, parse_model],
+    model: Annotated[str, parse_model, MODEL],
     placement: Annotated[Given, OptionsOf(PlanOptions)],
     command: Annotated[PlanCommand, OptionsOf(PlanCommand)],
     hosts: Annotated[HostOptions, OptionsOf(HostOptions)],

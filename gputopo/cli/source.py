@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.launch.site import Site
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
+
+
+FROM = Option(
+    "--from",
+    "Capture or bundled machine (7gforce) to read",
+    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
+    "TensorFlow or a bandwidth test, topology XML of NCCL, a folder with a copied /sys; compressed or not; "
+    "- for stdin. The format is detected by content. Repeatable",
+    value="FILE",
+    repeated=True,
+)
 
 
 def machine_from(sources: Sequence[str]) -> "Machine":

@@ -13,7 +13,8 @@ import msgspec
 
 from gputopo import planner
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.site import Site, Target
+from gputopo.launch.site import Site
+from gputopo.launch.target import Target
 from gputopo.planner.how_many import doublings, how_many_of_hosts
 from gputopo.planner.joint import (
     MAX_COMPARED,

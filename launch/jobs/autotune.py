@@ -15,8 +15,9 @@ from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
 from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
-from gputopo.launch.site import Site, Target, warn
+from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.autotune import contenders
 from gputopo.planner.choose import plan_environment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputopo.values.errors import GputopoError
 
 if TYPE_CHECKING:
-    from gputopo.launch.site import Target
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu_speeds import Figure
     from gputopo.values.machine import Machine

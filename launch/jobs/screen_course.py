@@ -16,9 +16,10 @@ from gputopo.launch.jobs import screen as screening
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.screen import FILE, QUICK_COUNTED_S, ScreenCell
 from gputopo.launch.jobs.trials import COUNTED_S, Display, trial, trial_of
-from gputopo.launch.site import Site, Target, warn
+from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.target import Target
 from gputopo.runs.history import fingerprint
 from gputopo.runs.screen import device_rows
 from gputopo.topology.identities import without_identities

@@ -15,7 +15,8 @@ from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.jobs.trials import Trial, trial, trial_of
-from gputopo.launch.site import Site, Target, why_cpu
+from gputopo.launch.site import Site, why_cpu
+from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
 from gputopo.report.stderr import note
 from gputopo.sweeps.course import predicted_s

@@ -13,12 +13,12 @@ import msgspec
 from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.run import RunJob, RunOutcome, supervise
-from gputopo.launch.site import Target
 from gputopo.launch.spec.prepare import without_nccl
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
+from gputopo.launch.target import Target
 from gputopo.report.stderr import note
 from gputopo.runs.compared import input_verdict, with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.jobs.run import RunJob, supervise
-from gputopo.launch.site import Target
 from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import RunSampler
+from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.repeats import TimeBudget

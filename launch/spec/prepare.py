@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.launch.site import Target
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
 from gputopo.launch.spec.rules import check, is_multi_worker
+from gputopo.launch.target import Target
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.site import Site, Target, gpus_without_tensorflow, tensorflow_notes
+from gputopo.launch.site import Site, gpus_without_tensorflow, tensorflow_notes
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError

@@ -35,8 +35,8 @@ from gputopo.values.run.names import host_names
 from gputopo.values.run.spec import ProgramPart
 
 if TYPE_CHECKING:
-    from gputopo.launch.site import Target
     from gputopo.launch.supervise.run_folder import RunFolder
+    from gputopo.launch.target import Target
     from gputopo.launch.user_program.hosts import Company
     from gputopo.launch.user_program.program import ProgramStop
     from gputopo.planner import Request

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.planning import PlannedHosts
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.site import Target
     from gputopo.launch.spec.env import HostPlace
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
 

@@ -11,15 +11,16 @@ from typing import Annotated, NamedTuple
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.hosts.joining import excuse
 from gputopo.cli.run import start
-from gputopo.cli.source import planned_machine, site_for
+from gputopo.cli.source import FROM, planned_machine, site_for
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.job import Job
-from gputopo.launch.site import Site, Target, warn
+from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder
+from gputopo.launch.target import Target
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.option import Given, OptionsOf, Typed, options_of, parameters_of
+from gputopo.values.option import Given, Option, OptionsOf, Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec
@@ -33,10 +34,20 @@ _OF_A_PROGRAM = (
 
 def run(
     *,
-    program: tuple[str, ...] = (),
-    model: str | None = None,
+    program: Annotated[
+        tuple[str, ...], Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True)
+    ] = (),
+    model: Annotated[
+        str | None,
+        Option(
+            "--model",
+            "alexnet, keras:NAME or your module:function",
+            detail="Model to train (gputopo models)",
+            value="NAME",
+        ),
+    ] = None,
     placement: Annotated[Given, OptionsOf(PlanOptions)],
-    sources: tuple[str, ...] = (),
+    sources: Annotated[tuple[str, ...], FROM] = (),
     training: Annotated[Given, OptionsOf(RunSpec)],
     hosts: Annotated[HostOptions, OptionsOf(HostOptions)],
     options: Annotated[OutputOptions, OptionsOf(OutputOptions)],

@@ -41,7 +41,7 @@ from gputopo.values.run.spec import ProgramSpec
 from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
-    from gputopo.launch.site import Target
+    from gputopo.launch.target import Target
     from gputopo.launch.user_program.hosts import Company
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan

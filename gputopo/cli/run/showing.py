@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from gputopo.cli.printing import unwritten
-from gputopo.launch.site import Target
 from gputopo.launch.spec.env import HostPlace
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
+from gputopo.launch.target import Target
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema

@@ -25,7 +25,7 @@ from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.site import Target
+    from gputopo.launch.target import Target
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Repeats
     from gputopo.values.run.spec import RunSpec

@@ -132,16 +132,60 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     return range(first, last + 1)
 
 
+GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
+EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST")
+MODEL = Option("--model", "Model to train, such as alexnet", value="NAME")
+
+
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
 
-    num_gpus: Annotated[int | Literal["auto"] | None, parse_num_gpus] = None
+    num_gpus: Annotated[
+        int | Literal["auto"] | None,
+        parse_num_gpus,
+        Option(
+            "--num-gpus",
+            "Number of GPUs; auto: as many as pay",
+            detail="auto:0.3: the last doubling, and all together, bring 30% of their worth; auto alone: 50%",
+            value="N|auto[:SHARE]",
+            default="all that may be used",
+        ),
+    ] = None
     gain: float | None = None  # of --num-gpus auto:0.3
-    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
-    exclude: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
-    prefer_pix: bool = False
-    ps: Annotated[str, parse_ps] = "auto"
-    variable_update: Annotated[str, parse_variable_update] = "auto"
-    all_reduce: Annotated[str | None, parse_all_reduce] = None
-    single_gpu_images_per_sec: Annotated[tuple[float, ...], parse_speeds] = ()
-    no_history: bool = False
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
+    exclude: Annotated[tuple[int, ...] | None, parse_gpu_list, EXCLUDE] = None
+    prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
+    ps: Annotated[
+        str, parse_ps, Option("--ps", "Device of variables", value="auto|cpu|gpu:N|gpu:spread|host:N")
+    ] = "auto"
+    variable_update: Annotated[
+        str,
+        parse_variable_update,
+        Option(
+            "--variable-update", "Where variables live", value="auto|parameter_server|replicated|independent"
+        ),
+    ] = "auto"
+    all_reduce: Annotated[
+        str | None,
+        parse_all_reduce,
+        Option(
+            "--all-reduce",
+            "Reduction of replicated gradients: nccl, ring",
+            detail="One of copy, ring, hierarchical, pscpu, psgpu, collective, nccl, nccl_op, "
+            "tf_hierarchical, one_device; #K: in K parts",
+            value="NAME[#K]",
+        ),
+    ] = None
+    single_gpu_images_per_sec: Annotated[
+        tuple[float, ...],
+        parse_speeds,
+        Option("--single-gpu-images-per-sec", "Speed of one GPU alone, or of each", value="X[,X...]"),
+    ] = ()
+    no_history: Annotated[
+        bool,
+        Option(
+            "--no-history",
+            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+            more=True,
+        ),
+    ] = False

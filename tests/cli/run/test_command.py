@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.site import Target
+from gputopo.launch.target import Target
 from gputopo.runs.history import FILE, stored_results
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events

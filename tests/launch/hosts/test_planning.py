@@ -17,9 +17,9 @@ from gputopo.launch.hosts.planning import (
     request_of,
     target_alone,
 )
-from gputopo.launch.site import Target
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
+from gputopo.launch.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import NCCL_OF_CARDS
