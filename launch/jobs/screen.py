@@ -20,10 +20,10 @@ from gputopo.launch.jobs.trials import (
 )
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
-from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun

@@ -20,9 +20,9 @@ from gputopo.launch.jobs.trials import (
     until_stopped,
 )
 from gputopo.launch.supervise import signals
-from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell

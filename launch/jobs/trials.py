@@ -16,9 +16,9 @@ from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
-from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
 from gputopo.values.run.result import Result

@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.ran import exchange_words, what_ran
-from gputopo.values.run.spec import Data, Exchange, JobSpec, Precision, Server, job_of
+from gputopo.values.run.spec import Data, Exchange, Precision, RunSpec, Server, job_of
 from tests.launch.specs import cpu_spec
 
 
-def job(**changes: object) -> JobSpec:
-    return job_of(msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes))))
+def job(**changes: object) -> RunSpec:
+    found = job_of(msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes))))
+    assert isinstance(found, RunSpec)
+    return found
 
 
 def test_a_plain_run_is_reported_in_its_parts() -> None:
