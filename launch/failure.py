@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import ExitCode
 from gputopo.values.install import install_tensorflow
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import EXCHANGE, NCCL_TEST, Device, RankFailed, Sample
+from gputopo.values.run.spec import RunSpec
 
 UNREACHABLE = "unreachable"  # another host of the run
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried

@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.values.errors import InputError
+from gputopo.values.run.spec import Lifecycle
 
 
 @contextlib.contextmanager

@@ -20,28 +20,28 @@ import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.jobs.before import measured_before
-from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.jobs.model_costs import NO_MODEL, Sized, of_tensorflow, sized
+from gputopo.launch.site import Site, tensorflow_notes
 from gputopo.launch.spec.env import ALLOW_GROWTH
-from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import ps_device
-from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes, why_cpu
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.probes.tensorflow_install import load_cuda_libraries
+from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.plan import SPREAD, Candidate
+from gputopo.values.run.spec import Backend
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -206,28 +206,18 @@ def strategy(
 
 def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
-    machine = _machine()
-    has_gpus = why_cpu(machine, os.environ, cpu=False) is None
-    unusable = gpus_without_tensorflow(machine, os.environ) if has_gpus else {}
+    site = Site(_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
+    _ = site.unusable  # before a model is built
     # Between CPU devices gradients travel in one way, whatever a model costs.
-    found = NO_MODEL if callable(model) and not has_gpus else sized(model, os.environ)
-    if not has_gpus and asked["num_gpus"] is None and of_tensorflow("_initialized"):
+    found = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
+    if site.why_cpu is not None and asked["num_gpus"] is None and of_tensorflow("_initialized"):
         asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
         found = found._replace(says="TensorFlow had made its devices before")
-
-    def choose(others: Mapping[int, str]) -> Target:
-        return planned(machine, os.environ, found, claimed=others, unusable=unusable, **asked)
-
-    def warn(problem: str) -> None:
-        print(f"gputopo: {problem}", file=sys.stderr)
-
     claims = contextlib.ExitStack()
     atexit.register(claims.close)
-    target = choose_and_claim(
-        machine, choose, claims if claim else None, os.environ, "gputopo.launch.strategy", on_problem=warn
-    )
+    target = site.claimed(request_for(site, found, **asked), claims if claim else None)
     for sentence in tensorflow_notes(target):
-        warn(sentence)
+        note(sentence)
     try:
         if workers is not None:
             return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
@@ -237,36 +227,26 @@ def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "
         raise
 
 
-def planned(
-    machine: Machine,
-    environ: Mapping[str, str],
+def request_for(
+    site: Site,
     model: Sized = NO_MODEL,
     *,
     num_gpus: int | None = None,
     gpus: Sequence[int] | None = None,
     prefer_pix: bool = False,
-    claimed: Mapping[int, str] = {},
     history: bool = True,
-    unusable: Mapping[int, str] = {},
-) -> Target:
-    """Return what `strategy` plans for on a machine.
-
-    `claimed`: GPUs that others have claimed, by whom. `unusable`: GPUs that TensorFlow cannot use, and why.
-    """
+) -> Request:
+    """Return what `strategy` requests on a site: without an own choice the visible GPUs in their order."""
     exact = None if gpus is None else tuple(gpus)
     if num_gpus is None and exact is None and not prefer_pix:
-        exact = visible_gpus(environ, machine) or None
-    request = Request(
+        exact = visible_gpus(site.environ, site.machine) or None
+    return Request(
         model=model.name,
         workload=model.workload,
         num_gpus=num_gpus,
         gpus=exact,
         prefer_pix=prefer_pix,
         no_history=not history,
-    )
-    before = measured_before(machine, request)
-    return target_of(
-        machine, request, environ=environ, claimed=claimed, unusable=unusable, **before._asdict()
     )
 
 

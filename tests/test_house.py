@@ -26,7 +26,7 @@ LIMITS: dict[str, float] = {
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {
-    "import gputopo.launch.spec.run_spec": 17,
+    "import gputopo.values.run.spec": 17,
     "import gputopo.launch.train.worker": 35,
     "inspect --from 7gforce": 97,
     "plan --from 7gforce --model alexnet --num-gpus 2": 156,

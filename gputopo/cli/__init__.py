@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gputopo.cli import printing
+from gputopo.report import stderr
 from gputopo.values.errors import ExitCode, GputopoError
 
 # Loading modules makes 100,000 objects and no garbage; with Python's 700 a tenth of a short command's time is
@@ -39,14 +40,14 @@ def run_command(arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     except GputopoError as error:
-        printing.show_error(error.what, error.hint)
+        stderr.show_error(error.what, error.hint)
         return int(error.exit_code)
     except KeyboardInterrupt:
-        printing.to_stderr("gputopo: interrupted\n")
+        stderr.to_stderr("gputopo: interrupted\n")
         return _INTERRUPTED
     except BrokenPipeError:
         for stream in (sys.stdout, sys.stderr):
-            printing.redirect_to_null(stream)
+            stderr.redirect_to_null(stream)
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (a bug must not look like findings)
         return _report_limit(error) if _is_limit(error) else _report_bug(error)
@@ -73,8 +74,8 @@ def _is_limit(error: Exception) -> bool:
 
 
 def _report_limit(error: Exception) -> int:
-    what = printing.one_line(str(error)) or type(error).__name__
-    printing.to_stderr(
+    what = stderr.one_line(str(error)) or type(error).__name__
+    stderr.to_stderr(
         f"gputopo: this system gives gputopo too little: {what[:200]}\n"
         "  see the limits on open files (ulimit -n), processes (-u), address space (-v) and the free memory\n"
     )
@@ -86,11 +87,11 @@ def _report_bug(error: Exception) -> int:
     import traceback
 
     if os.environ.get(TRACEBACK):
-        printing.to_stderr(traceback.format_exc())
+        stderr.to_stderr(traceback.format_exc())
     last = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{os.path.basename(last.filename)}:{last.lineno}"
-    what = printing.one_line(f"{type(error).__name__}: {error}")[:200]
-    printing.show_error(
+    what = stderr.one_line(f"{type(error).__name__}: {error}")[:200]
+    stderr.show_error(
         f"a bug of gputopo: {what} ({where})",
         f"Report it with the input and the output of the same command with {TRACEBACK}=1",
     )

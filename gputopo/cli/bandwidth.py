@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
-from gputopo.cli.placement import parse_gpu_list
-from gputopo.cli.printing import note, show_report, to_stderr
+from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.bandwidth import TCP, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
+from gputopo.values.run.placement import GPUS, parse_gpu_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,23 +56,105 @@ def parse_effort(flag: str, text: str) -> dict[str, str | int]:
     return {"level": text.lower()}
 
 
+FORMAT = Option("--format", "Output format; markdown for bug reports")
+
+
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure or read, and what to print of it."""
 
-    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
-    level: Annotated[Level | None, parse_effort] = None
-    soak: float | None = None
-    numa: int | None = None
-    sizes: Annotated[tuple[int, ...], parse_sizes] = ()
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
+    level: Annotated[
+        Level | None,
+        parse_effort,
+        Option(
+            "--effort",
+            "quick: the main paths, a minute; full: everything; N: repeats",
+            detail="full: more repeats, all message sizes, remote NUMA nodes; takes minutes. N: quick "
+            "with N timed repeats of each copy instead of 3 to 13, by time and spread",
+            value="quick|full|N",
+            default="quick",
+        ),
+    ] = None
+    soak: Annotated[
+        float | None,
+        Option(
+            "--soak",
+            "Stress test for this time: error counters that rise, rates that fall, wrong data",
+            detail="Copies between host, GPUs and memories, all at once",
+            value="TIME",
+            unit="min",
+            above=0,
+            max=10080,
+        ),
+    ] = None
+    numa: Annotated[
+        int | None,
+        Option(
+            "--numa",
+            "NUMA node of host memory",
+            value="NODE",
+            default="that of each GPU",
+            min=0,
+            max=9999,
+            more=True,
+        ),
+    ] = None
+    sizes: Annotated[
+        tuple[int, ...],
+        parse_sizes,
+        Option(
+            "--size",
+            "Bytes of each copy, one or several sizes: 64MiB,512MiB",
+            value="LIST",
+            default="chosen by its speed",
+        ),
+    ] = ()
     loops: int | None = None  # timed repeats of each copy
-    network: bool = False
-    network_tool: ToolChoice = "auto"
-    sources: tuple[str, ...] = ()
-    save: bool = False
-    baseline: bool = False
-    whole: bool = False
-    shape: Shape = "table"
-    fail_on: FailOn | None = None
+    network: Annotated[
+        bool, Option("--network", "Measure between hosts instead: --hosts, or those of srun or mpirun")
+    ] = False
+    network_tool: Annotated[
+        ToolChoice,
+        Option(
+            "--network-tool",
+            "Program that measures between hosts. auto: the first that all hosts have",
+            more=True,
+        ),
+    ] = "auto"
+    sources: Annotated[
+        tuple[str, ...],
+        Option(
+            "--from",
+            "Judge output of nvbandwidth, nccl-tests, perftest and others instead of measuring",
+            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo; with a "
+            "capture of the machine beside it. Repeatable",
+            value="FILE",
+            repeated=True,
+        ),
+    ] = ()
+    save: Annotated[
+        bool,
+        Option(
+            "--save",
+            "Save the result for plan, run and --baseline",
+            detail="With --from for the machine that was read; with --network for the hosts, here",
+        ),
+    ] = False
+    baseline: Annotated[
+        bool, Option("--baseline", "Show only what changed beyond noise since the last saved result")
+    ] = False
+    whole: Annotated[bool, Option("--all", "Every number, as tables; remedies of all findings; notes")] = (
+        False
+    )
+    shape: Annotated[Shape, FORMAT] = "table"
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a finding of this severity or worse: errors unless given",
+            detail="With --baseline, if anything got worse; not unless given",
+        ),
+    ] = None
 
 
 def bandwidth(

@@ -1,12 +1,11 @@
 """`gputopo bench-reduction`: time to reduce a model's gradients over the GPUs, by each method."""
 
-import os
-import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 
 from gputopo.cli.bandwidth import (
+    FORMAT,
     INTERRUPTED,
     INTERRUPTED_NOTE,
     FailOn,
@@ -14,22 +13,26 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.placement import parse_gpu_list
-from gputopo.cli.printing import to_stderr
 from gputopo.cli.source import machine_from
-from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.errors import ExitCode, HardwareError, UsageError
-
-if TYPE_CHECKING:
-    from gputopo.values.machine import Machine
+from gputopo.report.stderr import to_stderr
+from gputopo.values.errors import ExitCode
+from gputopo.values.option import Option
+from gputopo.values.run.placement import GPUS, parse_gpu_list
 
 
 def bench_reduction(
-    model: str,
-    method: str | None = None,
-    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None,
-    shape: Shape = "table",
-    fail_on: FailOn | None = None,
+    model: Annotated[
+        str, Option("--model", "Model whose gradients are reduced, such as alexnet", value="NAME")
+    ],
+    method: Annotated[
+        str | None,
+        Option("--all-reduce", "Only this method", value="METHOD", default="all that are available"),
+    ] = None,
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None,
+    shape: Annotated[Shape, FORMAT] = "table",
+    fail_on: Annotated[
+        FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
+    ] = None,
 ) -> int:
     """Time the reduction of a model's gradients with TensorFlow, by each method of --all-reduce.
 
@@ -40,12 +43,13 @@ def bench_reduction(
     work, or TensorFlow cannot be used; 130 ended by Ctrl-C.
     """
     from gputopo import findings
+    from gputopo.launch.jobs.reduction_here import measure_on
     from gputopo.topology.peer_access import with_reasons
     from gputopo.workload import workloads as workload
 
     known = workload.require(model).name
     machine = with_reasons(machine_from(()))
-    measured = with_expected(machine, _measure(known, method, machine, gpus))
+    measured = with_expected(machine, measure_on(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(machine)
     print_bandwidth(machine, measured, found, shape, whole=True)
@@ -53,74 +57,3 @@ def bench_reduction(
         to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED
     return ExitCode.FINDINGS if findings.fails(found, fail_on) else ExitCode.OK
-
-
-def _measure(model: str, method: str | None, machine: "Machine", chosen: tuple[int, ...] | None) -> Bandwidth:
-    """Time the reduction over the chosen GPUs, or over CPU devices where there is no GPU.
-
-    Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
-    devices or a method that there is not.
-    """
-    from gputopo.findings import support_of
-    from gputopo.launch.jobs import reduction_bench
-    from gputopo.planner.choose import plan_environment
-    from gputopo.topology.hops import reduction_groups
-
-    gpus = _gpus(chosen, machine)
-    began = time.time()
-    compiles = gpus is not None and any(support_of(machine, machine.gpus[gpu]).compiles for gpu in gpus)
-    groups = () if gpus is None else reduction_groups(machine, gpus)
-    times = reduction_bench.measure(
-        model,
-        gpus,
-        methods=None if method is None else (method,),
-        visible=None if gpus is None else plan_environment(machine, gpus),
-        groups=groups,
-        compiles=compiles,
-        progress=lambda method, number, count: to_stderr(
-            f"gputopo: reduction {number + 1} of {count}: {method}\n"
-        ),
-    )
-    where = () if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)
-    return Bandwidth(
-        source="live",
-        samples=times.samples,
-        failures=times.failures,
-        not_measured=times.not_measured,
-        complete=times.complete,
-        measured_at=began,
-        duration_s=time.time() - began,
-        driver_version=machine.driver.version,
-        cuda_version=machine.driver.cuda_version,
-        notes=(*where, *times.notes, *_fixed_cost(times.fixed_cost_us)),
-    )
-
-
-def _gpus(chosen: tuple[int, ...] | None, machine: "Machine") -> tuple[int, ...] | None:
-    """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
-    from gputopo.findings import driver_broken
-    from gputopo.launch.spec.target import gpus_without_tensorflow
-    from gputopo.planner.available import hidden_gpus
-
-    broken = driver_broken(machine)
-    if broken is not None:
-        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
-    hidden = hidden_gpus(os.environ, machine)
-    unusable = gpus_without_tensorflow(machine, os.environ) if machine.gpus else {}
-    there = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *unusable})
-    if chosen is None:
-        return there or None
-    missing = [index for index in chosen if index not in there]
-    if missing:
-        raise UsageError(
-            f"--gpus names GPU {missing[0]}, which cannot be used here",
-            "gputopo inspect shows the GPUs; CUDA_VISIBLE_DEVICES may hide some",
-        )
-    return chosen
-
-
-def _fixed_cost(cost_us: dict[str, float]) -> tuple[str, ...]:
-    if not cost_us:
-        return ()
-    costs = ", ".join(f"{name} {us / 1000:.2f} ms" for name, us in cost_us.items())
-    return (f"Overhead of a call, included in the times above: {costs}.",)

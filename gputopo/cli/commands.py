@@ -10,9 +10,9 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gputopo.cli.printing import emit
+from gputopo.cli.refusals import MOVED, refuse_moved
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
-from gputopo.values.refusals import refusals, refuse
 
 
 class CommandPlace(NamedTuple):
@@ -67,9 +67,7 @@ def invoke(arguments: list[str]) -> int:
     if named is not None:
         declared = options_of_command(named)
         flags = [one.option.flag for one in declared if one.is_flag]
-        moved = [
-            f"--{name}" for row in refusals(f"{named}:moved") for _, names in row.terms for name in names
-        ]
+        moved = [f"--{name}" for name in MOVED.get(named, {})]
         options = [*(one.option.flag for one in declared), *moved, "--help", "--help-all"]
         valued = {flag for flag in options if flag not in flags}
         words = takewhile(lambda word: word != "--", arguments[1:])
@@ -81,7 +79,7 @@ def invoke(arguments: list[str]) -> int:
             arguments = [named, *aliases.translate(arguments[1:], flags, options)]
         own = takewhile(lambda word: word != "--", arguments[1:])
         typed = {word.removeprefix("--").partition("=")[0]: "" for word in own if word[:2] == "--"}
-        refuse(f"{named}:moved", typed.get)
+        refuse_moved(named, typed)
     command = get_command(_app(named))
     try:
         with command.make_context("gputopo", list(arguments)) as context:

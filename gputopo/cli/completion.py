@@ -8,11 +8,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from gputopo.cli.printing import emit, is_terminal, to_stderr
+from gputopo.cli.printing import emit, is_terminal
+from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Declared, shown
+from gputopo.values.option import Declared, Option, shown
 
 Shell = Literal["bash", "zsh", "fish"]
 _INSTALL: Mapping[Shell, str] = {
@@ -24,7 +25,7 @@ _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `
 
 
 def completion(
-    shell: Shell | None = None,
+    shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="that of $SHELL")] = None,
 ) -> int:
     """Print the script that completes commands, options and their values by the Tab key.
 
@@ -97,7 +98,7 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return program_names()
     if one.option.flag == "--strategy":
-        from gputopo.launch.spec.names import Kind
+        from gputopo.values.run.names import Kind
 
         return get_args(Kind)
     if one.option.flag == "[TOPIC...]":

@@ -2,16 +2,31 @@
 
 import os
 import shutil
+from typing import Annotated
 
 from gputopo import integrations, pages
 from gputopo.cli.printing import emit, is_terminal
 from gputopo.values.errors import UsageError
-from gputopo.values.option import nearest, shown
+from gputopo.values.option import Option, nearest, shown
 
 _SCHEMA, _INTEGRATIONS = "schema", "integrations"
 
 
-def explain(topic: tuple[str, ...] = (), *, search: str | None = None) -> None:
+def explain(
+    topic: Annotated[
+        tuple[str, ...],
+        Option(
+            "[TOPIC...]",
+            "A page, a finding, a model, a reduction or an option; schema NAME; integrations FILE",
+            default="all pages",
+            repeated=True,
+        ),
+    ] = (),
+    *,
+    search: Annotated[
+        str | None, Option("--search", "Show the lines of all pages that contain a word", value="WORD")
+    ] = None,
+) -> None:
     """Show a reference page, or explain a finding, an Xid (79), a model, a reduction or an option.
 
     Exit codes: 0 fine; 2 unknown topic.
@@ -69,7 +84,9 @@ def _file(name: str) -> None:
 _LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")
 
 
-def models(*, as_json: bool = False) -> None:
+def models(
+    *, as_json: Annotated[bool, Option("--json", "Print the built-in models as JSON")] = False
+) -> None:
     """List the models that can be trained, with their sizes.
 
     Exit codes: 0 fine.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import begin, machine_from
+from gputopo.cli.source import FROM, begin, machine_from
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.option import Given, OptionsOf
+from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
     from gputopo.report.document import Document
@@ -29,20 +29,105 @@ MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to inspect, and how it is shown."""
 
-    sources: tuple[str, ...] = ()
-    record: Path | None = None
-    shape: Shape = "table"
-    diff: str | None = None
-    fleet: bool = False
-    baseline: Path | None = None
-    gpus: str | None = None
-    topology: bool = False
-    whole: bool = False
-    watch: bool = False
-    interval: float | None = None
-    duration: float | None = None
-    fail_on: FailOn | None = None
-    identities: bool = False
+    sources: Annotated[tuple[str, ...], FROM] = ()
+    record: Annotated[
+        Path | None,
+        Option(
+            "--record",
+            "Also write the machine to a file that --from reads",
+            detail="with --fleet a folder, with a file of each host",
+        ),
+    ] = None
+    shape: Annotated[
+        Shape,
+        Option(
+            "--format",
+            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch, "
+            "scontrol with --fleet: commands of Slurm that drain hosts with errors, with --fail-on "
+            "warning also with warnings",
+        ),
+    ] = "table"
+    diff: Annotated[
+        str | None,
+        Option(
+            "--diff",
+            "Show what differs from another recording or capture",
+            detail="of this machine or of another one",
+            value="OTHER",
+        ),
+    ] = None
+    fleet: Annotated[
+        bool,
+        Option(
+            "--fleet",
+            "Compare several hosts, and name those that differ",
+            detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
+        ),
+    ] = False
+    baseline: Annotated[
+        Path | None,
+        Option(
+            "--baseline",
+            "Also show what changed on each host since a recording",
+            detail="with --fleet; the folder that --record wrote",
+            value="FOLDER",
+            more=True,
+        ),
+    ] = None
+    gpus: Annotated[
+        str | None,
+        Option(
+            "--gpu",
+            "Show these GPUs alone: all their facts and findings",
+            detail="Each by its index, a range, its PCI address or UUID: 0-3,6 or 0000:5e:00.0",
+            value="LIST",
+            letter="-i",
+        ),
+    ] = None
+    topology: Annotated[
+        bool, Option("--topology", "Show the topology matrix, PCI tree and network ports")
+    ] = False
+    whole: Annotated[bool, Option("--all", "Show everything, with all remedies")] = False
+    watch: Annotated[bool, Option("--watch", "Sample clocks, power and links until Ctrl-C")] = False
+    interval: Annotated[
+        float | None,
+        Option(
+            "--interval",
+            "Time between two samples of --watch",
+            value="TIME",
+            default="1",
+            unit="s",
+            min=0.1,
+            max=31622400,
+            more=True,
+        ),
+    ] = None
+    duration: Annotated[
+        float | None,
+        Option(
+            "--duration",
+            "End --watch after this time",
+            value="TIME",
+            unit="s",
+            min=0,
+            max=31622400,
+            more=True,
+        ),
+    ] = None
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on", "Exit with 1 on a finding this severe or worse", detail="differences do not count"
+        ),
+    ] = None
+    identities: Annotated[
+        bool,
+        Option(
+            "--identities",
+            "Include host name, UUIDs and user names",
+            detail="in output and recordings; the table of --all always names the users of processes",
+        ),
+    ] = False
 
 
 def inspect(
@@ -75,7 +160,7 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
     """Return the GPUs that are named by index, range, PCI address or UUID. Raises UsageError."""
     if text is None:
         return ()
-    from gputopo.cli.placement import parse_gpu_list  # loads what only planning needs
+    from gputopo.values.run.placement import parse_gpu_list  # loads what only planning needs
 
     chosen: list[int | str] = []
     for word in text.split(","):

@@ -5,19 +5,30 @@ import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from gputopo.cli.printing import emit
 from gputopo.values.errors import InputError
+from gputopo.values.option import Option
 
 
 def make_data(
-    folder: Path,
-    name: Literal["imagenet", "cifar10"] = "imagenet",
-    images: int | None = None,
-    files: int | None = None,
-    side: int | None = None,
-    seed: int | None = None,
+    folder: Annotated[Path, Option("FOLDER", "Folder to write; must be new or empty")],
+    name: Annotated[
+        Literal["imagenet", "cifar10"], Option("--data-name", "TFRecords of ImageNet, or CIFAR-10")
+    ] = "imagenet",
+    images: Annotated[
+        int | None, Option("--images", "Number of images", default="256", min=2, max=10000000)
+    ] = None,
+    files: Annotated[
+        int | None, Option("--files", "Training files of ImageNet", default="4", min=1, max=99999)
+    ] = None,
+    side: Annotated[
+        int | None, Option("--side", "Shorter side of images (pixels)", default="256", min=8, max=8192)
+    ] = None,
+    seed: Annotated[
+        int | None, Option("--seed", "Random seed of images", default="1234", min=0, max=2147483647)
+    ] = None,
 ) -> None:
     """Write a small valid data folder of drawn images: TFRecords of ImageNet or binary files of CIFAR-10.
 

@@ -12,9 +12,9 @@ import typer
 from typer.core import TyperCommand
 
 from gputopo.cli.printing import emit
+from gputopo.cli.refusals import refuse_typed
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
-from gputopo.values.refusals import refuse_typed
 
 EXPLAIN = "explain"  # the command whose argument may be an option
 _NO_THEME = "Options"

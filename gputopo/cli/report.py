@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo import __version__
-from gputopo.cli.printing import emit, note, show_report, to_stderr
+from gputopo.cli.printing import emit, show_report
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, InputError, UsageError
-from gputopo.values.option import OptionsOf
-from gputopo.values.run.job import PROGRAM
+from gputopo.values.option import Option, OptionsOf
+from gputopo.values.run.spec import PROGRAM
 
 if TYPE_CHECKING:
     from gputopo.report.document import Document
@@ -44,18 +45,82 @@ _SUFFIXES: Mapping[str, Shape] = {
 class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to read, what to compare with, and how it is shown."""
 
-    runs: tuple[str, ...] = ()
-    imported: tuple[str, ...] = ()
-    published: PublishedName | None = None
-    baseline: tuple[str, ...] = ()
-    smallest_effect: float = 2.0
-    history: bool = False  # of this machine, instead
-    model: str | None = None
-    since: str | None = None
-    whole: bool = False
-    shape: Shape | None = None
-    output: Path | None = None
-    fail_on: FailOn | None = None
+    runs: Annotated[
+        tuple[str, ...],
+        Option(
+            "[RUNS...]",
+            "Run folders, sweeps, folders of runs, result.json, or what report --json wrote; by default "
+            "the runs of this user",
+            repeated=True,
+        ),
+    ] = ()
+    imported: Annotated[
+        tuple[str, ...],
+        Option(
+            "--import",
+            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
+            "tables. Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = ()
+    published: Annotated[
+        PublishedName | None,
+        Option("--published", "Recompute the tables of a published document from its raw figures"),
+    ] = None
+    baseline: Annotated[
+        tuple[str, ...],
+        Option(
+            "--baseline",
+            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
+            "Repeatable",
+            value="PATH",
+            repeated=True,
+        ),
+    ] = ()
+    smallest_effect: Annotated[
+        float,
+        Option(
+            "--smallest-effect",
+            "Smallest difference from --baseline that counts, if it is beyond the noise",
+            value="PERCENT",
+            min=0,
+            below=100,
+        ),
+    ] = 2.0
+    history: Annotated[
+        bool,
+        Option(
+            "--history",
+            "Show the past runs and saved bandwidths of this machine instead: regressions, with the date "
+            "they began",
+            theme="History",
+        ),
+    ] = False  # of this machine, instead
+    model: Annotated[
+        str | None, Option("--model", "Only runs of this model", value="NAME", theme="History")
+    ] = None
+    since: Annotated[
+        str | None, Option("--since", "Only what is not older than this", value="DATE", theme="History")
+    ] = None
+    whole: Annotated[
+        bool, Option("--all", "Show all rows and observations; files and the other formats always have them")
+    ] = False
+    shape: Annotated[
+        Shape | None,
+        Option("--format", "Output format", default="that of the suffix of --output, else table"),
+    ] = None
+    output: Annotated[
+        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
+    ] = None
+    fail_on: Annotated[
+        FailOn | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
+            "same conditions (a warning)",
+        ),
+    ] = None
 
 
 def _shape(options: ReportOptions) -> Shape:
@@ -119,7 +184,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
 
 def _is_training(result: "Result") -> bool:
     """Return whether a run is of the built-in training, and shows something of its machine."""
-    return result.rehearsal_of is None and result.job.task != PROGRAM
+    return result.rehearsal_of is None and result.spec.get("task") != PROGRAM
 
 
 def _date(text: str) -> float:

@@ -36,7 +36,7 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
     ),
     "plan": JsonDocument("gputopo.values.run.plan", "Plan", "plan --json"),
     "dryrun": JsonDocument("gputopo.cli.run.showing", "DryRun", "run --dry-run --json"),
-    "runspec": JsonDocument("gputopo.launch.spec.run_spec", "RunSpec", "run: spec.json in the run folder"),
+    "runspec": JsonDocument("gputopo.values.run.spec", "RunSpec", "run: spec.json in the run folder"),
     "event": JsonDocument("gputopo.values.run.events", "Event", "run: a line of events.jsonl"),
     "result": JsonDocument(
         "gputopo.values.run.result", "Result", "run --json; result.json in the run folder"

@@ -4,13 +4,28 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gputopo.cli.printing import to_stderr
+from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
+    from gputopo.launch.site import Site
+    from gputopo.planner import Request
     from gputopo.values.machine import Machine
+
+
+FROM = Option(
+    "--from",
+    "Capture or bundled machine (7gforce) to read",
+    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
+    "TensorFlow or a bandwidth test, topology XML of NCCL, a folder with a copied /sys; compressed or not; "
+    "- for stdin. The format is detected by content. Repeatable",
+    value="FILE",
+    repeated=True,
+)
 
 
 def machine_from(sources: Sequence[str]) -> "Machine":
@@ -83,6 +98,17 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     if wrong := contradiction(machine):
         to_stderr(f"gputopo: not all of it counts: {wrong}\n")
     return machine
+
+
+def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -> "Site":
+    """Return where a request is planned: this machine, or that of captures. Raises GputopoError.
+
+    Saved bandwidth is read where it counts for the request. `settings`: fields of `Site`.
+    """
+    from gputopo.launch.site import Site, rehearsal_name
+
+    machine = planned_machine(sources, pairs=not (request.is_of_one_gpu or request.no_history))
+    return Site(machine, rehearsal_of=rehearsal_name(sources), **settings)
 
 
 def _require_consistent(machine: "Machine") -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gputopo import findings
-from gputopo.cli.printing import emit, show, to_stderr
+from gputopo.cli.printing import emit, show
+from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.finding import Finding, Severity

@@ -1,10 +1,10 @@
 """A run of gputopo as a measurement: from its result, whole or of a killed run."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from gputopo.values.run.drill import labels
 from gputopo.values.run.events import Device, place_name
-from gputopo.values.run.job import Job
 from gputopo.values.run.measurement import (
     BUSY,
     COMPLETE,
@@ -17,6 +17,7 @@ from gputopo.values.run.measurement import (
     Status,
 )
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import JobSpec, ProgramSpec, RunSpec
 
 
 def of_result(
@@ -41,7 +42,6 @@ def of_result(
     verdict = result.input_verdict
     several = result.of_several_hosts  # then indices are of several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
-    data, precision = job.data, job.precision
     return Measurement(
         source=source,
         status=status,
@@ -53,21 +53,10 @@ def of_result(
         n_gpus=len(result.devices) or len(job.devices) or 1,
         backend=result.backend,
         model=job.model or "unknown",
-        dataset=None if data is None else data.name,
-        data=None if data is None else data.kind,
-        distortions=data.distortions if data is not None and data.folder else None,
-        task=job.task or "train",
         batch_per_gpu=result.batch_size,
-        precision=precision.compute,
-        data_format=job.data_format,
-        xla=precision.xla,
         framework="gputopo",
-        method=job.method or job.strategy,
         version=result.versions.get("tensorflow"),
         driver=result.versions.get("driver"),
-        variable_update=job.variable_update,
-        ps_device=_ps_device(job, [row.device for row in result.devices]),
-        all_reduce=job.all_reduce,
         unit=result.unit,
         images_per_sec=speed.mean if speed else None,
         median=speed.median if speed else None,
@@ -80,7 +69,28 @@ def of_result(
         limited_by_input=verdict.says if verdict is not None and verdict.verdict == "input" else None,
         time_s=time_s,
         digest=digest,
+        **_how(job, [row.device for row in result.devices]),
     )
+
+
+def _how(job: JobSpec, devices: Sequence[Device]) -> dict[str, Any]:
+    """Return the fields that say what ran and how, as far as the spec has them."""
+    if not isinstance(job, RunSpec):
+        return {"task": job.task if isinstance(job, ProgramSpec) else "train"}
+    data = job.data
+    return {
+        "dataset": data.name,
+        "data": data.kind,
+        "distortions": data.distortions if data.folder else None,
+        "task": job.task,
+        "precision": job.precision.compute,
+        "data_format": job.data_format,
+        "xla": job.precision.xla,
+        "method": job.method or job.strategy,
+        "variable_update": job.variable_update,
+        "ps_device": _ps_device(job, devices),
+        "all_reduce": job.all_reduce,
+    }
 
 
 def _devices(result: Result, *, complete: bool, several: bool) -> Iterator[DeviceFigure]:
@@ -120,7 +130,7 @@ def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:
     return " + ".join(names) or ("CPU device" if result.backend == "cpu" else None)
 
 
-def _ps_device(job: Job, devices: Sequence[Device]) -> str | None:
+def _ps_device(job: RunSpec, devices: Sequence[Device]) -> str | None:
     if job.variable_update != "parameter_server":
         return None
     if job.exchange.ps_spread:

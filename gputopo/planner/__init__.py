@@ -2,7 +2,6 @@
 
 from gputopo.planner.available import hidden_gpus, plan_here
 from gputopo.planner.choose import plan
-from gputopo.planner.request import Request, is_of_one_gpu
-from gputopo.planner.selection import ALL
+from gputopo.planner.request import Request
 
-__all__ = ["ALL", "Request", "hidden_gpus", "is_of_one_gpu", "plan", "plan_here"]
+__all__ = ["Request", "hidden_gpus", "plan", "plan_here"]

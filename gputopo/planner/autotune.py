@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from gputopo.runs.repeats import TimeBudget
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 

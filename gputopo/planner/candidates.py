@@ -17,13 +17,14 @@ from gputopo.planner.reasons import (
     troubles_in_words,
 )
 from gputopo.planner.request import batch_reasons, gpus_in_words
-from gputopo.planner.selection import ALL, LISTED
+from gputopo.planner.selection import LISTED
 from gputopo.prediction.links.paths import Paths, unknown_facts
 from gputopo.prediction.one_gpu_speeds import SAME_RUN, Speed
 from gputopo.prediction.ranges import is_number, range_of
 from gputopo.prediction.step import Placement, StepSeconds
 from gputopo.values.run.batches import plain
 from gputopo.values.run.plan import (
+    ALL,
     SURE_MARGIN,
     Candidate,
     GpuCount,

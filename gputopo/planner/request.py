@@ -53,10 +53,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     no_history: bool = False
     by_measurements: bool = True  # whether placements that were measured on the machine decide
 
-
-def is_of_one_gpu(request: Request) -> bool:
-    """Return whether one GPU is requested, so that nothing between GPUs matters."""
-    return request.num_gpus == 1 or (request.num_gpus is None and len(request.gpus or ()) == 1)
+    @property
+    def is_of_one_gpu(self) -> bool:
+        """Whether one GPU is requested, so that nothing between GPUs matters."""
+        return self.num_gpus == 1 or (self.num_gpus is None and len(self.gpus or ()) == 1)
 
 
 def ps_gpu(request: Request) -> int | None:

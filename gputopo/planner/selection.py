@@ -21,7 +21,6 @@ from gputopo.values.rates import pair_speeds, speed_classes, unmeasured
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal
 
-ALL = 10**9  # candidates: as many as there are
 LISTED = 10  # candidates, unless more or fewer are asked for
 
 

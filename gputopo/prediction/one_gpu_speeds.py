@@ -20,6 +20,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import RunSpec
 from gputopo.workload.workloads import Workload, require
 
 SpeedBasis = Literal["given", "history", "published", "datasheet", "alike"]
@@ -277,16 +278,17 @@ def _past_speed(result: Result) -> Figure | None:
     if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
         return None
     name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
-    model, compute = job.model, job.precision.compute
-    if not job.trains or model is None or compute is None:
+    if not isinstance(job, RunSpec) or job.task != "train":
         return None
-    if job.data is not None and job.data.folder is not None:
+    if job.data.folder is not None:
         return None  # its input may have limited it
     if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
         return None
     peak = peak_bytes(result, result.devices[0].device)
     gpu = result.devices[0].device.gpu
-    return Figure(name, model, batch, compute, throughput.mean, gpu_index=gpu, peak_bytes=peak)
+    return Figure(
+        name, job.model, batch, job.precision.compute, throughput.mean, gpu_index=gpu, peak_bytes=peak
+    )
 
 
 def peak_bytes(result: Result, device: Device) -> int | None:

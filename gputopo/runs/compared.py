@@ -25,9 +25,9 @@ import msgspec
 
 from gputopo.runs.past_runs import why_unpredicted
 from gputopo.runs.ran import what_ran
-from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, InputVerdict, PartMs, Result
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import EVEN_PERCENT
 
 UPDATE = "update of the variables"
@@ -201,9 +201,11 @@ def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> Inpu
     if rate is None:
         return None
     job = result.job
+    if not isinstance(job, RunSpec):
+        return None
     if job.task == "input":
         return _of_the_input(job, rate, earlier)
-    if job.trains and not job.has_free_input:
+    if job.task == "train" and not job.data.is_free:
         return _of_training(result, job, rate, earlier)
     return None
 
@@ -253,15 +255,15 @@ def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
     return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
 
 
-def _of_the_input(job: Job, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def _of_the_input(job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     for where, other, training in _rated(earlier):
-        if other.trains and not other.drills and other.has_free_input and _same(job, other):
+        if other.task == "train" and not other.drills and other.data.is_free and _same(job, other):
             return msgspec.structs.replace(judge_rates(rate, training, _how(other)), other=where)
     return None
 
 
 def _of_training(
-    result: Result, job: Job, rate: float, earlier: Iterable[tuple[str, Result]]
+    result: Result, job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]
 ) -> InputVerdict | None:
     share = result.input_waited_share
     if share is None or (share < NOISE and result.steps < MIN_STEPS):
@@ -272,11 +274,11 @@ def _of_training(
     return judge_waiting(share, rate)
 
 
-def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, Job, float]]:
+def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, RunSpec, float]]:
     for where, other in earlier:
-        rate = _rate(other)
-        if rate is not None:
-            yield where, other.job, rate
+        rate, job = _rate(other), other.job
+        if rate is not None and isinstance(job, RunSpec):
+            yield where, job, rate
 
 
 def _rate(result: Result) -> float | None:
@@ -287,16 +289,16 @@ def _rate(result: Result) -> float | None:
     return rate if rate > 0 and math.isfinite(rate) else None
 
 
-def _how(job: Job) -> str:
+def _how(job: RunSpec) -> str:
     ran = what_ran(job)
     return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
 
 
-def _same(a: Job, b: Job) -> bool:
+def _same(a: RunSpec, b: RunSpec) -> bool:
     """Whether two runs can be compared: how a training computed is not asked, it is in the message."""
     return _of_job(a) == _of_job(b)
 
 
-def _of_job(job: Job) -> tuple[object, ...]:
+def _of_job(job: RunSpec) -> tuple[object, ...]:
     gpus = [(one.host, one.gpu) for one in job.devices]
     return job.model, job.batch_size, job.backend, job.rehearsal_of, gpus

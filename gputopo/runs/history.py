@@ -367,7 +367,7 @@ def past(
     ):
         with contextlib.suppress(InputError):  # of a later version
             result = schema.decode(document, Result, origin=str(path))
-            if not result.job.drills:
+            if not result.spec.get("drills"):
                 where = _text(path.parent / RUNS / folder)
                 yield Past(result=result, finished_at=finished_at, folder=where, fingerprint=ran_on)
 

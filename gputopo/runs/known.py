@@ -20,9 +20,9 @@ from gputopo.reference.published import Published, published
 from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
-from gputopo.values.run.job import Job
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.values.run.verdict import Expected, Known
 from gputopo.workload.workloads import Workload
 
@@ -37,7 +37,7 @@ class Together(NamedTuple):
     devices: tuple[tuple[int, int | None, str], ...]
 
 
-def together(job: Job) -> Together:
+def together(job: JobSpec) -> Together:
     """Return what trained together in a job."""
     return Together(
         tuple(
@@ -63,7 +63,7 @@ _OF_PORTS = frozenset(rule.id for rule in (LINK_DOWN, LINK_SLOW, MTU_DIFFERS, ER
 
 
 def known_before(
-    job: Job,
+    job: RunSpec,
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
@@ -98,7 +98,7 @@ def known_before(
 
 
 def known_of_hosts(
-    job: Job,
+    job: RunSpec,
     devices: Sequence[Device],
     batches: Sequence[int],
     machines: Sequence[Machine | None],
@@ -160,7 +160,8 @@ def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
 
 def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
     """Return the images/sec of a GPU alone by a run on this machine, if that was of this job on one."""
-    if _alone(earlier.job) != _alone(result.job):
+    job = _alone(result.job)
+    if job is None or _alone(earlier.job) != job:
         return {}
     return {
         figure.gpu_index: figure.images_per_sec
@@ -169,12 +170,14 @@ def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
     }
 
 
-def _alone(job: Job) -> tuple[object, ...]:
-    """Return what of a job decides how fast one GPU is alone."""
+def _alone(job: JobSpec) -> tuple[object, ...] | None:
+    """Return what of a job decides how fast one GPU is alone; None: it is not of the core."""
+    if not isinstance(job, RunSpec):
+        return None
     return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
 
 
-def _of_earlier_runs(job: Job, past: Sequence[Result], where: str) -> Expected | None:
+def _of_earlier_runs(job: RunSpec, past: Sequence[Result], where: str) -> Expected | None:
     rates = [
         one.throughput.median
         for one in past
@@ -195,16 +198,23 @@ def _counts(result: Result) -> bool:
     if result.status != "complete" or speed is None or not speed.median > 0 or result.is_slow:
         return False
     quiet = host is None or host.busy is None
-    return quiet and not result.job.drills and speed.uncertainty <= MAX_UNCERTAINTY * speed.mean
+    return quiet and not result.spec.get("drills") and speed.uncertainty <= MAX_UNCERTAINTY * speed.mean
 
 
-def _speed_of(job: Job) -> tuple[object, ...]:
-    """Return what of a job decides how fast its steps are."""
-    plain = msgspec.structs.replace(job, devices=(), servers=(), drills=(), asked={}, grad_reduce=None)
-    return plain, [(one.tower, one.gpu) for one in job.devices], together(job)
+def _speed_of(job: JobSpec) -> tuple[object, ...] | None:
+    """Return what of a job decides how fast its steps are; None: it is not of the core."""
+    if not isinstance(job, RunSpec):
+        return None
+    return (
+        *(job.backend, job.rehearsal_of, job.batch_size, job.runtime, job.exchange),
+        *(job.variable_update, job.ps_device, job.all_reduce, job.optimization.optimizer),
+        _alone(job),
+        [(one.tower, one.gpu) for one in job.devices],
+        together(job),
+    )
 
 
-def _of_the_plan(job: Job, plan: Plan, batches: Sequence[int]) -> Expected | None:
+def _of_the_plan(job: RunSpec, plan: Plan, batches: Sequence[int]) -> Expected | None:
     choice = plan.choice
     rate, low, high = choice.images_per_sec, choice.images_per_sec_low, choice.images_per_sec_high
     planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
@@ -213,8 +223,8 @@ def _of_the_plan(job: Job, plan: Plan, batches: Sequence[int]) -> Expected | Non
     return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
 
 
-def _of_others(job: Job, devices: Sequence[Device], batches: Sequence[int]) -> Expected | None:
-    if job.drills or not job.trains or len(set(batches)) != 1:
+def _of_others(job: RunSpec, devices: Sequence[Device], batches: Sequence[int]) -> Expected | None:
+    if job.drills or job.task != "train" or len(set(batches)) != 1:
         return None
     names = [_model(device.gpu_name) for device in devices]
     rows = [
@@ -235,11 +245,10 @@ def _of_others(job: Job, devices: Sequence[Device], batches: Sequence[int]) -> E
     )
 
 
-def _is_alike(row: Published, job: Job, batch: int) -> bool:
-    mine = (job.model, batch, job.precision.compute, bool(job.precision.xla))
+def _is_alike(row: Published, job: RunSpec, batch: int) -> bool:
+    mine = (job.model, batch, job.precision.compute, job.precision.xla)
     return (
         not row.is_suspect
-        and job.data is not None
         and job.data.is_free
         and row.data == "synthetic"
         and (row.model, row.batch_per_gpu, row.precision, row.xla) == mine
@@ -253,7 +262,7 @@ def _model(name: str | None) -> str | None:
 
 
 def _speeds(
-    job: Job,
+    job: RunSpec,
     devices: Sequence[Device],
     batches: Sequence[int],
     machine: Machine,
@@ -262,7 +271,7 @@ def _speeds(
 ) -> dict[int, Expected]:
     """Return the images/sec of each device alone, by tower, where they are of several models."""
     compute = job.precision.compute
-    if workload is None or compute is None or len({device.gpu_name for device in devices}) < 2:
+    if workload is None or len({device.gpu_name for device in devices}) < 2:
         return {}
     figures = past_speeds(one for one in past if _counts(one))
     found = {}

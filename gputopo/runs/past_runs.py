@@ -22,9 +22,9 @@ from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
 from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
-from gputopo.values.run.job import Job
 from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.workload.workloads import Workload
 
 MAX_JOBS = 12  # the latest: each takes some ms, and two numbers need few
@@ -111,9 +111,9 @@ def past_run(result: Result) -> PastRun | None:
     if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
         return None
     speed, job = result.throughput, result.job
-    if speed is None or job.model is None or job.precision.compute is None or job.variable_update is None:
+    if speed is None or not isinstance(job, RunSpec) or why_unpredicted(job) is not None:
         return None
-    if why_unpredicted(job) is not None or job.variable_update == "independent" or job.servers:
+    if job.variable_update == "independent" or job.servers:
         return None
     if result.anomalies or not _is_steady(result) or speed.uncertainty > MAX_UNCERTAINTY * speed.mean:
         return None
@@ -154,13 +154,13 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
     return tuple(found)
 
 
-def why_unpredicted(job: Job) -> str | None:
+def why_unpredicted(job: JobSpec) -> str | None:
     """Return what of a job the constants do not describe, None where they do."""
-    if None in (job.model, job.precision.compute, job.variable_update) or not job.devices:
+    if not isinstance(job, RunSpec) or not job.devices:
         return "it is not known what ran"
-    if not job.trains or job.method is not None or job.strategy is not None:
+    if job.task != "train" or job.method is not None or job.strategy is not None:
         return "only training by the core is predicted"
-    if not job.has_free_input:
+    if not job.data.is_free:
         return "the time of the input is not predicted"
     if job.precision.xla:
         return "steps compiled by XLA are not predicted"

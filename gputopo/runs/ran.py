@@ -3,28 +3,30 @@
 from typing import Any
 
 from gputopo.values.run.all_reduce import MEANINGS, parse
-from gputopo.values.run.job import OWN_TRAINER, PROGRAM, Job, JobData
+from gputopo.values.run.spec import OWN_TRAINER, JobSpec, ProgramSpec, RunSpec
 
 _NOTHING = "nothing: there is one device"
 _MADE = {"cpu": "made on the CPU", "python": "made in Python"}
 
 
-def what_ran(job: Job) -> dict[str, Any]:
-    """Return by name: trainer, variables, exchange, numbers, data; what the spec lacks is left out.
+def what_ran(job: JobSpec) -> dict[str, Any]:
+    """Return by name: trainer, variables, exchange, numbers, data; nothing for what is no spec.
 
     The worker refuses what it cannot do as asked, so the spec of a finished run is what ran. `all_reduce_by`
     describes the method: the same name may mean another one on another backend.
     """
-    if job.task == PROGRAM:
+    if isinstance(job, ProgramSpec):
         return {"task": job.task, "program": list(job.command)}
-    data = None if job.data is None else data_words(job, job.data)
+    if not isinstance(job, RunSpec):
+        return {}
+    data = data_words(job)
     if job.task == "input":
-        return {"task": job.task, "data": data or ""}
+        return {"task": job.task, "data": data}
     found: dict[str, Any] = {"task": job.task}
     trains = job.task not in ("forward", "eval")
     if trains:
         found["trainer"] = _trainer(job)
-    if job.variable_update is not None and job.strategy is None:
+    if job.strategy is None:
         found |= {"variable_update": job.variable_update, "variables": _variables(job)}
     if trains:
         if reduction := job.all_reduce:
@@ -44,7 +46,7 @@ def what_ran(job: Job) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def exchange_words(job: Job) -> list[str]:
+def exchange_words(job: RunSpec) -> list[str]:
     """Return the options of the exchange that are not the default of its mode."""
     exchange = job.exchange
     # Between hosts and by NCCL small gradients are joined by default (`launch.spec.prepare`).
@@ -64,28 +66,28 @@ def exchange_words(job: Job) -> list[str]:
     return [text for text, is_so in words.items() if is_so]
 
 
-def data_words(job: Job, data: JobData) -> str:
+def data_words(job: RunSpec) -> str:
     """Return where examples come from."""
+    data = job.data
     on_host = ", one batch on the host" if job.method else ""  # when a step begins
     if data.folder:
         distorted = ", distorted" if data.distortions else ""
-        form = data.cache if isinstance(data.cache, str) else ""
-        cached = f", cached {form}".rstrip() if data.cache else ""
+        cached = f", cached {data.cache}" if data.cache else ""
         return f"{data.name or 'examples'} from {data.folder}{distorted}{cached}{on_host}"
     made = _MADE.get(data.source, "made once" if job.method else "made once on the device")
     feed = f", {data.feed}" if data.source == "python" else ""
     return f"synthetic, {made}{feed}{on_host}"
 
 
-def _trainer(job: Job) -> str | None:
+def _trainer(job: RunSpec) -> str:
     if job.method:
         return f"method {job.method}"
     if job.strategy:
         return f"strategy {job.strategy}"
-    return OWN_TRAINER if job.variable_update is not None else None
+    return OWN_TRAINER
 
 
-def _variables(job: Job) -> str:
+def _variables(job: RunSpec) -> str:
     if job.variable_update != "parameter_server":
         return "a copy on each device"
     return "spread over the devices" if job.exchange.ps_spread else job.ps_device or "unknown"

@@ -1,6 +1,6 @@
-"""The same run several times: mean and spread (`gputopo.repeats/1`); and jobs in a limited time."""
+"""The same run several times: mean and spread (`gputopo.repeats/1`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TypeVar
 
@@ -10,34 +10,6 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats, Spread
 
 T = TypeVar("T")
-
-
-class TimeBudget:
-    """Time of jobs in a row. `seconds` None: no limit. It begins when it is made; `clock` in seconds."""
-
-    def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
-        self._limit = seconds
-        self._clock = clock
-        self._began = clock()
-        self._longest = 0.0
-
-    @property
-    def used(self) -> float:
-        """Seconds since it began."""
-        return self._clock() - self._began
-
-    def fits(self, count: int = 1, *, each: float | None = None) -> bool:
-        """Return whether so many jobs would end in time: of `each` seconds, None: as the longest so far."""
-        if self._limit is None:
-            return True
-        return self.used + count * (self._longest if each is None else each) <= self._limit
-
-    def timed(self, job: Callable[[], T]) -> T:
-        """Do a job, and note how long it took."""
-        began = self._clock()
-        done = job()
-        self._longest = max(self._longest, self._clock() - began)
-        return done
 
 
 def combine(runs: Sequence[Result], asked: int) -> Repeats:

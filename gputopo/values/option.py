@@ -1,13 +1,10 @@
-"""Options of commands: each is a row of `options.csv` for the parameter or the field of a spec that it sets.
+"""Options of commands, each declared beside the type of the field or the parameter that it sets.
 
-The row has the option on the command line, its check, help and place in the documentation, so that all can
-be read as one text; type and default are those of the field, `momentum: float = 0.9`. A reader of its text is
-beside its type: `checkpoints: Annotated[str | None, read_folder] = None`.
+`seed: Annotated[int, Option("--seed", "Random seed", min=0)] = 1234`: type and default are those of the
+field. A reader of its text may stand beside it: `Annotated[str | None, read_folder, Option(...)]`.
 """
 
-import csv
 import inspect
-import json
 import keyword
 import math
 import re
@@ -16,7 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
 
 from gputopo.values.errors import UsageError
 
@@ -133,6 +141,10 @@ class OptionsOf:
     """
 
     spec: "type[msgspec.Struct]"
+
+
+Typed = Mapping[str, Any]
+"""The type of a parameter that takes all options of the command as they were typed, by name."""
 
 
 @dataclass(frozen=True)
@@ -270,54 +282,23 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
         if (kind := _struct(one.type)) is not None:
             found += options_of(kind, (*part, one.name))
         default = inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default
-        found += _of(spec.__name__, one.type, one.name, default, part)
+        found += _of(one.type, one.name, default, part)
     return tuple(found)
 
 
-def _of(
-    owner: str, annotation: Any, name: str, default: Any, part: tuple[str, ...] = ()
-) -> Iterator[Declared]:
-    """Yield the options of a field: those beside its type, or its rows."""
+def _of(annotation: Any, name: str, default: Any, part: tuple[str, ...] = ()) -> Iterator[Declared]:
+    """Yield the options of a field or a parameter, which are beside its type."""
     kind, extras = _declared(annotation)
     read = next((one for one in extras if callable(one)), None)
-    rows = (_option(row) for row in _rows().get((owner, name), ()))
-    for option in [one for one in extras if isinstance(one, Option)] or rows:
+    for option in (one for one in extras if isinstance(one, Option)):
         reads = read is not None and "" not in option.words
         yield Declared(replace(option, read=read) if reads else option, name, kind, default, part)
-
-
-@cache
-def _rows() -> Mapping[tuple[str, str], Sequence[Mapping[str, str]]]:
-    """Return the rows by the name of their spec or command, and of its field or parameter."""
-    found: dict[tuple[str, str], list[Mapping[str, str]]] = {}
-    with (Path(__file__).parent / "options.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            for owner in row["owner"].split():
-                found.setdefault((owner, row["field"]), []).append(row)
-    return found
-
-
-def _option(row: Mapping[str, str]) -> Option:
-    flag, _, letter = row["flag"].partition(" -") if row["flag"][:1] == "-" else (row["flag"], "", "")
-    texts = {name: row[name] for name in ("detail", "value", "theme", "default")}
-    limits: dict[str, Any] = dict(one.split("=") for one in row["number"].split())
-    limits |= {name: float(limit) for name, limit in limits.items() if name != "unit"}
-    marks = row["marks"].split()
-    return Option(
-        flag,
-        row["help"],
-        **{**texts, **limits},
-        letter=f"-{letter}" if letter else "",
-        words=json.loads(row["words"] or "{}"),
-        more="more" in marks,
-        repeated="repeated" in marks,
-    )
 
 
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
     """Return the options that a command declares with its parameters."""
     parameters = inspect.signature(command, eval_str=True).parameters.values()
-    return tuple(one for parameter in parameters for one in _of_parameter(command.__name__, parameter))
+    return tuple(one for parameter in parameters for one in _of_parameter(parameter))
 
 
 def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dict[str, Any]:
@@ -327,7 +308,7 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
     """
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        options = _of_parameter(command.__name__, parameter)
+        options = _of_parameter(parameter)
         missing = next((one for one in options if one.is_required and one.name not in texts), None)
         if missing is not None:
             raise UsageError(f"{missing.option.flag} is missing", f"add {missing.usage}")
@@ -337,23 +318,28 @@ def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dic
             whole = get_args(parameter.annotation)[0] is spec
             arguments[parameter.name] = spec(**given.fields) if whole else given
             continue
+        if parameter.annotation == Typed:
+            arguments[parameter.name] = _typed(parameters_of(command), texts)
         arguments.update(_values(options, texts).get((), {}))
     return arguments
 
 
-def _of_parameter(command: str, parameter: inspect.Parameter) -> tuple[Declared, ...]:
+def _typed(options: Iterable[Declared], texts: Mapping[str, Text]) -> dict[str, Any]:
+    return {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options if one.name in texts}
+
+
+def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
     spec = _spec(parameter.annotation)
     if spec is not None:
         return options_of(spec)
-    return tuple(_of(command, parameter.annotation, parameter.name, parameter.default))
+    return tuple(_of(parameter.annotation, parameter.name, parameter.default))
 
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
     """Return the fields of a spec that were asked for. Raises UsageError and InputError."""
     options = [one for name, one in _named_options(spec) if name in texts]
     values = _values(options, texts)
-    typed = {one.name.rstrip("_"): one.as_typed(texts[one.name]) for one in options}
-    return Given(_fields(spec, values, ()), typed)
+    return Given(_fields(spec, values, ()), _typed(options, texts))
 
 
 @cache
@@ -464,3 +450,33 @@ def shown(value: str) -> str:
 
 def _plain(word: str) -> str:
     return word.lower().replace("-", "_")
+
+
+T = TypeVar("T")
+When = Callable[[T], object]
+"""Returns whether a condition holds; one on options returns those that are given, as flags."""
+
+
+class Refusal(NamedTuple, Generic[T]):
+    """Options that do not go together, as a row of a table: it applies if all conditions hold.
+
+    `{option}` and `{other}` in the texts are the first option that the first and the second condition on
+    options return, `{options}` all of the first, and `{them}` it or them.
+    """
+
+    when: tuple[When[T], ...]
+    what: str
+    use: str
+
+
+def refuse(rows: Iterable[Refusal[T]], about: T, **named: Any) -> None:
+    """Raise UsageError for the first row that applies. `named`: what its texts name besides options."""
+    for row in rows:
+        found = [condition(about) for condition in row.when]
+        if all(found):
+            given = [one for one in found if isinstance(one, list)]
+            option, other = (next(iter(flags), "") for flags in (*given, [], [])[:2])
+            words = {**named, "option": option, "other": other}
+            if given:
+                words |= {"options": listed(given[0]), "them": "it" if len(given[0]) == 1 else "them"}
+            raise UsageError(row.what.format(**words), row.use.format(**words))

@@ -15,9 +15,7 @@ from gputopo.launch.models.keras_checks import is_seed, shapes_of
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.model import Model, loss_of
-from gputopo.launch.spec.names import Method
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.launch.train.graph_step import GraphStep
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loss_scale import LossScale
@@ -32,6 +30,8 @@ from gputopo.launch.train.placement.variables import (
     write_state,
 )
 from gputopo.launch.train.stepper import StepOutcome
+from gputopo.values.run.names import Method
+from gputopo.values.run.spec import Precision, RunSpec
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from gputopo.launch.models.keras_building import summed
 from gputopo.launch.models.keras_checks import is_seed, only
-from gputopo.launch.spec.names import Method
 from gputopo.launch.train.marks import TowerClock, clock
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.partitioning import Cut, rows_of_towers
+from gputopo.values.run.names import Method
 
 
 @dataclass(frozen=True)

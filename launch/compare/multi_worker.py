@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gputopo.launch.spec.names import JOB, host_of, read
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.watchdog import PATIENCE, Watchdog
 from gputopo.launch.train.placement.devices import cannot_listen
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
 from gputopo.values.run.events import HostExchange, Silent, Step
+from gputopo.values.run.names import JOB, host_of, read
+from gputopo.values.run.spec import RunSpec
 
 Array = np.ndarray[Any, Any]
 Tensor = Any

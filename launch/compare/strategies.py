@@ -11,9 +11,7 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.names import MULTI_WORKER, StrategyName, host_of, read
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.graph_step import OF_HOST, GraphStep
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.marks import clock
@@ -23,6 +21,8 @@ from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
+from gputopo.values.run.names import MULTI_WORKER, StrategyName, host_of, read
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 # The ops by which tf.distribute lets devices reduce together; without one it copies and adds.

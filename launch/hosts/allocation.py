@@ -12,7 +12,7 @@ from gputopo.launch.hosts.hostlists import HostAddress, read_hostfile, read_host
 from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.index_ranges import host_ranges
-from gputopo.values.option import shown
+from gputopo.values.option import Option, shown
 
 # For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
 # their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
@@ -36,14 +36,88 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     MORE = True
 
-    hosts: Annotated[tuple[HostAddress, ...], read_hosts] = ()
-    hostfile: Annotated[tuple[HostAddress, ...], _read_file] = ()
-    num_hosts: int | None = None
-    remote_python: str | None = None
-    join_timeout: float = JOIN_S
-    allow_public_address: bool = False
-    insecure: bool = False
-    node_rank: int | None = None
+    hosts: Annotated[
+        tuple[HostAddress, ...],
+        read_hosts,
+        Option(
+            "--hosts",
+            "Hosts in the order of their ranks, each with a port if need be",
+            value="LIST",
+            theme="Hosts",
+            more=True,
+        ),
+    ] = ()
+    hostfile: Annotated[
+        tuple[HostAddress, ...],
+        _read_file,
+        Option("--hostfile", "File with a host on each line", value="FILE", theme="Hosts", more=True),
+    ] = ()
+    num_hosts: Annotated[
+        int | None,
+        Option(
+            "--num-hosts",
+            "Number of hosts, where nothing else gives it; 1: this host alone",
+            default="from the environment",
+            min=1,
+            max=65536,
+            theme="Hosts",
+            more=True,
+        ),
+    ] = None
+    remote_python: Annotated[
+        str | None,
+        Option(
+            "--remote-python",
+            "Python of the other hosts, which has gputopo",
+            value="PATH",
+            default="the path of this one's",
+            theme="Hosts",
+            more=True,
+        ),
+    ] = None
+    join_timeout: Annotated[
+        float,
+        Option(
+            "--join-timeout",
+            "Time to wait until all hosts have joined",
+            value="TIME",
+            unit="s",
+            above=0,
+            theme="Hosts",
+            more=True,
+        ),
+    ] = JOIN_S
+    allow_public_address: Annotated[
+        bool,
+        Option(
+            "--allow-public-address",
+            "Let TensorFlow's servers listen at a public address: whoever connects to one can run what "
+            "they like",
+            theme="Hosts",
+            more=True,
+        ),
+    ] = False
+    insecure: Annotated[
+        bool,
+        Option(
+            "--insecure",
+            "Let the hosts of a training meet without a secret: whoever reaches rank 0's port can take part",
+            theme="Hosts",
+            more=True,
+        ),
+    ] = False
+    node_rank: Annotated[
+        int | None,
+        Option(
+            "--node-rank",
+            "Rank of this host, from 0",
+            default="from the environment",
+            min=0,
+            max=65535,
+            theme="Hosts",
+            more=True,
+        ),
+    ] = None
 
 
 # Where hosts meet that nothing tells another port: that of the examples of TensorFlow's clusters.

@@ -13,9 +13,8 @@ import msgspec
 
 from gputopo import planner
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.names import host_names, rank_of_place
-from gputopo.launch.spec.target import Target, target_of
+from gputopo.launch.site import Site
+from gputopo.launch.target import Target
 from gputopo.planner.how_many import doublings, how_many_of_hosts
 from gputopo.planner.joint import UNPREDICTED, gpus_of_hosts, places, with_steps
 from gputopo.planner.network import HostNetwork, SavedNetwork
@@ -25,6 +24,7 @@ from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
+from gputopo.values.run.names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,
@@ -32,6 +32,7 @@ from gputopo.values.run.plan import (
     HostGpus,
     HowMany,
 )
+from gputopo.values.run.spec import Server
 
 
 @dataclass(frozen=True)
@@ -155,16 +156,16 @@ def target_alone(
     keep: int | None = None,
 ) -> Target:
     """Return the target of one host by what it brought. `keep`: as of `planner.plan`."""
-    found = target_of(
+    site = Site(
         host.machine or Machine(source="live"),
-        request,
         environ=host.resources.environ,
-        claimed=host.resources.claimed,
         require_gpu=require_gpu,
         cpu=cpu,
         affinity=False,
         keep=keep,
+        alone=False,
     )
+    found = site.target(request, host.resources.claimed)
     return replace(found, memory_bytes=host.resources.memory_bytes)
 
 

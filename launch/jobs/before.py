@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputopo.values.errors import GputopoError
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.prediction.one_gpu_speeds import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.result import Result
+    from gputopo.values.run.spec import RunSpec
     from gputopo.values.run.verdict import Known
     from gputopo.workload.workloads import Workload
 
@@ -60,21 +60,16 @@ def past_of(target: "Target") -> "list[Result]":
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
     """Return what is known beside which a run is judged; None for a rehearsal."""
-    import msgspec
-
     from gputopo.runs.known import known_before, known_of_hosts
-    from gputopo.values import schema
-    from gputopo.values.run.job import job_of
 
     machine = _box(target)
     if machine is None:
         return None
-    job = job_of(msgspec.json.decode(schema.encode(spec)))
     if target.others:
         machines = [one.machine for one in (target, *target.others)]
-        return known_of_hosts(job, spec.devices, spec.batches, machines, target.plan, past)
+        return known_of_hosts(spec, spec.devices, spec.batches, machines, target.plan, past)
     costs = _workload_of(spec.model)
-    return known_before(job, spec.devices, spec.batches, machine, target.plan, past, costs)
+    return known_before(spec, spec.devices, spec.batches, machine, target.plan, past, costs)
 
 
 def _box(target: "Target") -> "Machine | None":

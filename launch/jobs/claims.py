@@ -24,7 +24,7 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu, Machine
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
 
 MAX_ATTEMPTS = 20  # a lock may be refused only since another process looks who holds it
 _SHARED = Path("/run/lock")

@@ -28,7 +28,6 @@ from gputopo.launch.jobs.reduction_worker import (
 )
 from gputopo.launch.jobs.trials import StoppedError, until_stopped
 from gputopo.launch.spec.env import worker_env
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
@@ -40,6 +39,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.values.run.spec import RunSpec
 from gputopo.workload import workloads as workload
 
 METHODS = (*NAMES, "ring#2", "psgpu#2")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
+from gputopo.values.run.spec import RunSpec
 
 if TYPE_CHECKING:
     from gputopo.launch.models.model import Model

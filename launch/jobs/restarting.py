@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.drill import SLOW
 from gputopo.values.run.events import NCCL_TEST, CheckpointSaved, Event, RankFailed, Step
+from gputopo.values.run.spec import RunSpec
 
 # What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
 _BY_CHANCE = ("killed", "hung")

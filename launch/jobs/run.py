@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import restarting
-from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import NOTHING_KNOWN, Record
@@ -38,6 +37,7 @@ from gputopo.values.run.events import (
     Restarted,
 )
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.values.run.verdict import Known
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class RunJob:
     folder: RunFolder
     on_event: Callable[[Event], None]  # gets every event as it is written
     environment: Mapping[str, str]  # the worker's, as a whole
-    command: WorkerCommand = worker_command
+    command: WorkerCommand = field(default_factory=lambda: worker_command)
     sampler: RunSampler | None = None
     limits: WorkerLimits = LIMITS
     count_oom_kills: Callable[[], int | None] = oom_kills

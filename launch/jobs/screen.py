@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.trials import (
     Display,
     Trial,
@@ -22,10 +21,10 @@ from gputopo.launch.jobs.trials import (
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.devices import SAMPLED
-from gputopo.runs.repeats import TimeBudget
 from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event, Sample, Step
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
@@ -88,7 +87,6 @@ def measure(
     without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None] = lambda cell, numbers: None,
     on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
     display: Display = no_display,
-    command: WorkerCommand = worker_command,
     clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, the code of a signal that ended them (0: none), and whether all ran.
@@ -100,7 +98,7 @@ def measure(
     ran: list[ScreenRun] = []
 
     def run(cell: ScreenCell, number: int) -> ScreenRun:
-        made = _run(cell, number, folder, machine, open_sampler, display, command)
+        made = _run(cell, number, folder, machine, open_sampler, display)
         ran.append(made)
         on_run(made, tuple(ran))
         return made
@@ -151,7 +149,6 @@ def _run(
     machine: Machine | None,
     open_sampler: OpenSampler,
     display: Display,
-    command: WorkerCommand,
 ) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
@@ -171,7 +168,7 @@ def _run(
             note(event)
             show(event)
 
-        result = run_trial(cell.trial, path, machine, command, sampler=sampler, on_event=on_event)
+        result = run_trial(cell.trial, path, machine, sampler=sampler, on_event=on_event)
     found = timed(result)
     speed, failure = (None, found) if isinstance(found, str) else (found, None)
     return ScreenRun(

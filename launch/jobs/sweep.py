@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.jobs.run import WorkerCommand, worker_command
 from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import (
     Display,
@@ -21,9 +20,9 @@ from gputopo.launch.jobs.trials import (
     until_stopped,
 )
 from gputopo.launch.supervise import signals
-from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
@@ -84,7 +83,6 @@ def run_cells(
     on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
     display: Display = no_display,
-    command: WorkerCommand = worker_command,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Sweep, int]:
     """Run the pending cells of a sweep; return it and the code of a signal that ended it (0: none).
@@ -108,7 +106,7 @@ def run_cells(
         gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
         with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler, display() as on_event:
             place = folder / cell.folder
-            result = run_trial(trial, place, machine, command, sampler=sampler, on_event=on_event)
+            result = run_trial(trial, place, machine, sampler=sampler, on_event=on_event)
         with signals.deferred():
             seconds = round(course.budget.used - before, 3)
             mode = {} if cell.mode is None else {"mode": mode_ran(trial, result)}

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.jobs.run import RunJob, WorkerCommand, supervise, worker_command
+from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
-from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
-from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import RunSampler
+from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
 from gputopo.runs.compared import with_prediction
-from gputopo.runs.repeats import TimeBudget
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import AUTOTUNE_RUNS
+from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.values.run.verdict import Known
 
 COUNTED_S = 5.0  # of one run
@@ -113,7 +113,6 @@ def run_trial(
     trial: Trial,
     path: Path,
     machine: Machine | None,
-    command: WorkerCommand = worker_command,
     *,
     sampler: RunSampler | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
@@ -132,7 +131,6 @@ def run_trial(
         folder=folder,
         on_event=on_event,
         environment=trial.environment,
-        command=command,
         sampler=sampler,
         finds_batch=False,
         known=trial.known or Known(),
@@ -173,7 +171,6 @@ def tune(
     machine: Machine | None = None,
     on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
     budget_s: float = BUDGET_S,
-    command: WorkerCommand = worker_command,
 ) -> tuple[Autotune, int]:
     """Run the trials in alternating order until the fastest is known; return that and the exit code.
 
@@ -186,7 +183,7 @@ def tune(
     def measure(place: int, number: int) -> TimedRun | str:
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
         # Without a fallback: another placement is not timed in the name of this one.
-        found = timed(run_trial(replace(trials[place], fallback=None), path, machine, command))
+        found = timed(run_trial(replace(trials[place], fallback=None), path, machine))
         on_run(number, trials[place], found)
         return found
 

@@ -32,9 +32,9 @@ from gputopo.launch.models.keras_sources import Foreign, application, own_model
 from gputopo.launch.models.layers import DataFormat, TowerRows
 from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import UsageError
+from gputopo.values.run.spec import RunSpec
 from gputopo.workload.workloads import Loss
 
 Tensor = Any

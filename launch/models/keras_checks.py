@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.models.keras_sources import Foreign
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import UsageError
+from gputopo.values.run.spec import RunSpec
 
 Shape = tuple[int | None, ...]
 _ONE_EACH = "give one with one input and one output"

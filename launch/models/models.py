@@ -9,7 +9,7 @@ import tensorflow as tf
 from gputopo.launch.models.layers import DataFormat, GraphLayers, TowerRows
 from gputopo.launch.models.model import Forward, Model, VariableSpec
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.run.spec import RunSpec
 from gputopo.workload.sketch import Variable
 from gputopo.workload.workloads import Architecture, Loss, architectures
 

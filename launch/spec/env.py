@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.run.spec import RunSpec, Runtime
 
 # What the child does before it becomes the program (`gputopo.probes.processes`).
 CPUS, MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.prepare import find_gpu
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import as_typed
+from gputopo.values.run.spec import RunSpec
 from gputopo.workload import workloads as workload
 
 _NUMBER_BYTES = 4

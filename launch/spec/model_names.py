@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
 from gputopo.values.option import listed, nearest
+from gputopo.values.run.spec import Schedule
 from gputopo.workload import workloads as workload
 
 KERAS_PREFIX = "keras:"

@@ -8,13 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.job_spec import Backend, ProgramSpec
 from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
-from gputopo.launch.spec.names import MULTI_WORKER, device_name, host_names, rank_of, rank_of_place
-from gputopo.launch.spec.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.launch.spec.rules import check, is_multi_worker
-from gputopo.launch.spec.run_spec import DataFormat, Exchange, Precision, RunSpec, Task
-from gputopo.launch.spec.target import Target
+from gputopo.launch.target import Target
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.topology.hops import reduction_groups
 from gputopo.values.errors import UsageError
@@ -31,7 +27,10 @@ from gputopo.values.run.batches import (
 )
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
+from gputopo.values.run.names import MULTI_WORKER, device_name, host_names, rank_of, rank_of_place
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
+from gputopo.values.run.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
+from gputopo.values.run.spec import Backend, DataFormat, Exchange, Precision, ProgramSpec, RunSpec, Task
 
 # On CPU devices counting ends at this relative standard error, or at the latest after so many seconds: runs
 # repeat within 1 to 2% on an idle machine, so more steps tell no more. Ours.

@@ -1,19 +1,16 @@
-"""Which options of a run go together: the rows `training` of `gputopo/values/refusals.csv`. Pure."""
+"""Which options of a run go together, by its spec. Pure."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
-from operator import attrgetter
-from typing import Any
 
 from gputopo.launch.spec.model_names import data_of
-from gputopo.launch.spec.names import MULTI_WORKER, Kind, read
-from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import UsageError
-from gputopo.values.refusals import refuse
+from gputopo.values.option import Refusal, refuse
 from gputopo.values.run import all_reduce
 from gputopo.values.run.drill import SLOW_WEIGHTS
+from gputopo.values.run.names import MULTI_WORKER, Kind, Reduction, read
+from gputopo.values.run.spec import Exchange, RunSpec
 
 OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
@@ -25,20 +22,13 @@ _OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in a
 
 def check(spec: RunSpec) -> None:
     """Raise UsageError for options that do not go together."""
-
-    @cache
-    def given(name: str) -> str | None:
-        if name.startswith("asked."):
-            value = spec.asked.get(name.removeprefix("asked."))
-            return None if value is None else str(value).lower()
-        found = _FOLLOWS[name](spec) if name in _FOLLOWS else attrgetter(name)(spec)
-        return str(found).lower() if found else None
-
-    refuse("training", given, spec=spec)
-    asked = None if spec.all_reduce is None else all_reduce.parse(spec.all_reduce)
-    if asked is not None and (why_not := asked.why_not(spec.backend, len(spec.devices))) is not None:
+    refuse(REFUSALS, spec, spec=spec)
+    method = None if spec.all_reduce is None else all_reduce.parse(spec.all_reduce)
+    if method is not None and (why_not := method.why_not(spec.backend, len(spec.devices))) is not None:
         reason, near = why_not
-        raise UsageError(f"--all-reduce {asked.written} cannot be used: {reason}", f"use --all-reduce {near}")
+        raise UsageError(
+            f"--all-reduce {method.written} cannot be used: {reason}", f"use --all-reduce {near}"
+        )
 
 
 def check_layout(spec: RunSpec, environment: Mapping[str, str]) -> None:
@@ -100,21 +90,448 @@ def _last_step(spec: RunSpec) -> float:
     return spec.batch_limit - 1 if spec.task == "eval" else spec.batch_limit
 
 
-# What rows name besides fields of the spec.
-_FOLLOWS: Mapping[str, Callable[[RunSpec], Any]] = {
-    "multi_worker": is_multi_worker,
-    "several_of_a_host": lambda spec: max(_devices_of_hosts(spec)) > 1,
-    "unequal_hosts": lambda spec: len(set(_devices_of_hosts(spec))) > 1,
-    "kind": _kind,
-    "reduction": lambda spec: spec.strategy and read(spec.strategy).reduction,
-    "copies": _has_copies,
-    "moves": _moves,
-    "count": lambda spec: len(spec.devices),
-    "odd": lambda spec: len(spec.devices) % 2,
-    "batch_of_each": lambda spec: isinstance(spec.batch_size, tuple),
-    "late_drill": lambda spec: max((one.step for one in spec.drills), default=0) > _last_step(spec),
-    "late_trace": lambda spec: max(spec.lifecycle.trace_steps, default=0) > _last_step(spec),
-    "slow_weights": lambda spec: any(one.fault == SLOW_WEIGHTS for one in spec.drills),
-    "data_of_model": lambda spec: data_of(spec.model),
-    "other_data": lambda spec: data_of(spec.model) not in (None, spec.data.name),
-}
+def _reduction(spec: RunSpec) -> Reduction | None:
+    return None if spec.strategy is None else read(spec.strategy).reduction
+
+
+def _has_late_drill(spec: RunSpec) -> bool:
+    return max((one.step for one in spec.drills), default=0) > _last_step(spec)
+
+
+def _has_late_trace(spec: RunSpec) -> bool:
+    return max(spec.lifecycle.trace_steps, default=0) > _last_step(spec)
+
+
+def asked(*names: str) -> Callable[[RunSpec], list[str]]:
+    """Return a condition: one of the options was typed."""
+    return lambda spec: [f"--{name.replace('_', '-')}" for name in names if spec.asked.get(name) is not None]
+
+
+def _asked_as(spec: RunSpec, name: str, value: str) -> bool:
+    return str(spec.asked.get(name)).lower() == value
+
+
+_TRAINS = (
+    *("optimizer", "learning_rate", "scale_learning_rate", "learning_rate_schedule"),
+    *("learning_rate_warmup_steps", "weight_decay", "gradient_clip", "gradient_clip_norm", "loss_scale"),
+    *("on_nan", "all_reduce", "grad_reduce", "staged_vars", "variable_consistency", "async"),
+    *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group", "fp16_transfer"),
+    *("drill", "checkpoint_steps", "keep_checkpoints", "resume", "export"),
+)
+REFUSALS: tuple[Refusal[RunSpec], ...] = (
+    Refusal(
+        (asked(*_TRAINS, "checkpoints"), lambda s: s.task == "forward"),
+        "{options} cannot be combined with --task forward: initial weights are used, and none are updated",
+        "leave {them} out, or use --task train",
+    ),
+    Refusal(
+        (asked(*_TRAINS, "num_warmup_batches", "distortions", "cache"), lambda s: s.task == "eval"),
+        "{options} cannot be combined with --task eval: each example is read once, and no weights change",
+        "leave {them} out, or use --task train",
+    ),
+    Refusal(
+        (
+            asked(
+                *_TRAINS, "checkpoints", "ps", "variable_update", "precision", "xla", "trace", "tensorboard"
+            ),
+            lambda s: s.task == "input",
+        ),
+        "{options} cannot be combined with --task input: it has no model",
+        "leave {them} out, or use --task train",
+    ),
+    Refusal(
+        (lambda s: s.servers and not is_multi_worker(s) and s.precision.deterministic,),
+        "--deterministic is for one host, and this is a training of several",
+        "leave it out, add --num-hosts 1, or use --strategy multi_worker_mirrored",
+    ),
+    Refusal(
+        (lambda s: s.servers and not is_multi_worker(s) and s.data.bad_records == "skip",),
+        "--bad-records skip is for one host, and this is a training of several",
+        "leave it out, and repair the files that are named, or add --num-hosts 1",
+    ),
+    Refusal(
+        (lambda s: s.servers and s.method,),
+        "--strategy {spec.method} is for one host, and this is a training of several",
+        "leave --strategy out, or add --num-hosts 1",
+    ),
+    Refusal(
+        (lambda s: s.servers and s.strategy and not is_multi_worker(s),),
+        "--strategy {spec.strategy} is for one host, and this is a training of several",
+        "use --strategy multi_worker_mirrored, leave --strategy out, or add --num-hosts 1",
+    ),
+    Refusal(
+        (lambda s: is_multi_worker(s) and not s.servers,),
+        "--strategy {spec.strategy} is for several hosts, and this is a training of one",
+        "use --strategy mirrored, or start it on several hosts: gputopo explain hosts",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                is_multi_worker(s)
+                and s.backend == "cpu"
+                and not s.rehearsal_of
+                and max(_devices_of_hosts(s)) > 1
+            ),
+        ),
+        "--strategy {spec.strategy} uses one CPU device of each host, as TensorFlow's strategy does",
+        "use --num-gpus with the number of hosts, or leave --strategy out",
+    ),
+    Refusal(
+        (lambda s: is_multi_worker(s) and len(set(_devices_of_hosts(s))) > 1,),
+        "--strategy {spec.strategy} needs as many GPUs on each host, and the hosts have unequal numbers",
+        "use --num-gpus with a multiple of the number of hosts, or leave --strategy out",
+    ),
+    Refusal(
+        (lambda s: s.servers and s.all_reduce == "nccl_op",),
+        "--all-reduce {spec.all_reduce} is within one process, and each host of this training has its own",
+        "use --all-reduce hierarchical, or add --num-hosts 1",
+    ),
+    Refusal(
+        (lambda s: (s.method or s.strategy) and not is_multi_worker(s) and s.task != "train",),
+        "--task {spec.task} cannot be combined with this --strategy, which only trains",
+        "leave --strategy out",
+    ),
+    Refusal(
+        (lambda s: is_multi_worker(s) and s.task == "input",),
+        "--task input cannot be combined with --strategy {spec.strategy}, which has no part in reading "
+        "examples",
+        "leave --strategy out",
+    ),
+    Refusal(
+        (lambda s: s.method and _moves(s),),
+        "--strategy {spec.method} has its own exchange of weights and gradients",
+        "leave --variable-update and the options of the exchange out; --ps places its variables",
+    ),
+    Refusal(
+        (asked("ps"), lambda s: _has_copies(s)),
+        "--ps cannot be combined with --strategy {spec.strategy}, which places the variables itself",
+        "leave it out, or use --strategy central, whose variables are there",
+    ),
+    Refusal(
+        (asked("variable_update"), lambda s: _has_copies(s)),
+        "--variable-update cannot be combined with --strategy {spec.strategy}, which places the "
+        "variables itself",
+        "leave it out",
+    ),
+    Refusal(
+        (lambda s: s.strategy and _moves(s),),
+        "--strategy {spec.strategy} has its own exchange of weights and gradients",
+        "leave --variable-update and the options of the exchange out; a strategy's name has its "
+        "reduction, such as --strategy mirrored:one",
+    ),
+    Refusal(
+        (lambda s: (s.method or s.strategy) and s.exchange.ps_spread,),
+        "--ps gpu:spread cannot be combined with --strategy, whose variables are in one place",
+        "use --ps cpu or --ps gpu:N",
+    ),
+    Refusal(
+        (lambda s: s.method and isinstance(s.batch_size, tuple),),
+        "--batch-size with a number for each device cannot be combined with --strategy {spec.method}: it "
+        "cuts one joint batch evenly",
+        "give one number, or leave --strategy out",
+    ),
+    Refusal(
+        (lambda s: s.method and s.grad_reduce == "sum",),
+        "--grad-reduce sum cannot be combined with --strategy {spec.method}: it has one loss, a mean",
+        "leave --grad-reduce out",
+    ),
+    Refusal(
+        (lambda s: (s.method or s.strategy) and s.drills,),
+        "--drill cannot be combined with --strategy: only the built-in trainer injects faults",
+        "leave --drill out",
+    ),
+    Refusal(
+        (lambda s: s.backend == "cpu" and _kind(s) == "mirrored" and _reduction(s) == "nccl",),
+        "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
+        "use --strategy mirrored, which reduces in a ring there",
+    ),
+    Refusal(
+        (lambda s: s.backend == "cpu" and _kind(s) == "multi_worker_mirrored" and _reduction(s) == "nccl",),
+        "--strategy {spec.strategy} needs GPUs: NCCL has no kernel for CPU devices",
+        "use --strategy multi_worker_mirrored, which reduces in a ring there",
+    ),
+    Refusal(
+        (lambda s: _kind(s) == "mirrored" and _reduction(s) == "hierarchical" and len(s.devices) % 2 == 1,),
+        "--strategy {spec.strategy} silently loses the gradients of one device where their number is odd",
+        "use an even --num-gpus, or --strategy mirrored:one",
+    ),
+    Refusal(
+        (lambda s: _kind(s) == "one-device" and len(s.devices) != 1,),
+        "--strategy {spec.strategy} uses one device, and this run has more",
+        "use --num-gpus 1, or --strategy mirrored",
+    ),
+    Refusal(
+        (lambda s: s.task == "eval" and not s.lifecycle.checkpoints,),
+        "--task eval needs a checkpoint, and none is named",
+        "add --checkpoints DIR, or train with --task train",
+    ),
+    Refusal(
+        (lambda s: s.task == "input" and not s.data.folder and s.data.source == "gpu",),
+        "--task input has nothing to measure: examples made once on the devices have no input pipeline",
+        "name an input: --data-dir DIR, --data-source cpu or --data-source python",
+    ),
+    Refusal(
+        (lambda s: _has_late_drill(s),),
+        "--drill names a step that the run does not have: it counts {spec.batch_limit} at most",
+        "name earlier ones with --drill, or give more steps with --num-batches",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                any(one.fault == SLOW_WEIGHTS for one in s.drills) and s.variable_update != "parameter_server"
+            ),
+        ),
+        "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each "
+        "device has its own copy of the weights",
+        "leave --drill out, or use --variable-update parameter_server",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                (s.exchange.staged or s.exchange.asynchronous)
+                and (
+                    s.exchange.relaxed
+                    or s.exchange.transfer == "fp16"
+                    or s.exchange.repacking
+                    or s.exchange.small_bytes
+                )
+            ),
+        ),
+        "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed "
+        "or fp16 gradients, or with relaxed consistency",
+        "leave --staged-vars and --async out, and use --variable-update replicated",
+    ),
+    Refusal(
+        (lambda s: s.precision.deterministic and s.exchange.asynchronous,),
+        "--deterministic cannot be combined with --async: the order of its updates differs from run to run",
+        "leave one of them out, such as --async",
+    ),
+    Refusal(
+        (lambda s: s.exchange.staged and s.exchange.asynchronous,),
+        "--staged-vars cannot be combined with --async: --staged-vars needs synchronous steps",
+        "leave one of them out, such as --async",
+    ),
+    Refusal(
+        (lambda s: s.exchange.staged and s.variable_update != "parameter_server",),
+        "--staged-vars cannot be combined with --variable-update {spec.variable_update}: it stages a "
+        "server's weights",
+        "use --variable-update parameter_server, or leave --staged-vars out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.asynchronous and s.variable_update != "parameter_server",),
+        "--async cannot be combined with --variable-update {spec.variable_update}: it updates shared "
+        "variables",
+        "use --variable-update parameter_server, or leave --async out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.relaxed and s.variable_update != "replicated",),
+        "--variable-consistency relaxed cannot be combined with --variable-update "
+        "{spec.variable_update}: it delays reduced gradients",
+        "use --variable-update replicated, or leave --variable-consistency out",
+    ),
+    Refusal(
+        (lambda s: s.all_reduce and s.variable_update != "replicated",),
+        "--all-reduce {spec.all_reduce} cannot be combined with --variable-update "
+        "{spec.variable_update}: nothing is reduced between replicas",
+        "use --variable-update replicated, or leave --all-reduce out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.repacking and s.variable_update != "replicated",),
+        "--gradient-repacking cannot be combined with --variable-update {spec.variable_update}: nothing "
+        "is reduced between replicas",
+        "use --variable-update replicated, or leave --gradient-repacking out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.small_bytes and s.variable_update != "replicated",),
+        "--agg-small-grads-max-bytes cannot be combined with --variable-update {spec.variable_update}: "
+        "nothing is reduced between replicas",
+        "use --variable-update replicated, or leave --agg-small-grads-max-bytes out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.transfer == "fp16" and s.variable_update != "replicated",),
+        "--fp16-transfer cannot be combined with --variable-update {spec.variable_update}: nothing is "
+        "reduced between replicas",
+        "use --variable-update replicated, or leave --fp16-transfer out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.ps_spread and s.variable_update != "parameter_server",),
+        "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: each device "
+        "has its own copy",
+        "use --variable-update parameter_server, or leave --ps out",
+    ),
+    Refusal(
+        (asked("agg_small_grads_max_group"), lambda s: not s.exchange.small_bytes),
+        "--agg-small-grads-max-group needs a size of small gradients",
+        "add --agg-small-grads-max-bytes B, or leave it out",
+    ),
+    Refusal(
+        (lambda s: s.exchange.repacking and s.exchange.small_bytes,),
+        "--gradient-repacking cannot be combined with --agg-small-grads-max-bytes: it makes chunks of "
+        "one size, so no small gradient is left",
+        "leave --agg-small-grads-max-bytes out",
+    ),
+    Refusal(
+        (lambda s: s.grad_reduce == "sum" and s.variable_update == "independent",),
+        "--grad-reduce sum cannot be combined with --variable-update independent: nothing is reduced",
+        "leave --grad-reduce out, or use --variable-update replicated",
+    ),
+    Refusal(
+        (asked("momentum", "nesterov"), lambda s: s.optimization.optimizer != "momentum"),
+        "{option} cannot be combined with --optimizer {spec.optimization.optimizer}: a parameter of momentum",
+        "use --optimizer momentum, or leave it out",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                s.precision.compute != "fp16"
+                and (s.precision.auto_loss_scale or s.precision.loss_scale != 1.0)
+            ),
+        ),
+        "--loss-scale cannot be combined with --precision {spec.precision.compute}: only fp16 gradients "
+        "can underflow",
+        "leave --loss-scale out, or use --precision fp16",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                s.precision.auto_loss_scale
+                and (s.exchange.staged or s.exchange.relaxed or s.exchange.asynchronous)
+            ),
+        ),
+        "--loss-scale auto cannot be combined with --staged-vars, --async or relaxed consistency: the "
+        "gradients that are applied are not those of one step and one scale",
+        "give a fixed one: --loss-scale 128",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                s.backend == "cpu"
+                and (
+                    s.precision.tf32 != "on"
+                    or s.runtime.gpu_thread_mode != "gpu_private"
+                    or s.runtime.per_gpu_threads != 2
+                    or s.runtime.memory_limit_mib
+                )
+            ),
+        ),
+        "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, and this "
+        "run is on CPU devices",
+        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                _asked_as(s, "learning_rate_schedule", "model") and s.optimization.schedule.kind == "constant"
+            ),
+        ),
+        "--learning-rate-schedule model cannot be combined with --model {spec.model}: its authors use a "
+        "constant rate",
+        "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                not s.data.folder
+                and (
+                    s.data.distortions
+                    or s.data.resize != "bilinear"
+                    or s.data.private_threads
+                    or s.data.cache
+                    or s.data.bad_records != "stop"
+                    or s.data.name
+                )
+            ),
+        ),
+        "--distortions, --resize-method, --datasets-num-private-threads, --cache and --bad-records are "
+        "for real examples, and there is no --data-dir",
+        "add --data-dir DIR, or leave them out",
+    ),
+    Refusal(
+        (lambda s: s.data.folder and data_of(s.model) == "numbers",),
+        "--data-dir has images, and --model {spec.model} needs numbers",
+        "leave --data-dir out, or use --model resnet20",
+    ),
+    Refusal(
+        (asked("data_name"), lambda s: not s.data.folder and not data_of(s.model) is not None),
+        "--data-name cannot be combined with --model {spec.model} without --data-dir: synthetic ones "
+        "have its shape",
+        "leave it out, or add --data-dir DIR",
+    ),
+    Refusal(
+        (asked("data_format"), lambda s: data_of(s.model) == "numbers"),
+        "--data-format cannot be combined with --model {spec.model}: its input is not images",
+        "leave it out",
+    ),
+    Refusal(
+        (lambda s: s.data.folder and data_of(s.model) not in (None, s.data.name),),
+        "--model {spec.model} cannot train on {spec.data.name}",
+        "leave --data-name out, or choose a --model of that data",
+    ),
+    Refusal(
+        (lambda s: s.data.folder and (s.data.source != "gpu" or s.data.feed != "sync"),),
+        "--data-source and --feed are for synthetic examples, and --data-dir has real ones",
+        "leave --data-source and --feed out, or leave --data-dir out",
+    ),
+    Refusal(
+        (lambda s: not s.data.folder and s.data.source == "gpu" and (s.data.prefetch or 1) != 1,),
+        "--prefetch is for an input pipeline, and examples made once on the devices have none",
+        "use --data-source cpu, or leave it out",
+    ),
+    Refusal(
+        (lambda s: not s.data.folder and s.data.feed != "sync" and s.data.source != "python",),
+        "--feed {spec.data.feed} cannot be combined with --data-source {spec.data.source}: it is for "
+        "batches made in Python",
+        "use --data-source python, or leave --feed out",
+    ),
+    Refusal(
+        (
+            asked("prefetch"),
+            lambda s: not s.data.folder and s.data.source == "python" and s.data.feed == "sync",
+        ),
+        "--prefetch cannot be combined with --feed sync: each batch is made on demand",
+        "use --feed queue, or leave --prefetch out",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                _asked_as(s, "prefetch", "0")
+                and not s.data.folder
+                and s.data.source == "python"
+                and s.data.feed != "sync"
+            ),
+        ),
+        "--prefetch 0 cannot be combined with --feed {spec.data.feed}, which makes batches ahead",
+        "use --feed sync, without --prefetch",
+    ),
+    Refusal(
+        (asked("resize_method", "cache"), lambda s: s.data.folder and s.data.name == "cifar10"),
+        "{option} cannot be combined with CIFAR-10: its images keep their size, and all are in memory",
+        "leave it out",
+    ),
+    Refusal(
+        (lambda s: not s.lifecycle.checkpoints and (s.lifecycle.resume or s.lifecycle.resume_or_start),),
+        "--resume needs a checkpoint, and no folder is named",
+        "add --checkpoints DIR, or leave --resume out",
+    ),
+    Refusal(
+        (
+            lambda s: (
+                not s.lifecycle.checkpoints
+                and (s.lifecycle.checkpoint_steps or s.lifecycle.keep_checkpoints != 5)
+            ),
+        ),
+        "--checkpoint-steps and --keep-checkpoints need a folder of checkpoints",
+        "add --checkpoints DIR",
+    ),
+    Refusal(
+        (lambda s: s.task == "eval" and _has_late_trace(s),),
+        "--trace names a step that the evaluation does not have: of {spec.batch_limit} at most the "
+        "first, which compiles, is step 0",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+    ),
+    Refusal(
+        (lambda s: s.task != "eval" and _has_late_trace(s),),
+        "--trace names a step that the run does not have: it counts {spec.batch_limit} at most",
+        "name earlier ones with --trace, or give more steps with --num-batches",
+    ),
+)

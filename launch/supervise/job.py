@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.record import Record
@@ -18,6 +17,7 @@ from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimit
 from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopting
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
+from gputopo.values.run.spec import RunSpec
 
 _LOOK_S = 0.25  # between two looks at what is waited for; not measured
 

@@ -12,8 +12,6 @@ import msgspec
 
 import gputopo
 from gputopo.launch import failure
-from gputopo.launch.spec.job_spec import ProgramSpec
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.runs.live import RecentSteps, Reports
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE, Summary
@@ -30,6 +28,7 @@ from gputopo.values.run.events import (
     RunStarted,
     Step,
 )
+from gputopo.values.run.spec import ProgramSpec, RunSpec
 from gputopo.values.run.verdict import Known
 
 NOTHING_KNOWN = Known()

@@ -20,8 +20,6 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.locks import is_left_over, locked_spec
-from gputopo.launch.spec.job_spec import ProgramSpec
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.runs.history import RUNS, history_file
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
@@ -32,6 +30,7 @@ from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Screen
+from gputopo.values.run.spec import ProgramSpec, RunSpec
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = (

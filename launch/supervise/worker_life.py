@@ -21,7 +21,6 @@ from typing import Literal
 import msgspec
 
 from gputopo.launch import failure
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.cgroup import memory_bytes
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
@@ -45,6 +44,7 @@ from gputopo.values.run.events import (
     Silent,
     with_names,
 )
+from gputopo.values.run.spec import RunSpec
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
 # For which the reason of a host that is gone is waited for: hosts report each second; not measured

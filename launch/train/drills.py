@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.marks import TowerClock, clock, host_call
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.stepper import Emit, Observer
 from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, SLOW_WEIGHTS, Drill
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 # A thread that sleeps wakes up some 0.1 ms late: the rest is waited for by reading the clock. Ours.

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import Hosts
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import Marks, TowerClock
@@ -15,6 +14,7 @@ from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.stepper import Emit, Observer, Stepper, VariableSets
 from gputopo.launch.train.towers import TowerMath
 from gputopo.launch.train.updating import Updater
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 OF_HOST = tf.TensorSpec((2,), tf.float64)  # what `GraphStep.of_host` returns

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -21,6 +20,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.speed import RunningThroughput, time_left_s
 
 MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time: of 1 ms they take a second

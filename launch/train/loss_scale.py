@@ -5,8 +5,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.run_spec import Precision, RunSpec
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.run.spec import Precision, RunSpec
 
 Tensor = Any
 

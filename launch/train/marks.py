@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled  # has no public name
 
-from gputopo.launch.spec.names import device_name, host_of, rank_of
 from gputopo.launch.train.host_clocks import HostClocks
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
 from gputopo.values.run.events import Device
+from gputopo.values.run.names import device_name, host_of, rank_of
 
 Tensor = Any
 Operation = Any

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gputopo
 from gputopo.launch.failure import NCCL_REMEDY
-from gputopo.launch.spec.names import JOB, rank_of
+from gputopo.values.run.names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
 # Lines before the one with the cause: headings, and the Python lines that made the node.

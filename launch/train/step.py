@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.graph_step import GraphStep
 from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.marks import HostMarks, clock
@@ -21,6 +20,7 @@ from gputopo.launch.train.placement.placements import Placement
 from gputopo.launch.train.placement.variables import VariableSet, slots_of, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.values.run.events import Event, HostExchange, Step
+from gputopo.values.run.spec import RunSpec
 
 if TYPE_CHECKING:
     from gputopo.launch.train.inputs.source import InputSource  # these load TensorFlow

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import TYPES
 from gputopo.launch.models.model import Forward, Model, loss_of
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.source import InputSource, rows_of
 from gputopo.launch.train.loss_scale import LossScale
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 

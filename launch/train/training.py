@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from gputopo.launch.locks import locked_outputs
 from gputopo.launch.models.model import Model, parameter_count
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import InputSource, noticing
 from gputopo.launch.train.lifecycle.checkpoints import Checkpoints
@@ -29,6 +28,7 @@ from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
+from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)

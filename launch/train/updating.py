@@ -13,10 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.run_spec import Optimization, Schedule
 from gputopo.launch.train.loss_scale import LossScale, run_if
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.stepper import VariableSets
+from gputopo.values.run.spec import Optimization, Schedule
 
 Tensor = Any
 

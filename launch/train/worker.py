@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
 from gputopo.values import schema
@@ -40,6 +39,7 @@ from gputopo.values.run.events import (
     Silent,
     encode_line,
 )
+from gputopo.values.run.spec import RunSpec
 
 _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 

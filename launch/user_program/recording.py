@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.launch.failure import gpu_words
-from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
@@ -28,6 +27,7 @@ from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
+from gputopo.values.run.spec import ProgramSpec
 
 # How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from gputopo.launch.spec.job_spec import MAX_PROCESSES
 from gputopo.launch.throughput import (
     EXAMPLES,
     MAX_REPORT_BYTES,
@@ -23,6 +22,7 @@ from gputopo.launch.throughput import (
     read_report,
 )
 from gputopo.values.run.events import Noticed, Step, TowerMarks, WarmupDone
+from gputopo.values.run.spec import MAX_PROCESSES
 
 # Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
 # together, and pipelines run a few steps ahead; not measured

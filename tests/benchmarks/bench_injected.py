@@ -12,10 +12,10 @@ from statistics import median
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import drills
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, Step
+from gputopo.values.run.spec import RunSpec
 from tests.launch.specs import cpu_spec
 
 FACTORS = (0.9, 0.7, 0.5)

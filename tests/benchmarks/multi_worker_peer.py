@@ -12,12 +12,12 @@ import time
 import tensorflow as tf
 
 from gputopo.launch.models import models
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.synthetic import SyntheticSource
 from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.placement.variables import create, create_state
 from gputopo.launch.train.towers import TowerMath
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import RunSpec
 
 WARMUP = 3
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from gputopo.cli import run_command
+from gputopo.launch.jobs import run
 from gputopo.probes import run_watch
 from gputopo.probes.run_watch import RunWatch
-from tests.cli.trained import WITH_WORKERS
 from tests.kit.faults import selected
 from tests.kit.machines import ReadingHere, WatchHere
 from tests.kit.nvml import FakeNvml, installed
@@ -67,8 +67,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> ByName:
         def command(spec: Path, events_fd: int) -> Sequence[str]:
             return (sys.executable, "-IS", misbehave.__file__, behaviour, str(spec), str(events_fd))
 
-        for module in WITH_WORKERS:
-            monkeypatch.setattr(module, "worker_command", command)
+        monkeypatch.setattr(run, "worker_command", command)
 
     return behaves
 

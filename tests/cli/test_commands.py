@@ -10,9 +10,9 @@ import pytest
 
 from gputopo import __version__
 from gputopo.cli.commands import COMMANDS, options_of_command
+from gputopo.cli.refusals import REFUSALS, AnyOf
 from gputopo.values import schema
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.refusals import refusals
 from tests.cli.conftest import Call
 from tests.kit import commands
 
@@ -43,7 +43,8 @@ def test_help_is_a_screen_and_a_half_and_help_all_has_every_option(
     assert {flag for flag, more in declared.items() if more and f"\n  {flag} " in usual.out} == set()
     assert (" more options: gputopo" in usual.out) == any(declared.values())
     known = {one.name.rstrip("_") for one in options_of_command(command)}
-    named = {name for row in refusals(command) for _, names in row.terms for name in names}
+    conditions = [one for row in REFUSALS.get(command, ()) for one in row.when]
+    named = {name for one in conditions if isinstance(one, AnyOf) for name in one.names}
     assert {re.split("!?=", name)[0] for name in named} <= known
 
 
@@ -56,7 +57,7 @@ def test_a_command_loads_no_other_command() -> None:
         "import sys; from gputopo.cli import run_command; "
         "run_command(['inspect', '--from', '7gforce', '--json']); "
         "sys.exit(' '.join(name for name in sys.modules if name in "
-        "('gputopo.cli.plan', 'gputopo.cli.run.prepare', 'gputopo.planner', 'gputopo.report.findings')))"
+        "('gputopo.cli.plan', 'gputopo.launch.site', 'gputopo.planner', 'gputopo.report.findings')))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr.strip() == ""

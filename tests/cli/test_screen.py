@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.cli.run import screen
+from gputopo.launch.jobs import run
 from gputopo.runs import screen as screening
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
@@ -108,7 +108,7 @@ def test_a_slow_gpu_is_named_and_fails_on_request(
         return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
-    monkeypatch.setattr(screen, "worker_command", pretends)
+    monkeypatch.setattr(run, "worker_command", pretends)
     done = call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "warning")
     assert done.code == 1, done.err
     assert "! slow 20%" in done.out
@@ -130,7 +130,7 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
         return (sys.executable, "-IS", "-c", FAILS_ON_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
-    monkeypatch.setattr(screen, "worker_command", pretends)
+    monkeypatch.setattr(run, "worker_command", pretends)
     done = call("screen", "--model", "alexnet", "--gpus", "0-2", "--output", tmp_path / "out")
     assert done.code == 0, done.err
     found = stored(tmp_path / "out")
@@ -159,7 +159,7 @@ def test_a_killed_screen_leaves_the_runs_until_then(
         return (sys.executable, "-IS", "-c", SLOW_ONE, str(spec), str(events_fd))
 
     on_scenario("four")
-    monkeypatch.setattr(screen, "worker_command", killed)
+    monkeypatch.setattr(run, "worker_command", killed)
     with pytest.raises(KilledError):
         call("screen", "--model", "alexnet", "--gpus", "0,1", "--output", tmp_path / "out")
     found = stored(tmp_path / "out")

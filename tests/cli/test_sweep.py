@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.cli.run import sweep
+from gputopo.launch.jobs import run, sweep_course
 from gputopo.launch.locks import locked_folder
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, past
 from gputopo.sweeps.matrix import PRESETS
@@ -25,6 +24,7 @@ from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import BY_TIME, FOLDER, Sweep
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Expected
 from tests.cli.conftest import ByName, Call
 from tests.kit_workers import misbehave
@@ -43,7 +43,7 @@ ps = [false, "cpu"]
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "LOAD_S", 0.0)
+    monkeypatch.setattr(sweep_course, "LOAD_S", 0.0)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_stopped_sweep_goes_on_with_resume_and_with_the_same_command(
             os.kill(os.getpid(), signal.SIGTERM)
         return (sys.executable, "-IS", misbehave.__file__, "works", str(spec), str(events_fd))
 
-    monkeypatch.setattr(sweep, "worker_command", stops_second)
+    monkeypatch.setattr(run, "worker_command", stops_second)
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
     assert done.code == 143
     assert "1 done, 5 to run, 2 refused" in " ".join(done.out.split())
@@ -233,9 +233,9 @@ def test_killed_at_any_cell_and_resumed_it_gives_the_document_of_a_sweep_without
         assert shown.code == 0, shown.err
         return unmeasured(json.loads(shown.out.replace(str(folder), "FOLDER")))
 
-    monkeypatch.setattr(sweep, "worker_command", leaves_what_a_kill_would)
+    monkeypatch.setattr(run, "worker_command", leaves_what_a_kill_would)
     call("sweep", "--matrix", file, "--output", whole)
-    monkeypatch.setattr(sweep, "worker_command", pretends)
+    monkeypatch.setattr(run, "worker_command", pretends)
     killed = sorted(tmp_path.glob("killed-*"))
     assert len(killed) == 6
     assert "there are no measurements" in call("report", killed[0]).err

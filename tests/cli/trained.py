@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.cli.run import autotune, screen, sweep, training
+from gputopo.launch.jobs import run
 from gputopo.values import schema
 from gputopo.values.run.result import Result
 from tests.kit.machines import ReadingHere
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
 from tests.launch.forks import forked_workers
-
-WITH_WORKERS = (autotune, screen, sweep, training)
-"""The modules of commands that start a worker."""
 
 
 @contextlib.contextmanager
@@ -34,8 +31,7 @@ def without_a_gpu(folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setenv("GPUTOPO_HOME", str(folder / "home"))
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         patch.chdir(folder)
-        for module in WITH_WORKERS:
-            patch.setattr(module, "worker_command", command)
+        patch.setattr(run, "worker_command", command)
         yield patch
 
 

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.spec import RunSpec
 
 
 def cpu_spec(**changes: object) -> RunSpec:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.locks import is_left_over, locked_outputs, locked_spec
-from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.train.lifecycle.folders import FolderError
 from gputopo.values.errors import ExitCode, InputError
 from gputopo.values.run.events import RankFailed
+from gputopo.values.run.spec import Lifecycle
 from tests.launch.train.worker_process import run_worker, trivial_spec
 
 ROOT = Path(__file__).parents[3]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.claims import claimed_by_others
-from gputopo.launch.spec.job_spec import Backend
+from gputopo.launch.site import Site
+from gputopo.launch.target import Target
 from gputopo.launch.user_strategy import (
     HIERARCHICAL,
     NCCL,
@@ -21,13 +23,14 @@ from gputopo.launch.user_strategy import (
     lines_of_workers,
     made_with_workers,
     nearest,
-    planned,
+    request_for,
     strategy,
 )
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Driver, Machine
 from gputopo.values.run.all_reduce import NAMES
 from gputopo.values.run.plan import Candidate
+from gputopo.values.run.spec import Backend
 from tests.launch.forks import run_program
 from tests.launch.hosts.environs import ray_train
 from tests.launch.specs import machine
@@ -91,6 +94,11 @@ def workers() -> starters.RankClaim:
     return found
 
 
+def planned(on: Machine, environ: dict[str, str], claimed: Mapping[int, str] = {}, **asked: Any) -> Target:
+    site = Site(on, environ=environ, affinity=False, alone=False)
+    return site.target(request_for(site, **asked), claimed)
+
+
 def test_what_was_chosen_is_said_with_the_worker_its_devices_and_why() -> None:
     chosen, why = lines_of_workers(planned(machine(), {}, num_gpus=2), workers())
     assert chosen == (
@@ -151,13 +159,13 @@ def test_workers_are_not_joined_where_tensorflow_has_made_its_devices() -> None:
 
 def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order() -> None:
     environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-33-aa,GPU-11-aa"}
-    target = planned(machine(), environ, claimed={})
+    target = planned(machine(), environ)
     assert target.plan.choice.gpus == (3, 1)
     assert target.plan.environment["CUDA_VISIBLE_DEVICES"] == environ["CUDA_VISIBLE_DEVICES"]
 
 
 def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> None:
-    assert planned(machine(), {}, num_gpus=2, claimed={}).plan.choice.gpus == (2, 3)
+    assert planned(machine(), {}, num_gpus=2).plan.choice.gpus == (2, 3)
     taken = {3: "in use by another run"}
     assert planned(machine(), {}, num_gpus=2, claimed=taken).plan.choice.gpus == (0, 1)
     with pytest.raises(HardwareError):
@@ -165,7 +173,7 @@ def test_alone_it_plans_for_the_machine_without_what_others_have_claimed() -> No
 
 
 def test_without_gpus_it_is_as_many_cpu_devices_and_both_lines_say_why() -> None:
-    target = planned(NOTHING, {}, num_gpus=3, claimed={})
+    target = planned(NOTHING, {}, num_gpus=3)
     what, why = lines_of(target, nearest(target.plan.choice, "cpu", 3))
     assert what == (
         "gputopo: MirroredStrategy with reduction to one device on 3 logical CPU devices (No NVIDIA device)."

@@ -12,7 +12,7 @@ from gputopo.cli.source import machine_from
 from gputopo.planner.autotune import Race, contenders
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request
-from gputopo.runs.repeats import TimeBudget
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, TimedRun, mode_of
 from tests import there

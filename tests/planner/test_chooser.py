@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from gputopo import captures
 from gputopo.planner import Request, plan
-from gputopo.planner.selection import ALL
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.ranges import EXCHANGE, EXCHANGE_MEASURED
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES
-from gputopo.values.run.plan import Candidate, Learned, MeasuredSpeed, Plan, mode_words, runners_up
+from gputopo.values.run.plan import ALL, Candidate, Learned, MeasuredSpeed, Plan, mode_words, runners_up
 from tests import there
 from tests.matrices import SEVEN, changed, link_of, machine_of
 

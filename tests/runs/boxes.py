@@ -24,6 +24,7 @@ def spec_of(machine: Machine, model: str, gpus: tuple[int, ...], placing: Placem
     return {
         "task": "train",
         "model": model,
+        "backend": "gpu",
         "devices": [
             {"tower": tower, "device": f"/GPU:{tower}", "gpu": gpu, "gpu_name": names[gpu]}
             for tower, gpu in enumerate(gpus)

@@ -8,9 +8,9 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
-from gputopo.values.run.job import job_of
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import RunSpec, job_of
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
 from tests import there
@@ -33,13 +33,19 @@ PLAN = Plan(
 UNPREDICTED = Plan(choice=Candidate(gpus=(0, 1), variable_update="parameter_server"))
 
 
+def core(spec: dict[str, Any]) -> RunSpec:
+    found = job_of(spec)
+    assert isinstance(found, RunSpec)
+    return found
+
+
 def known(
     *past: Result, plan: Plan = PLAN, gpus: tuple[int, ...] = (0, 1), model: str = "vgg16", **spec: Any
 ) -> Known:
     own = run(MACHINE, model, gpus=gpus)
     devices = [row.device for row in own.devices]
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
-    return known_before(job_of(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require(model))
+    return known_before(core(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require(model))
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -78,7 +84,7 @@ def test_published_figures_of_the_same_gpus_and_job_are_the_last_source() -> Non
     alike = {"variable_update": "replicated", "all_reduce": "nccl"}
     devices = [one.device for one in run(MACHINE, "alexnet").devices]
     spec = {**spec_of(MACHINE, "alexnet", (0, 1), ON_CPU), **alike}
-    found = there(known_before(job_of(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected)
+    found = there(known_before(core(spec), devices, (512, 512), MACHINE, UNPREDICTED, (), None).expected)
     assert found.source == "published for the same GPUs (rossumai)"
     assert found.low < found.images_per_sec < found.high
 
@@ -115,14 +121,17 @@ def of_hosts(*past: Result, plan: Plan = PLAN, **changed: Any) -> Known:
     own = run_on_hosts()
     devices = [row.device for row in own.devices]
     spec = {**own.spec, **changed}
-    return known_of_hosts(job_of(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, past)
+    return known_of_hosts(core(spec), devices, (BATCH, BATCH), [MACHINE, None], plan, past)
 
 
 def run_on_hosts(address: str = "10.0.0.2:40001", gpu: int = 0, **changed: Any) -> Result:
     """A run of a GPU of n1 and one of n2."""
     devices = on_hosts(gpu_devices(1), [msgspec.structs.replace(gpu_devices(1)[0], gpu=gpu)])
     whole = run(MACHINE, "vgg16")
-    servers = [{"host": "n1", "address": "10.0.0.1:40000"}, {"host": "n2", "address": address}]
+    servers = [
+        {"host": "n1", "address": "10.0.0.1:40000", "cores": 2},
+        {"host": "n2", "address": address, "cores": 2},
+    ]
     spec = {**whole.spec, "servers": servers, "devices": msgspec.to_builtins(devices)}
     rows = [msgspec.structs.replace(row, device=one) for row, one in zip(whole.devices, devices, strict=True)]
     return msgspec.structs.replace(whole, spec={**spec, **changed}, devices=tuple(rows))
@@ -185,7 +194,9 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     alone = run(machine, "alexnet", gpus=(0,))
     own = run(machine, "alexnet")
     devices = [row.device for row in own.devices]
-    found = known_before(own.job, devices, (BATCH, BATCH), machine, PLAN, [alone], require("alexnet")).speeds
+    found = known_before(
+        core(own.spec), devices, (BATCH, BATCH), machine, PLAN, [alone], require("alexnet")
+    ).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source
     assert found[1].images_per_sec > found[1].low
@@ -196,5 +207,5 @@ def test_the_speed_of_a_gpu_alone_is_that_of_the_same_job_on_it() -> None:
     both = msgspec.structs.replace(both, batch_size=BATCH)
     assert alone_of_run(both, one) == {3: there(one.throughput).mean}
     assert alone_of_run(both, both) == {}  # of two GPUs
-    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NHWC"})) == {}
+    assert alone_of_run(both, msgspec.structs.replace(one, spec={**one.spec, "data_format": "NCHW"})) == {}
     assert alone_of_run(msgspec.structs.replace(both, batch_size=BATCH + 1), one) == {}

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.run_spec import Data, Exchange, Precision
 from gputopo.runs.ran import exchange_words, what_ran
-from gputopo.values.run.job import Job, job_of
+from gputopo.values.run.spec import Data, Exchange, Precision, RunSpec, Server, job_of
 from tests.launch.specs import cpu_spec
 
 
-def job(**changes: object) -> Job:
-    return job_of(msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes))))
+def job(**changes: object) -> RunSpec:
+    found = job_of(msgspec.json.decode(msgspec.json.encode(cpu_spec(**changes))))
+    assert isinstance(found, RunSpec)
+    return found
 
 
 def test_a_plain_run_is_reported_in_its_parts() -> None:
@@ -93,9 +93,11 @@ def test_the_loss_scale_belongs_to_fp16_and_data_show_where_they_come_from() -> 
     assert what_ran(fed)["data"] == "synthetic, made in Python, queue"
     cached = job(data=Data(folder="/d", name="imagenet", cache="decoded"))
     assert what_ran(cached)["data"] == "imagenet from /d, cached decoded"
-    assert what_ran(job_of({"task": "train", "data": {"folder": "/d", "cache": True}}))["data"].endswith(
-        "/d, cached"
-    )
+
+
+def test_what_an_older_spec_lacks_has_its_default() -> None:
+    ran = what_ran(job_of({"model": "trivial", "data": {"folder": "/d", "cache": "raw"}}))
+    assert (ran["task"], ran["precision"], ran["data"]) == ("train", "fp32", "examples from /d, cached raw")
 
 
 JSON = st.recursive(
@@ -104,7 +106,7 @@ JSON = st.recursive(
     max_leaves=5,
 )
 NAMES = st.sampled_from(
-    ["task", "data", "precision", "exchange", "optimization", "all_reduce", "variable_update"]
+    ["model", "task", "data", "precision", "exchange", "optimization", "all_reduce", "variable_update"]
 )
 
 

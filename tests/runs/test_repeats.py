@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import repeats_document
-from gputopo.runs.repeats import TimeBudget, combine, spread
+from gputopo.runs.repeats import combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
+from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.run.sweep_cells import UNFIT, known_options
+from gputopo.launch.jobs.sweep_cells import UNFIT, known_options
 from gputopo.sweeps.matrix import PRESETS, Matrix, preset_text, read
 from gputopo.values.errors import GputopoError, InputError, UsageError
 

@@ -56,7 +56,7 @@ def _address(peers: Sequence[str]) -> str:
 
 
 def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
-    from gputopo.launch.spec.target import why_cpu
+    from gputopo.launch.site import why_cpu
 
     machine = planned_machine((), pairs=pairs)
     brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 import gputopo
-from gputopo.cli.printing import note, to_stderr
 from gputopo.launch.hosts.addresses import is_this_host
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.hosts.hostlists import HostAddress, address
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.remote_ask import ask_host, ask_step, at_once
 from gputopo.launch.remote_process import host_command, passed_on, step_command
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import parameters_of, typed_words
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import gputopo
 from gputopo.cli.hosts.asking import ask
-from gputopo.cli.printing import note
 from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import Joining
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
@@ -142,7 +142,7 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
 
     A file may also be the output of nccl-tests over these hosts.
     """
-    from gputopo.planner.network import SavedNetwork
+    from gputopo.launch.hosts.saved_network import network_of_file
     from gputopo.values.bandwidth import HOSTS
 
     files = _files_of(sources, "plans for several hosts")
@@ -152,7 +152,7 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
         if isinstance(found, GputopoError):
             raise InputError(f"{name} cannot be read: {found.what}", found.hint)
         if found.bandwidth is not None and any(one.source == HOSTS for one in found.bandwidth.samples):
-            saved = SavedNetwork(found.bandwidth, f"in {name}")
+            saved = network_of_file(found.bandwidth, name)
             continue
         rank = len(hosts)
         hosts.append(
@@ -166,8 +166,8 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
 
     `saved`: a measurement between them, else the last one that was saved here.
     """
-    from gputopo.cli.hosts.joining import saved_network
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
+    from gputopo.launch.hosts.saved_network import saved_network
     from gputopo.launch.spec.rules import OF_ONE_PROCESS
     from gputopo.values.run.all_reduce import parse
 

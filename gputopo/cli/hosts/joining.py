@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gputopo
-from gputopo.cli.printing import note, show_error, to_stderr
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
+from gputopo.report.stderr import note, show_error
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import Joining, Reply, Resources
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.planner import Request
-    from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine
 
 
@@ -171,21 +169,3 @@ def address_of_leader(joined: "Sequence[Joining]") -> str | None:
         return own_address(joined[0].address, joined[0].port)
     except (OSError, UnicodeError):
         return None
-
-
-def saved_network(hosts: "Sequence[Joining]", request: "Request") -> "SavedNetwork | None":
-    """Return what was saved here of the network between these hosts, which is printed to stderr."""
-    from gputopo.planner.network import SavedNetwork
-    from gputopo.runs import history
-
-    if request.no_history:
-        return None
-    try:
-        saved = history.latest_network(history.history_file(), {one.name for one in hosts})
-    except GputopoError as error:
-        to_stderr(f"gputopo: planned without the measured network: {error.what}\n")
-        return None
-    if saved is None:
-        return None
-    to_stderr(f"gputopo: with the network measured on {saved.date}\n")
-    return SavedNetwork(saved.bandwidth, f"on {saved.date}")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gputopo.cli.hosts.asking import ask, hosts_to_ask
-from gputopo.cli.printing import note
 from gputopo.copies.network import Command, NetworkHost, ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.jobs.network import Ended, measure
 from gputopo.launch.remote_ask import at_once
 from gputopo.launch.remote_process import MAX_BYTES, HostProcess, host_command, passed_on
+from gputopo.report.stderr import note
 from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 

@@ -11,22 +11,22 @@ import msgspec
 
 from gputopo.cli.hosts.joining import address_of_leader
 from gputopo.cli.hosts.training import HostOfRun, claim, near_to, replies
-from gputopo.cli.printing import to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.spec import env
-from gputopo.launch.spec.job_spec import ProgramPart
-from gputopo.launch.spec.names import host_names
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
 from gputopo.probes.equipment import interface_of
+from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode
+from gputopo.values.run.names import host_names
+from gputopo.values.run.spec import ProgramPart
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
     from gputopo.launch.supervise.run_folder import RunFolder
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
 
 

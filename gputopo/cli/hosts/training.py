@@ -21,15 +21,16 @@ from gputopo.cli.hosts.joining import (
     joining,
     rendezvous_of,
     resources_of,
-    saved_network,
 )
-from gputopo.cli.printing import note, show_error
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
+from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.job import Job
+from gputopo.launch.site import Site
+from gputopo.report.stderr import note, show_error
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
+from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.spec.env import HostPlace
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
 
@@ -52,7 +53,7 @@ class HostOfRun:
 
     allocation: Allocation
     hosts: HostOptions
-    on: PlannedOn
+    on: Site
     options: OutputOptions
     asked: Mapping[str, Any]  # as typed
     is_program: bool = False  # of the user, whose versions are its own business
@@ -84,7 +85,7 @@ class HostOfRun:
     def brings(self, address: str, network: str | None) -> "Joining":
         """Return what this host brings; `network`: its IP address. Raises HardwareError."""
         from gputopo.launch.hosts.addresses import free_port
-        from gputopo.launch.spec.target import why_cpu
+        from gputopo.launch.site import why_cpu
 
         machine, allocation = self.on.machine, self.allocation
         brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
@@ -117,7 +118,8 @@ class HostOfRun:
     ) -> "PlannedHosts":
         """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
-        from gputopo.launch.spec.names import cpu_devices_of
+        from gputopo.launch.hosts.saved_network import saved_network
+        from gputopo.values.run.names import cpu_devices_of
 
         def own(request: "Request", *, cpu: bool) -> "Target":
             return replace(self.on, cpu=cpu).claimed(request, None if self.options.dry_run else claims)
@@ -139,12 +141,12 @@ class HostOfRun:
         return planned
 
 
-def train_on_hosts(host: HostOfRun, job: AskedJob, request: "Request") -> int:
+def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
     """Take part in the training and return the exit code. Raises GputopoError."""
     return _take_part(host) if host.allocation.rank else _lead(host, job, request)
 
 
-def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
+def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
     from gputopo.launch.hosts.messages import RunEnd
@@ -246,8 +248,8 @@ def _served(
     """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import allowed, worker_env
-    from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.probes.run_watch import RunWatch
+    from gputopo.values.run.spec import RunSpec
 
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]

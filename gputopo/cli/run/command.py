@@ -5,34 +5,25 @@ On several hosts it is started on each of them, exported for other starters, or 
 
 import contextlib
 import os
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, NamedTuple
 
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.hosts.joining import excuse
-from gputopo.cli.placement import PlanOptions
-from gputopo.cli.printing import note
 from gputopo.cli.run import start
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import (
-    AskedJob,
-    PlannedOn,
-    planned_on,
-    prepare,
-    runnable,
-    warn,
-    warn_of_tensorflow,
-)
-from gputopo.cli.source import planned_machine
+from gputopo.cli.source import FROM, planned_machine, site_for
+from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.job import Job
+from gputopo.launch.site import Site, warn
+from gputopo.launch.supervise import run_folder
+from gputopo.launch.target import Target
+from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, UsageError
-from gputopo.values.option import Given, OptionsOf, parameters_of
-
-if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
+from gputopo.values.option import Given, Option, OptionsOf, Typed, options_of, parameters_of
+from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.placement import PlanOptions
+from gputopo.values.run.spec import RunSpec
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
@@ -43,13 +34,24 @@ _OF_A_PROGRAM = (
 
 def run(
     *,
-    program: tuple[str, ...] = (),
-    model: str | None = None,
+    program: Annotated[
+        tuple[str, ...], Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True)
+    ] = (),
+    model: Annotated[
+        str | None,
+        Option(
+            "--model",
+            "alexnet, keras:NAME or your module:function",
+            detail="Model to train (gputopo models)",
+            value="NAME",
+        ),
+    ] = None,
     placement: Annotated[Given, OptionsOf(PlanOptions)],
-    sources: tuple[str, ...] = (),
+    sources: Annotated[tuple[str, ...], FROM] = (),
     training: Annotated[Given, OptionsOf(RunSpec)],
-    hosts: Annotated[Given, OptionsOf(HostOptions)],
-    showing: Annotated[Given, OptionsOf(OutputOptions)],
+    hosts: Annotated[HostOptions, OptionsOf(HostOptions)],
+    options: Annotated[OutputOptions, OptionsOf(OutputOptions)],
+    typed: Typed,
 ) -> int:
     """Train a model on the best GPUs, monitor each of them, and report; or run a program on these GPUs.
 
@@ -63,7 +65,8 @@ def run(
     of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
     Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
-    asked = Asked(program, AskedJob(model, placement, training), sources, hosts, showing)
+    job = Job(model, placement, training, program)
+    asked = Asked(job, sources, hosts, options, typed)
     if program:
         _refuse_for_program(asked)
     elif model is None:
@@ -72,102 +75,78 @@ def run(
     return _run_here(asked) if code is None else code
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One call of `gputopo run`; `program`: of the user, () for the core."""
+class Asked(NamedTuple):
+    """One call of `gputopo run`; `typed`: its options as they were typed, by name."""
 
-    program: tuple[str, ...]
-    job: AskedJob
+    job: Job
     sources: tuple[str, ...]
-    hosts: Given
-    showing: Given
-
-    @cached_property
-    def options(self) -> OutputOptions:
-        """What is shown and written, and how it ends."""
-        return OutputOptions(**self.showing.fields)
-
-    @cached_property
-    def host_options(self) -> HostOptions:
-        """The other hosts, and how they meet."""
-        return HostOptions(**self.hosts.fields)
+    hosts: HostOptions
+    options: OutputOptions
+    typed: Typed
 
     def check_output(self) -> None:
         """Raise InputError for a folder that cannot be written to."""
-        from gputopo.launch.supervise import run_folder as runs
+        run_folder.check_output(None if self.options.output is None else Path(self.options.output))
 
-        runs.check_output(None if self.options.output is None else Path(self.options.output))
+    def words(self) -> list[str]:
+        """Return the options as they were typed, without those of plan and hosts, and of what is shown."""
+        words = start.words_of(parameters_of(run), self.typed)
+        if self.job.program or self.job.is_predicted:
+            return words
+        return words + start.placement_words(parameters_of(run), self.typed)
 
 
 def _run_here(asked: Asked) -> int:
     """Plan for this machine, and run there or show what would run. Raises GputopoError."""
-    options, program, job = asked.options, asked.program, asked.job
+    options, job = asked.options, asked.job
     with contextlib.ExitStack() as claims:
         request = job.request
         asked.check_output()
-        on = planned_on(
+        site = site_for(
             request,
             asked.sources,
             cpu=options.cpu,
             require_gpu=options.require_gpu,
             affinity=not options.no_affinity,
-            trains=not (program or options.dry_run),
+            trains=not (job.program or options.dry_run),
         )
-        chosen = prepare(job, on, None if options.dry_run else claims)
+        target = job.planned_on(site, None if options.dry_run else claims)
         if not options.dry_run:
-            warn(chosen.plan)
-            if not program:
-                warn_of_tensorflow(chosen)
-            for line in chosen.host_place.says if chosen.backend == "gpu" else ():
+            warn(target, trains=not job.program)
+            for line in target.host_place.says if target.backend == "gpu" else ():
                 note(line)
-        named = bool({"gpus", "exclude"} & job.placement.typed.keys())
-        if program:
-            if options.shape in start.STARTS:
-                words = start.words_of(parameters_of(run), asked.showing.typed)
-                return start.show_start(
-                    chosen,
-                    options.shape,
-                    words,
-                    program=program,
-                    output=options.output,
-                    named=named,
-                    sbatch_options=options.sbatch_options,
-                )
+        if job.program and options.shape not in start.STARTS:
             from gputopo.cli.run.program import run_own
 
-            return run_own(program, chosen, options)
-        if options.autotune is not None:
-            from gputopo.cli.run.autotune import train_fastest
+            return run_own(job.program, target, options)
+        from gputopo.cli.run import training
 
-            return train_fastest(job, chosen, options)
-        spec = runnable(job, chosen, options)
-        if options.shape in start.STARTS:
-            declared = parameters_of(run)
-            words = ["--model", str(job.model)]
-            words += start.words_of(declared, {**job.training.typed, **asked.showing.typed})
-            words += [] if job.is_predicted else start.placement_words(declared, job.placement.typed)
+        if options.autotune is not None:
+            from gputopo.launch.jobs.autotune import train_fastest
+
+            return train_fastest(job, target, options, training.train)
+        spec = None if job.program else runnable(job, target, options)
+        if spec is None or options.shape in start.STARTS:
             return start.show_start(
-                chosen,
+                target,
                 options.shape,
-                words,
+                asked.words(),
+                program=job.program,
                 spec=spec,
                 output=options.output,
-                mode=job.is_predicted,
-                named=named,
+                mode=bool(job.program) or job.is_predicted,
+                named=bool({"gpus", "exclude"} & asked.typed.keys()),
                 sbatch_options=options.sbatch_options,
             )
-        from gputopo.cli.run import training as core
-
-        return (core.show_only if options.dry_run else core.train)(chosen, spec, options)
+        return (training.show_only if options.dry_run else training.train)(target, spec, options)
 
 
 def _refuse_for_program(asked: Asked) -> None:
     """Raise UsageError for what cannot be combined with a program of the user."""
-    placed = PlanOptions.__struct_fields__
-    strays = [
-        name for name in (*asked.job.typed, *asked.showing.typed) if name not in (*placed, *_OF_A_PROGRAM)
-    ]
-    strays += ["all_reduce"] if "all_reduce" in asked.job.typed else []
+    own = {one.name for one in options_of(HostOptions)} | {"program", "model", "from"}
+    mine = (*PlanOptions.__struct_fields__, *_OF_A_PROGRAM, *own)
+    strays = [name for name in asked.typed if name not in mine]
+    strays += ["all_reduce"] if "all_reduce" in asked.typed else []
     if strays:
         raise UsageError(
             f"--{strays[0].replace('_', '-')} is for the built-in core, not for your own program",
@@ -191,23 +170,17 @@ def _run_on_hosts(asked: Asked) -> int | None:
 
     Raises GputopoError.
     """
-    options = asked.host_options
-    if start.exports_hosts(asked.options.shape, options):
+    hosts = asked.hosts
+    if start.exports_hosts(asked.options.shape, hosts):
         return _export(asked)
-    if starting := hosts_to_start(options):
+    if starting := hosts_to_start(hosts):
         _require_several(asked)
-        typed = {
-            **asked.job.placement.typed,
-            **asked.job.training.typed,
-            **asked.hosts.typed,
-            **asked.showing.typed,
-        }
-        typed |= {} if asked.job.model is None else {"model": asked.job.model}
-        return start_hosts(run, starting, options, typed, program=asked.program)
-    if (found := find(options, os.environ)) is not None:
+        typed = {name: value for name, value in asked.typed.items() if name != "program"}
+        return start_hosts(run, starting, hosts, typed, program=asked.job.program)
+    if (found := find(hosts, os.environ)) is not None:
         _require_several(asked)
-        return _run_program(asked, found) if asked.program else _train(asked, found)
-    for name in sorted({*asked.hosts.typed} - {"num_hosts"}):
+        return _run_program(asked, found) if asked.job.program else _train(asked, found)
+    for name in sorted({one.name for one in options_of(HostOptions)} & asked.typed.keys() - {"num_hosts"}):
         note(f"--{name.replace('_', '-')} has no effect: this run has one host")
     return None
 
@@ -218,16 +191,16 @@ def _train(asked: Asked, allocation: Allocation) -> int:
     request, options = asked.job.request, asked.options
     try:
         asked.check_output()
-        on = _this_host(options, trains=not options.dry_run)
-        request = on.with_costs(request)
+        site = _this_host(options, trains=not options.dry_run)
+        request = site.with_costs(request)
     except GputopoError as error:
-        return excuse(allocation, asked.host_options, error)
+        return excuse(allocation, asked.hosts, error)
     typed = {"model": asked.job.model, **asked.job.typed}
-    return train_on_hosts(HostOfRun(allocation, asked.host_options, on, options, typed), asked.job, request)
+    return train_on_hosts(HostOfRun(allocation, asked.hosts, site, options, typed), asked.job, request)
 
 
-def _this_host(options: OutputOptions, *, trains: bool = False) -> PlannedOn:
-    return PlannedOn(
+def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
+    return Site(
         planned_machine(()),
         cpu=options.cpu,
         require_gpu=options.require_gpu,
@@ -242,52 +215,43 @@ def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.hosts.training import HostOfRun
     from gputopo.launch.user_program.program import check_program
 
-    hosts, program, options = asked.host_options, asked.program, asked.options
+    job = asked.job
     try:
         asked.check_output()
-        check_program(program, os.environ)
-        on = _this_host(options)
+        check_program(job.program, os.environ)
+        site = _this_host(asked.options)
     except GputopoError as error:
-        return excuse(allocation, asked.host_options, error)
-    return run_program_on_hosts(
-        HostOfRun(allocation, hosts, on, options, asked.job.typed), program, asked.job.request
-    )
+        return excuse(allocation, asked.hosts, error)
+    host = HostOfRun(allocation, asked.hosts, site, asked.options, job.typed)
+    return run_program_on_hosts(host, job.program, job.request)
 
 
 def _export(asked: Asked) -> int:
-    from gputopo.cli.run.start import show_hosts_start
+    job = asked.job
 
-    options, shape = asked.options, asked.options.shape
-
-    def of_core(target: "Target") -> "tuple[Target, RunSpec]":
-        return asked.job.on_hosts(asked.job.placed(target), asked.job.spec_of)
+    def of_core(target: Target) -> tuple[Target, RunSpec]:
+        return job.on_hosts(job.placed(target), job.spec_of)
 
     _require_several(asked, is_exported=True)
-    typed = {**asked.job.training.typed, **asked.hosts.typed, **asked.showing.typed}
-    words = start.words_of(declared := parameters_of(run), typed)
-    if asked.job.model is not None:
-        words = [
-            "--model",
-            asked.job.model,
-            *words,
-            *start.placement_words(declared, asked.job.placement.typed),
-        ]
-    return show_hosts_start(
-        shape,
-        asked.host_options,
-        asked.job.request,
+    words = start.words_of(parameters_of(run), asked.typed)
+    if job.model is not None:
+        words += start.placement_words(parameters_of(run), asked.typed)
+    return start.show_hosts_start(
+        asked.options.shape,
+        asked.hosts,
+        job.request,
         planned_machine(asked.sources),
         words,
-        program=asked.program,
-        sbatch_options=options.sbatch_options,
-        spec_of=None if asked.job.model is None else of_core,
+        program=job.program,
+        sbatch_options=asked.options.sbatch_options,
+        spec_of=None if job.model is None else of_core,
     )
 
 
 def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
     """Raise UsageError for what one host can do alone only."""
     options, request = asked.options, asked.job.request
-    is_program = bool(asked.program)
+    is_program = bool(asked.job.program)
     nothing_predicted = is_program or is_exported  # that is of the core, when the hosts have met
     alone = {
         "--from": bool(asked.sources) and not is_exported,

@@ -12,10 +12,7 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run.options import OutputOptions
 from gputopo.launch.spec import env
-from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -35,13 +32,16 @@ from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, rec
 from gputopo.launch.user_program.steps import StepPipe
 from gputopo.report.plan import summary_lines
 from gputopo.report.runs.state import news
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
+from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.spec import ProgramSpec
 from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.cli.printing import is_lost_terminal, note, tolerating_stderr_errors, unwritten
-from gputopo.cli.run.options import Shape
+from gputopo.cli.printing import unwritten
 from gputopo.launch.spec.env import HostPlace
-from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.target import Target
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
+from gputopo.launch.target import Target
 from gputopo.report.run_metrics import RunMetrics
+from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.run.events import Event, RunFinished, RunStarted
+from gputopo.values.run.options import Shape
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.spec import RunSpec
 
 
 class RunDisplay:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.cli.placement import PlanOptions
 from gputopo.cli.printing import emit
 from gputopo.launch.hosts.allocation import PORT, HostOptions, claim_of
 from gputopo.launch.hosts.starters import RankClaim
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, typed_words
+from gputopo.values.run.placement import PlanOptions
 
 if TYPE_CHECKING:
-    from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.spec.target import Target
+    from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
+    from gputopo.values.run.spec import RunSpec
 
 
 def exports_hosts(shape: str, options: HostOptions) -> bool:
@@ -118,7 +118,7 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
 
 STARTS = ("env", "sbatch", "docker")
 # Options that are about what is shown here, not about the run.
-_NOT_OF_THE_RUN = ("from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option")
+_NOT_OF_THE_RUN = ("program", "from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option")
 _WHICH_HOSTS = ("hosts", "hostfile", "num_hosts")  # the starter knows them
 
 

@@ -246,7 +246,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 class RunStarted(_Event, frozen=True, tag="run_started"):
     """The run begins: what was asked for, on what, with which versions.
 
-    `spec` is the JSON form of gputopo.launch.spec.run_spec.RunSpec. `rehearsal_of`: the machine whose plan is
+    `spec` is the JSON form of gputopo.values.run.spec.RunSpec. `rehearsal_of`: the machine whose plan is
     tried on CPU devices, None where the run is on the planned devices themselves.
     """
 

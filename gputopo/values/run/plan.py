@@ -155,6 +155,7 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
 SURE_MARGIN = 0.05
 HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
 SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
+ALL = 10**9  # candidates that a plan lists: as many as there are
 CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
 # Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
 MIN_JOBS = 2

@@ -17,7 +17,7 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
-from gputopo.values.run.job import Job, job_of
+from gputopo.values.run.spec import JobSpec, job_of
 from gputopo.values.run.verdict import SLOW, Cost, Hardware, HostSummary, Placed, Verdict
 
 
@@ -218,7 +218,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
         return None if self.throughput is None else self.throughput.mean
 
     @property
-    def job(self) -> Job:
+    def job(self) -> JobSpec:
         """What ran, by its spec."""
         return job_of(self.spec)
 

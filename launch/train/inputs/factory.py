@@ -10,8 +10,6 @@ import tensorflow as tf
 
 from gputopo.launch.data import examples, folder
 from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
-from gputopo.launch.spec.job_spec import Backend
-from gputopo.launch.spec.run_spec import CacheForm, Data, RunSpec
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Preprocessing
@@ -20,6 +18,7 @@ from gputopo.launch.train.inputs.source import Fact, FedSource, InputSource, Sha
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source, python_source
 from gputopo.launch.train.placement.devices import ask_host, concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
+from gputopo.values.run.spec import Backend, CacheForm, Data, RunSpec
 
 # As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
 MONITORING_THREADS = 2

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.run_spec import ResizeMethod
+from gputopo.values.run.spec import ResizeMethod
 
 Tensor = Any
 EVAL_SCALE = 1.145  # 256 pixels for a model of 224

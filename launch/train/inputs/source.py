@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream, TowerRows
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, Noticed
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 Fact = str | int | float | None

@@ -8,8 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
-from gputopo.launch.spec.names import host_of
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.inputs.pipeline import untuned
 from gputopo.launch.train.inputs.source import (
     FAILURES,
@@ -27,6 +25,8 @@ from gputopo.launch.train.inputs.source import (
     staged,
 )
 from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.run.names import host_of
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 _IMAGES, _LABELS = 2, 3  # purposes of random streams

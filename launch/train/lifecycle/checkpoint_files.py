@@ -26,10 +26,10 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError, require_empty, require_writable
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
+from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.workload import workloads
 
 HEADER = "checkpoint.json"

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from gputopo import __version__
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
 from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
 from gputopo.launch.train.stepper import Stepper
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
+from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it

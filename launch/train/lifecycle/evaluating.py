@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import Hosts
 from gputopo.launch.models.model import Model, loss_of
-from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.graph_step import OF_HOST, GraphStep
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticing
@@ -37,6 +36,7 @@ from gputopo.values.run.events import (
     Resumed,
     Step,
 )
+from gputopo.values.run.spec import Exchange, RunSpec
 
 Tensor = Any
 Emit = Callable[[Event], None]

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream, TowerRows
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.checkpoint_files import names_of
 from gputopo.launch.train.lifecycle.folders import (
     DiskError,
@@ -35,6 +34,7 @@ from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.stepper import VariableSets
 from gputopo.values import schema
 from gputopo.values.run.events import Event, Exported, Noticed, PhaseBegun
+from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Array = np.ndarray[Any, Any]

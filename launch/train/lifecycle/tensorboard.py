@@ -8,12 +8,12 @@ from pathlib import Path
 import tensorflow as tf
 from tensorflow.core.framework.summary_pb2 import SummaryMetadata
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.stepper import Observer, StepOutcome
 from gputopo.launch.train.updating import learning_rate
 from gputopo.values.run.events import Step
+from gputopo.values.run.spec import RunSpec
 
 
 class Scalars(Observer):

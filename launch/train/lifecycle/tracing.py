@@ -6,11 +6,11 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import disk_reason
 from gputopo.launch.train.stepper import Observer, StepOutcome
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.run.spec import RunSpec
 
 _HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
 Emit = Callable[[Event], None]

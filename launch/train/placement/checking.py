@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gputopo.launch.spec.names import short_name
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.values.errors import HardwareError
+from gputopo.values.run.names import short_name
+from gputopo.values.run.spec import RunSpec
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")

@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.algorithms import (
     Reducer,
     collective,
@@ -23,6 +22,7 @@ from gputopo.launch.train.placement.algorithms import (
 )
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes, small_runs
 from gputopo.values.run.all_reduce import options_of, parse
+from gputopo.values.run.spec import Exchange
 
 Tensor = Any
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from gputopo.launch.spec.names import rank_of
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import UsageError
+from gputopo.values.run.names import rank_of
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32

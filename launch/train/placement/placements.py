@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import Reducer, add, probe_sums, self_test, unreduced
@@ -39,6 +38,7 @@ from gputopo.launch.train.placement.variables import (
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.events import BUILDING, NCCL_TEST, Event, PhaseBegun
+from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Tensor = Any

@@ -13,13 +13,13 @@ import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.models import shapes_of
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement.algorithms import Reducer, self_test
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
 from gputopo.launch.train.placement.methods import reducer_of
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
+from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 

@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models.layers import TYPES, GraphLayers, Stream, TowerRows
-from gputopo.launch.spec.run_spec import DataFormat, PrecisionName, RunSpec
 from gputopo.launch.train.op_errors import first_line, gpu_remedy
 from gputopo.values.errors import HardwareError
+from gputopo.values.run.spec import DataFormat, PrecisionName, RunSpec
 
 Tensor = Any
 _IMAGES = (2, 8, 8, 8)  # [batch, height, width, channels]

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.model import Model
-from gputopo.launch.spec.names import rank_of
 from gputopo.launch.train.placement.algorithms import cut_on, join_on, on
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
 from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes
 from gputopo.launch.train.stepper import VariableSets
+from gputopo.values.run.names import rank_of
 
 Tensor = Any
 

@@ -24,11 +24,10 @@ from typing import Any
 
 import gputopo
 from gputopo.cli import run_command
-from gputopo.cli.run import training
 from gputopo.launch.hosts.messages import PATIENCE
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.jobs import claims, serving
+from gputopo.launch.jobs import claims, run, serving
 from gputopo.launch.supervise import watchdog, worker_process
 from gputopo.probes import tensorflow_install
 from gputopo.probes.processes import end_with_parent
@@ -119,7 +118,7 @@ def _pretend(given: dict[str, Any]) -> None:
     def server(file: Path, rank: int, events_fd: int) -> Sequence[str]:
         return pretending("serves", file, events_fd)
 
-    vars(training)["worker_command"], vars(serving)["server_command"] = worker, server
+    vars(run)["worker_command"], vars(serving)["server_command"] = worker, server
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.spec.run_spec import RunSpec
-from gputopo.launch.spec.target import Target
+from gputopo.launch.target import Target
 from gputopo.runs.history import FILE, past
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import RunSpec
 from tests.cli.conftest import ByName, Call
 from tests.launch.claiming import other
 from tests.launch.specs import machine, plan_for

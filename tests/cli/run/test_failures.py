@@ -66,9 +66,9 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from gputopo.cli import run_command
-from gputopo.cli.run import training
+from gputopo.launch.jobs import run
 from tests.kit_workers import misbehave
-training.worker_command = lambda spec, fd: (
+run.worker_command = lambda spec, fd: (
     sys.executable, "-IS", misbehave.__file__, "hangs", str(spec), str(fd))
 sys.exit(run_command(["run", "--model", "alexnet", "--json", "--output", sys.argv[1]]))
 """

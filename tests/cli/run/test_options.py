@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.placement import PlanOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn
-from gputopo.launch.spec.readers import MAX_TRACED, read_alarm, read_schedule, read_steps
-from gputopo.launch.spec.run_spec import RunSpec, Schedule
+from gputopo.launch.job import Job
+from gputopo.launch.site import Site
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import Text, given_of, options_of
 from gputopo.values.run.drill import Drill
+from gputopo.values.run.placement import PlanOptions
+from gputopo.values.run.readers import MAX_TRACED, read_alarm, read_schedule, read_steps
+from gputopo.values.run.spec import RunSpec, Schedule
 
 OPTIONS = options_of(RunSpec)
 
@@ -29,8 +30,8 @@ def text_of(value: Any) -> Text:
 def spec(model: str = "alexnet", **typed: Any) -> RunSpec:
     """What runs on two CPU devices with these options."""
     texts = {name: text_of(value) for name, value in typed.items() if value is not False}
-    job = AskedJob(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
-    return job.spec_of(job.placed(PlannedOn(Machine(source="live")).target(job.request)))
+    job = Job(model, given_of(PlanOptions, texts), given_of(RunSpec, texts))
+    return job.spec_of(job.placed(Site(Machine(source="live")).target(job.request)))
 
 
 def test_names_are_unique_and_every_option_is_explained() -> None:

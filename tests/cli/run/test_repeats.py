@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from gputopo.launch.jobs import run
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
+from gputopo.values.run.spec import RunSpec
 from tests.cli.conftest import ByName, Call
 
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.run.options import read_written_file
 from gputopo.cli.run.showing import EVERY_S, DryRun, MetricsFile
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import RunFinished, read_events
+from gputopo.values.run.options import read_written_file
 from gputopo.values.run.result import Result
 from tests.cli.conftest import ByName, Call
 from tests.invented_runs import step
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="this system has no /d
 COMMAND = """
 import sys
 from gputopo.cli import run_command
-from gputopo.cli.run import training
+from gputopo.launch.jobs import run
 from tests.kit_workers import misbehave
-training.worker_command = lambda spec, fd: (
+run.worker_command = lambda spec, fd: (
     sys.executable, "-IS", misbehave.__file__, "works", str(spec), str(fd))
 sys.exit(run_command(["run", "--model", "alexnet", *sys.argv[1:]]))
 """

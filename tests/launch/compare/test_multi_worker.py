@@ -13,8 +13,6 @@ import msgspec
 import pytest
 
 from gputopo.launch.data.make import DataRequest, make
-from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest, path_of
 from gputopo.values.run.events import (
@@ -27,6 +25,8 @@ from gputopo.values.run.events import (
     Silent,
     Step,
 )
+from gputopo.values.run.names import device_name
+from gputopo.values.run.spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from tests.launch.train.hosts import spec_of, working
 from tests.launch.train.trained import USER
 from tests.launch.train.worker_process import run_worker, watched

@@ -17,11 +17,9 @@ from gputopo.launch.hosts.planning import (
     request_of,
     target_alone,
 )
-from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
-from gputopo.launch.spec.run_spec import Exchange, Lifecycle
-from gputopo.launch.spec.target import Target
+from gputopo.launch.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import NCCL_OF_CARDS
@@ -29,6 +27,7 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.spec import Exchange, Lifecycle, Server
 from tests.launch.specs import machine, plan_for
 from tests.planner.joint_machines import box, two_switches
 

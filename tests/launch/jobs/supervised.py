@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 
 from gputopo.launch.jobs.run import RunJob, supervise
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values.run.events import (
@@ -20,6 +19,7 @@ from gputopo.values.run.events import (
     read_events,
 )
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import RunSpec
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 

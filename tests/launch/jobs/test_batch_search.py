@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.jobs import run
-from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import Workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed
+from gputopo.values.run.spec import Lifecycle, RunSpec
 from tests.launch.specs import cpu_spec
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gputopo.launch.jobs.reduction_bench import measure, sample_of
 from gputopo.launch.jobs.reduction_worker import ReductionJob, require_memory
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.bandwidth import gpu_of
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import RunSpec
 from tests.launch.train.reduction_cases import run_spec
 
 JOB = ReductionJob(run=run_spec(4), method="copy", repeats=1, warm_up=1)

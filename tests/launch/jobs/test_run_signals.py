@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
     RunFinished,
 )
+from gputopo.values.run.spec import Lifecycle
 from tests.launch.jobs.supervised import Run, failure, once
 from tests.launch.specs import cpu_spec
 

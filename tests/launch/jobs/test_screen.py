@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gputopo.launch.jobs import run
 from gputopo.launch.jobs.screen import QUICK_S, ScreenCell, measure
 from tests.launch.jobs.test_trials import PS, pretends
 
@@ -56,34 +57,43 @@ class Box:
             self.cells,
             folder,
             open_sampler=unsampled,
-            command=self.command,
             budget_s=QUICK_S,
             clock=self.clock,
         )
         return [one.kind for one in found], complete
 
 
-def test_a_quick_screen_of_eight_gpus_fits_into_two_minutes(tmp_path: Path, ends_in_time: None) -> None:
+def test_a_quick_screen_of_eight_gpus_fits_into_two_minutes(
+    tmp_path: Path, ends_in_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     box = Box(8, import_s=6.0, build_s=0.5)
+    monkeypatch.setattr(run, "worker_command", box.command)
     kinds, complete = box.quick(tmp_path)
     assert kinds == ["independent", *["alone"] * 8, "together"]
     assert box.now_s < QUICK_S
     assert not complete  # no second round
 
 
-def test_a_signal_keeps_what_was_measured(tmp_path: Path, ends_in_time: None) -> None:
+def test_a_signal_keeps_what_was_measured(
+    tmp_path: Path, ends_in_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ends_second(spec: Path, events_fd: int) -> Sequence[str]:
         if spec.parent.name != "alone-0-1":
             os.kill(os.getpid(), signal.SIGTERM)
         return pretends(spec, events_fd)
 
-    found, code, complete = measure(CELLS, tmp_path, open_sampler=unsampled, command=ends_second)
+    monkeypatch.setattr(run, "worker_command", ends_second)
+    found, code, complete = measure(CELLS, tmp_path, open_sampler=unsampled)
     assert ([one.folder for one in found], code, complete) == (["screen/alone-0-1"], 143, False)
 
 
 @pytest.mark.parametrize(("failing", "again"), [({"1"}, [[0, 2]]), ({"1", "2"}, [])])
 def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
-    tmp_path: Path, ends_in_time: None, failing: set[str], again: list[list[int]]
+    tmp_path: Path,
+    ends_in_time: None,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: set[str],
+    again: list[list[int]],
 ) -> None:
     def fails(spec: Path, events_fd: int) -> Sequence[str]:
         return ("false",) if failing & {*spec.parent.name.split("-")[1:-1]} else pretends(spec, events_fd)
@@ -95,8 +105,9 @@ def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
         *(ScreenCell("alone", (number,), PS) for number in range(3)),
         ScreenCell("independent", (0, 1, 2), PS),
     ]
-    more: dict[str, Any] = {"open_sampler": unsampled, "command": fails, "without": without}
+    more: dict[str, Any] = {"open_sampler": unsampled, "without": without}
+    monkeypatch.setattr(run, "worker_command", fails)
     found, _, _ = measure(cells, tmp_path, budget_s=QUICK_S, **more)
-    several = [run for run in found if run.kind == "independent" and not run.failure]
-    assert [[one.number for one in run.devices] for run in several] == again
-    assert sum(run.failure is not None for run in found) == len(failing) + 1
+    several = [one for one in found if one.kind == "independent" and not one.failure]
+    assert [[device.number for device in one.devices] for one in several] == again
+    assert sum(one.failure is not None for one in found) == len(failing) + 1

@@ -1,7 +1,7 @@
 import msgspec
 
 from gputopo.launch.jobs.serving import own_spec
-from gputopo.launch.spec.run_spec import Lifecycle, Optimization
+from gputopo.values.run.spec import Lifecycle, Optimization
 from tests.launch.specs import cpu_spec
 
 

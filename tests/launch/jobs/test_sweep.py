@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch.jobs import run as runs
 from gputopo.launch.jobs.sweep import Pause, run_cells
 from gputopo.launch.jobs.trials import run_trial
 from gputopo.launch.spec.prepare import Fallback
@@ -33,7 +34,6 @@ def sweep_of(*states: str) -> Sweep:
 
 
 def run(sweep: Sweep, folder: Path, **more: Any) -> tuple[Sweep, int]:
-    more = {"command": pretends, **more}
     order = [cell.number for cell in sweep.cells]
     return run_cells(sweep, order, TRIALS, folder, open_sampler=unsampled, **more)
 
@@ -43,8 +43,9 @@ def states(sweep: Sweep) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def in_time(ends_in_time: None) -> None:
-    """No run of these lasts."""
+def in_time(ends_in_time: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run of these lasts: their worker pretends."""
+    monkeypatch.setattr(runs, "worker_command", pretends)
 
 
 def test_no_cell_is_started_that_would_not_end_in_time(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_cells_are_apart_by_the_pause_and_wait_for_the_temperature(tmp_path: Pat
     assert said == ["waiting until all GPUs are below 60 \N{DEGREE SIGN}C, now 72"]
 
 
-def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path) -> None:
+def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(spec: Path, events_fd: int) -> Sequence[str]:
         return (sys.executable, "-IS", misbehave.__file__, "crashes_in_nccl", str(spec), str(events_fd))
 
@@ -107,5 +108,6 @@ def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path) -> None:
     sweep = sweep_of("pending")
     cells = (msgspec.structs.replace(sweep.cells[0], mode="replicated nccl"),)
     sweep = msgspec.structs.replace(sweep, cells=cells)
-    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path, open_sampler=unsampled, command=fails)
+    monkeypatch.setattr(runs, "worker_command", fails)
+    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path, open_sampler=unsampled)
     assert [(cell.state, cell.mode) for cell in found.cells] == [("done", "replicated copy (NCCL failed)")]

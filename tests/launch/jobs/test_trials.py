@@ -10,12 +10,13 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from gputopo.launch.jobs import run
 from gputopo.launch.jobs.trials import FILE, Trial, timed, trial_of, tune
-from gputopo.launch.spec.run_spec import Lifecycle
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, TimedRun
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import Lifecycle
 from tests import there
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec, plan_for
@@ -44,8 +45,14 @@ def stored(folder: Path) -> Autotune:
     return schema.decode((folder / FILE).read_bytes(), Autotune, origin=FILE)
 
 
+@pytest.fixture(autouse=True)
+def pretending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that pretends, unless a test has another one."""
+    monkeypatch.setattr(run, "worker_command", pretends)
+
+
 def test_the_faster_is_found_and_stored_with_its_runs(tmp_path: Path, ends_in_time: None) -> None:
-    found, code = tune([PS, COPIES], tmp_path, command=pretends)
+    found, code = tune([PS, COPIES], tmp_path)
     assert (found.winner, found.settled, code) == (1, "lead", 0)
     assert [one.images_per_sec for one in found.measured] == [pytest.approx(40), pytest.approx(80)]
     assert stored(tmp_path) == found
@@ -59,7 +66,7 @@ def test_the_faster_is_found_and_stored_with_its_runs(tmp_path: Path, ends_in_ti
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
-    tmp_path: Path, ends_in_time: None, signum: signal.Signals, code: int
+    tmp_path: Path, ends_in_time: None, monkeypatch: pytest.MonkeyPatch, signum: signal.Signals, code: int
 ) -> None:
     before = set(psutil.Process().children(recursive=True))
 
@@ -69,19 +76,23 @@ def test_a_signal_in_a_run_keeps_what_was_measured_and_leaves_no_process(
         os.kill(os.getpid(), signum)
         return (sys.executable, "-IS", misbehave.__file__, "hangs", str(spec), str(events_fd))
 
-    found, ended = tune([PS, COPIES], tmp_path, command=hangs_second)
+    monkeypatch.setattr(run, "worker_command", hangs_second)
+    found, ended = tune([PS, COPIES], tmp_path)
     assert (found.winner, found.settled, ended) == (0, "stopped", code)
     assert stored(tmp_path) == found
     assert set(psutil.Process().children(recursive=True)) == before
 
 
-def test_one_that_fails_has_its_cause_and_the_other_wins(tmp_path: Path, ends_in_time: None) -> None:
+def test_one_that_fails_has_its_cause_and_the_other_wins(
+    tmp_path: Path, ends_in_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def first_fails(spec: Path, events_fd: int) -> Sequence[str]:
         if spec.parent.name.endswith("-1"):
             return (sys.executable, "-IS", misbehave.__file__, "killed", str(spec), str(events_fd))
         return pretends(spec, events_fd)
 
-    found, code = tune([PS, COPIES], tmp_path, command=first_fails)
+    monkeypatch.setattr(run, "worker_command", first_fails)
+    found, code = tune([PS, COPIES], tmp_path)
     assert (found.winner, found.settled, code) == (1, "failed", 0)
     assert found.measured[0].failure
 

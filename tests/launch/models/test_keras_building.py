@@ -201,7 +201,7 @@ from gputopo.launch.models.layers import Stream
 
 answer = {}
 from gputopo.values.run.events import Device
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.run.spec import RunSpec
 one = RunSpec(model="keras:convnexttiny", backend="gpu", batch_size=1, data_format="NCHW",
     devices=(Device(tower=0, device="/GPU:0"),))
 built = models.build(one.model, one)

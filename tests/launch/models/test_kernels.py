@@ -19,7 +19,7 @@ from gputopo.values.errors import GputopoError
 from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train import worker
 from tests.launch.specs import cpu_spec
-from gputopo.launch.spec.run_spec import Precision
+from gputopo.values.run.spec import Precision
 
 code = worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))])
 cpu = tf.config.list_physical_devices("CPU")[0]  # nothing was made: its devices may be set
@@ -77,7 +77,7 @@ import tensorflow as tf
 from gputopo.values.errors import GputopoError
 from gputopo.launch.train.placement.devices import set_up
 from gputopo.launch.train.placement.trial_step import require_kernels
-from gputopo.launch.spec.run_spec import Precision
+from gputopo.values.run.spec import Precision
 from gputopo.values.run.events import Device
 from tests.launch.specs import cpu_spec
 

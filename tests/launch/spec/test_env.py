@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
-from gputopo.launch.spec.run_spec import Runtime
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
+from gputopo.values.run.spec import Runtime
 from tests.launch.specs import cpu_spec
 
 PLAN = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-00-aa,GPU-11-aa"}

@@ -3,13 +3,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.memory_check import require_memory
-from gputopo.launch.spec.run_spec import RunSpec, Runtime
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine, MemoryMib
 from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import RunSpec, Runtime, Server
 from tests.launch.specs import cpu_spec, machine
 
 RESNET20 = 32 * 32 * 3 * 4  # bytes of one picture in float32

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.model_names import ModelName, model_for, model_recipe
-from gputopo.launch.spec.run_spec import Schedule
 from gputopo.values.errors import UsageError
+from gputopo.values.run.spec import Schedule
 from gputopo.workload import workloads as workload
 
 

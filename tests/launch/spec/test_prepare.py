@@ -5,7 +5,6 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.launch.spec.job_spec import Backend
 from gputopo.launch.spec.prepare import (
     CPU_BATCHES,
     CPU_MAX_ERROR,
@@ -16,8 +15,7 @@ from gputopo.launch.spec.prepare import (
     spec_of,
     without_nccl,
 )
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
-from gputopo.launch.spec.target import Target
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner import plan as make_plan
 from gputopo.planner.cpu_devices import cpu_plan
@@ -25,6 +23,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.plan import Candidate, Plan
+from gputopo.values.run.spec import Backend, Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.workload.workloads import require
 from tests import there
 from tests.launch.specs import machine, plan_for

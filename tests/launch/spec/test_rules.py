@@ -3,11 +3,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.launch.spec.job_spec import Server
 from gputopo.launch.spec.rules import bf16_remark, check, check_layout, remarks
-from gputopo.launch.spec.run_spec import Data, Exchange, Lifecycle, Precision, RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import Data, Exchange, Lifecycle, Precision, RunSpec, Server
 from tests.launch.specs import cpu_spec
 
 SERVERS = tuple(Server(host=f"n{rank}", address=f"10.0.0.{rank}:4000", cores=2) for rank in range(2))

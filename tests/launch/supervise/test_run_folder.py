@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.locks import locked_spec
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import RunSpec
 from tests.launch.specs import cpu_spec, machine, plan_for
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec.run_spec import Lifecycle, RunSpec
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.worker_life import Answer, Stage, answer
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, RankFailed, Step
+from gputopo.values.run.spec import Lifecycle, RunSpec
 from tests.kit_workers import misbehave
 from tests.launch.specs import cpu_spec
 

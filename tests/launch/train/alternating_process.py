@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.models import models
-from gputopo.launch.spec.run_spec import Exchange
 from gputopo.launch.train.placement.devices import set_up
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import Exchange
 from tests.launch.specs import cpu_spec
 
 BUILT = {

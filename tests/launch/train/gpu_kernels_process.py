@@ -13,13 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from gputopo.launch.models import models
-from gputopo.launch.spec.run_spec import Exchange, Optimization, Precision, RunSpec
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.lifecycle import evaluating
 from gputopo.launch.train.placement import devices, placements
 from gputopo.launch.train.step import TrainingStep
 from gputopo.launch.train.training import stepper_of
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import Exchange, Optimization, Precision, RunSpec
 from tests.launch.train.gpu_kernels import is_gpu_build, is_on_host, without_gpu_kernel
 from tests.launch.train.steps_process import tiny
 

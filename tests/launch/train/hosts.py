@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from gputopo.launch.jobs.serving import own_spec
-from gputopo.launch.spec.job_spec import Server
-from gputopo.launch.spec.names import device_name
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
+from gputopo.values.run.names import device_name
+from gputopo.values.run.spec import RunSpec, Server
 from tests.kit.forks import ROOT
 from tests.launch.forks import server
 from tests.launch.train.worker_process import environment

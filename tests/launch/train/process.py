@@ -20,10 +20,10 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.names import rank_of
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
+from gputopo.values.run.names import rank_of
+from gputopo.values.run.spec import RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.hosts import devices_of
 from tests.launch.train.normed_model import NormedModel

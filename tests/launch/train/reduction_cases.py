@@ -18,9 +18,9 @@ import numpy as np
 
 from gputopo.launch.jobs.reduction_bench import METHODS
 from gputopo.launch.jobs.reduction_worker import ReductionJob
-from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Device, Event
+from gputopo.values.run.spec import Exchange, RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.gpu_kernels import without_gpu_kernel
 from tests.launch.train.small_model import SmallModel

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
+from gputopo.values.run.spec import RunSpec
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_model import SmallModel
 

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 
-from gputopo.launch.spec.names import device_name
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
+from gputopo.values.run.names import device_name
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched
@@ -135,7 +135,7 @@ def test_a_process_whose_launcher_is_stopped_ends_and_that_of_rank_0_reports_it(
 _ASSIGN = """
 import sys
 import msgspec, numpy as np, tensorflow as tf
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.values.run.spec import RunSpec
 from gputopo.launch.train.placement import checking, devices
 from gputopo.values import schema
 spec = schema.decode(open(sys.argv[1], "rb").read(), RunSpec, origin="")

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.launch.train import loop as loop_module
 from gputopo.launch.train.loop import (
     MAX_WARMUP,
@@ -33,6 +32,7 @@ from gputopo.values.run.events import (
     TowerMarks,
     WarmupDone,
 )
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.speed import LONGEST_S, MIN_COUNTED
 from tests.launch.specs import cpu_spec
 

@@ -9,7 +9,6 @@ import msgspec
 import psutil
 import pytest
 
-from gputopo.launch.spec.run_spec import Data, Lifecycle
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (
@@ -26,6 +25,7 @@ from gputopo.values.run.events import (
     Step,
     WarmupDone,
 )
+from gputopo.values.run.spec import Data, Lifecycle
 from tests.launch.forks import run_program
 from tests.launch.train.inputs import folders
 from tests.launch.train.worker_process import interrupted, run_worker, trivial_spec

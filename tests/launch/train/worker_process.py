@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.events import Device, Event, decode_line, read_events
+from gputopo.values.run.spec import RunSpec
 
 
 def trivial_spec(towers: int = 1, **fields: Any) -> RunSpec:

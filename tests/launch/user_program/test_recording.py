@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec.job_spec import ProgramSpec
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, HangLimits, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
@@ -33,6 +32,7 @@ from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.result import Result
+from gputopo.values.run.spec import ProgramSpec
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, hang, installed

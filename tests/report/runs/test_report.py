@@ -292,7 +292,7 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     text = shown(summarise([msgspec.structs.replace(started, spec=spec), *rest]), width=200)
     assert "--all-reduce xring, --async, --trace 3-4, --learning-rate 0.25" in text
     assert "all-reduce ring (a ring of copies" in text
-    assert "fp16, NHWC, loss scale 128, XLA" in text
+    assert "fp16, NHWC, sgd, loss scale 128, XLA" in text
 
 
 def steps_of(*levels: tuple[int, float], device_1: float = 1.0) -> list[Step]:

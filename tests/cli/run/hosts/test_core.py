@@ -2,14 +2,15 @@
 
 import pytest
 
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, runnable
+from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
-from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.launch.job import Job
 from gputopo.planner.request import Request
 from gputopo.values.option import Given
 from gputopo.values.run.drill import read_drills
+from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.spec import Lifecycle
 from tests.cli.conftest import Call
 from tests.launch.hosts.environs import Environ, open_mpi_5, ray_train, slurm_step, torchrun
 from tests.launch.hosts.test_planning import brought, by_rails
@@ -152,7 +153,7 @@ def test_an_option_of_several_hosts_is_not_ignored_in_silence_on_one(call: Call,
 def test_the_strategy_of_several_hosts_is_predicted_as_rings_of_nccl(
     strategy: str, all_reduce: str | None, predicts: bool
 ) -> None:
-    asked = AskedJob("vgg16", Given(), Given({"strategy": strategy}, {"strategy": strategy})).request
+    asked = Job("vgg16", Given(), Given({"strategy": strategy}, {"strategy": strategy})).request
     assert (asked.all_reduce, asked.predicts, asked.variable_update) == (all_reduce, predicts, "replicated")
 
 
@@ -163,11 +164,11 @@ def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
     asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,))
     target = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
     saved = {"lifecycle": Lifecycle(checkpoints="c")}
-    job = AskedJob("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
+    job = Job("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
     _, spec = job.on_hosts(target, lambda one: runnable(job, one, OutputOptions()))
     assert spec.strategy == "multi_worker_mirrored:nccl"
     drill = read_drills("--drill", ["slow-gpu=1:0.9"])
-    job = AskedJob("vgg16", Given(), Given({"drills": drill}, {"drill": "slow-gpu=1:0.9"}))
+    job = Job("vgg16", Given(), Given({"drills": drill}, {"drill": "slow-gpu=1:0.9"}))
     other, spec = job.on_hosts(target, job.spec_of)
     assert (spec.strategy, spec.all_reduce) == (None, "hierarchical")
     assert other.plan.choice == other.plan.candidates[0]

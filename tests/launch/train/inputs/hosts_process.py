@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values import schema
 from gputopo.values.run.batches import BatchSize
+from gputopo.values.run.spec import RunSpec
 from tests.launch.train.hosts import devices_of
 from tests.launch.train.inputs.cases.sources import Picture, error_of, source, spec_of
 

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import Event, encode_line
+from gputopo.values.run.spec import RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.normed_model import NormedModel
 from tests.launch.train.small_disk import small_disk

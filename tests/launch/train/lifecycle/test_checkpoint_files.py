@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.run_spec import Lifecycle, Optimization, RunSpec
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
 from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.run.spec import Lifecycle, Optimization, RunSpec
 from tests.launch.specs import cpu_spec
 from tests.launch.train.small_disk import small_disk
 

@@ -18,7 +18,7 @@ from tensorflow.core.util.event_pb2 import Event
 from gputopo.values.run.events import Step, TowerMarks
 from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.stepper import StepOutcome
-from gputopo.launch.spec.run_spec import Lifecycle
+from gputopo.values.run.spec import Lifecycle
 from tests.launch.specs import cpu_spec
 from gputopo.launch.supervise.outlets import SampleScalars
 from tests.launch.supervise.test_outlets import run

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from gputopo.launch.spec.run_spec import Exchange, RunSpec
 from gputopo.launch.train.placement import checking
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import Exchange, RunSpec
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import json, os, sys, time
 import tensorflow as tf
 from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import devices
-from gputopo.launch.spec.run_spec import Precision, Runtime
+from gputopo.values.run.spec import Precision, Runtime
 from tests.launch.specs import cpu_spec
 
 silent = devices.settings(cpu_spec())

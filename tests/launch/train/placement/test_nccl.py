@@ -12,7 +12,7 @@ CODE = """
 import json
 import tensorflow as tf
 from gputopo.launch.models import models
-from gputopo.launch.spec.run_spec import Exchange
+from gputopo.values.run.spec import Exchange
 from gputopo.launch.train.placement import devices, placements
 from gputopo.values.errors import GputopoError
 from tests.launch.train.worker_process import trivial_spec

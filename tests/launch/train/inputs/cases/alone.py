@@ -4,8 +4,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.spec.job_spec import Backend
 from gputopo.values.run.events import Device, ModelBuilt, Noticed, Step, WarmupDone
+from gputopo.values.run.spec import Backend
 from gputopo.workload import workloads as workload
 from tests.launch.train.gpu_kernels import is_gpu_build, without_gpu_kernel
 from tests.launch.train.inputs import folders

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gputopo.launch.spec.run_spec import CacheForm, Lifecycle
+from gputopo.values.run.spec import CacheForm, Lifecycle
 from tests.launch.train.inputs import folders
 from tests.launch.train.inputs.cases.sources import (
     Picture,

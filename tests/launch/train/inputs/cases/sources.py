@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gputopo.launch.spec.run_spec import Data, RunSpec
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
+from gputopo.values.run.spec import Data, RunSpec
 
 FEEDS = ("sync", "queue", "dataset", "staged")
 

@@ -2,33 +2,43 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import note, to_stderr
-from gputopo.cli.run import training as core
-from gputopo.cli.run.options import OutputOptions
-from gputopo.cli.run.prepare import AskedJob, runnable
-from gputopo.launch.jobs.run import worker_command
+from gputopo.launch.checks import runnable
+from gputopo.launch.job import Job
+from gputopo.launch.jobs.before import known_of, past_of
+from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
+from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
+from gputopo.launch.plans import EXPLAINS
+from gputopo.launch.site import Site, warn
+from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.target import Target
+from gputopo.planner import Request
+from gputopo.planner.autotune import contenders
+from gputopo.planner.choose import plan_environment
+from gputopo.planner.explained import require_prediction
+from gputopo.planner.selection import LISTED
+from gputopo.report.document import document_text, of_sections
+from gputopo.report.layout import plain
+from gputopo.report.plan_parts import autotune_blocks, autotune_note
+from gputopo.report.stderr import note, to_stderr
+from gputopo.report.units import images_per_sec
 from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun, mode_words
+from gputopo.values.run.spec import RunSpec
 
-if TYPE_CHECKING:
-    from gputopo.launch.jobs.trials import Trial
-    from gputopo.launch.spec.run_spec import RunSpec
-    from gputopo.launch.spec.target import Target
-    from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun
+Train = Callable[[Target, RunSpec, OutputOptions], int]
+"""Trains on a target, shows the result, and returns the exit code."""
 
 
-def train_fastest(job: AskedJob, target: "Target", options: OutputOptions) -> int:
-    """Measure the best placements of the target's plan, train with the fastest, and return the exit code."""
-    from gputopo.report.document import document_text, of_sections
-    from gputopo.report.plan_parts import autotune_blocks, autotune_note
-
+def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train) -> int:
+    """Measure the best placements of the target's plan, `train` with the fastest; return the exit code."""
     spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(job, target, spec, options, claims)
@@ -44,10 +54,44 @@ def train_fastest(job: AskedJob, target: "Target", options: OutputOptions) -> in
         # A failure of all is reported by the run itself, which then fails too.
         final = spec if found.winner is None else job.spec_of(tuned)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
-        return core.train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
+        return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
-def plan_fastest(job: AskedJob, target: "Target", count: int) -> "tuple[Plan, int]":
+def plan_by_runs(
+    job: Job, site: Site, request: Request, *, candidates: int | None, count: int
+) -> tuple[Plan, int]:
+    """Return the plan of a request by short runs of its `count` best placements, and the code of a signal.
+
+    As `run` plans: on CPU devices where no GPU is. Raises GputopoError.
+    """
+    request = site.with_costs(request)
+    site.keep = None if candidates is None or candidates < LISTED else candidates
+    with contextlib.ExitStack() as claims:
+        chosen = site.claimed(request, claims)
+        warn(chosen)
+        if request.explain:
+            require_prediction(chosen.plan, EXPLAINS)
+        found, code = plan_fastest(job, chosen, count)
+    if request.explain and found.choice != chosen.plan.choice:
+        site.keep = 1
+        found = msgspec.structs.replace(found, line=site.target(_only(request, found.choice)).plan.line)
+    return found, code
+
+
+def _only(request: Request, choice: Candidate) -> Request:
+    """Return the request for a candidate alone."""
+    return msgspec.structs.replace(
+        request,
+        gpus=choice.gpus,
+        num_gpus=None,
+        gain=None,
+        ps=choice.ps_device or "auto",
+        variable_update=choice.variable_update,
+        all_reduce=choice.all_reduce,
+    )
+
+
+def plan_fastest(job: Job, target: Target, count: int) -> tuple[Plan, int]:
     """Measure the best placements of the target's plan; return the plan of the fastest, and the exit code.
 
     The code is 0, or that of the signal that ended it. Raises UsageError where there is nothing to compare,
@@ -66,39 +110,29 @@ def plan_fastest(job: AskedJob, target: "Target", count: int) -> "tuple[Plan, in
     return plan, code
 
 
-def _measured(
-    target: "Target", trials: "Sequence[Trial]", options: OutputOptions
-) -> "tuple[Autotune, int, Path]":
+def _measured(target: Target, trials: Sequence[Trial], options: OutputOptions) -> tuple[Autotune, int, Path]:
     """Run the trials; return what was measured, the code of a signal, and the folder of the runs."""
-    from gputopo.launch.jobs.trials import tune
-    from gputopo.launch.supervise import run_folder as runs
-
     home = runs.runs_home(os.environ)
     folder = (
         runs.new_folder(home, datetime.now(), trials[0].spec.model)
         if options.output is None
         else Path(options.output)
     )
-    found, code = tune(trials, folder, machine=target.machine, on_run=_show_run, command=worker_command)
+    found, code = tune(trials, folder, machine=target.machine, on_run=_show_run)
     return found, code, folder
 
 
 def _trials(
-    job: AskedJob,
-    target: "Target",
-    spec: "RunSpec",
+    job: Job,
+    target: Target,
+    spec: RunSpec,
     options: OutputOptions,
     claims: contextlib.ExitStack,
-) -> "list[Trial]":
+) -> list[Trial]:
     """Return the candidates as short runs; claim GPUs of theirs that are not of the choice.
 
     Raises UsageError where there is only one.
     """
-    from gputopo.launch.jobs.before import known_of, past_of
-    from gputopo.launch.jobs.trials import trial, trial_of
-    from gputopo.planner.autotune import contenders
-    from gputopo.planner.choose import plan_environment
-
     if len(spec.devices) < 2:
         raise UsageError(
             "--autotune has nothing to compare: one device holds variables and computes, wherever they are",
@@ -124,12 +158,8 @@ def _trials(
     return trials
 
 
-def _claimed(
-    found: "Sequence[Candidate]", target: "Target", claims: contextlib.ExitStack
-) -> "Iterator[Candidate]":
+def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.ExitStack) -> Iterator[Candidate]:
     """Iterate over the candidates whose GPUs are claimed now; without those that others have claimed."""
-    from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
-
     ours = set(target.plan.choice.gpus)
     for one in found:
         more = set(one.gpus) - ours
@@ -142,10 +172,8 @@ def _claimed(
         yield one
 
 
-def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
+def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
     """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
-    from gputopo.report.plan_parts import autotune_note
-
     plan = winner.plan
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons
@@ -159,10 +187,7 @@ def _plan_with(winner: "Trial", found: "Autotune", before: "Plan") -> "Plan":
     )
 
 
-def _show_run(number: int, trial: "Trial", found: "TimedRun | str") -> None:
-    from gputopo.report.layout import plain
-    from gputopo.report.units import images_per_sec
-    from gputopo.values.run.plan import mode_words
+def _show_run(number: int, trial: Trial, found: TimedRun | str) -> None:
 
     speed = "" if isinstance(found, str) else f"{images_per_sec(found.images_per_sec)} images/sec"
     outcome = speed or f"failed: {plain(str(found))}"

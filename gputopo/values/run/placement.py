@@ -1,4 +1,4 @@
-"""The options that `plan` and `run` share: which GPUs, and where the variables live."""
+"""What may be asked of a plan: which GPUs, and where the variables live."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from gputopo.cli.printing import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import MAX_FLOAT, Option, require_choice, shown
 from gputopo.values.run.all_reduce import parse
@@ -66,13 +65,15 @@ def update_of(typed: str) -> str:
     return _SAME_AS[typed][0] if typed in _SAME_AS else typed
 
 
-def parse_variable_update(flag: str, text: str) -> str:
-    """Read `--variable-update`; of a mode of another program the equivalent, which a note names.
+def update_note(typed: str) -> str | None:
+    """Return a sentence on what a mode of another program is here; None for a mode of gputopo."""
+    same = _SAME_AS.get(typed)
+    return None if same is None else f"--variable-update {typed} is {same[0]} here: {same[1]}"
 
-    Raises UsageError.
-    """
+
+def parse_variable_update(flag: str, text: str) -> str:
+    """Read `--variable-update`; of a mode of another program the equivalent. Raises UsageError."""
     if text in _SAME_AS:
-        note(f"{flag} {text} is {update_of(text)} here: {_SAME_AS[text][1]}")
         return update_of(text)
     if text in _ELSEWHERE:
         raise UsageError(f"gputopo does not have {flag} {text}", _ELSEWHERE[text])
@@ -84,21 +85,6 @@ def parse_all_reduce(_flag: str, text: str) -> str:
     """Return `--all-reduce` as typed, once it was read. Raises UsageError."""
     parse(text)
     return text
-
-
-def parse_model(_flag: str, text: str) -> str:
-    """Return `--model` as typed, once it was read. Raises UsageError with the nearest name."""
-    from gputopo.launch.spec import model_names
-
-    model_names.read(text)
-    return text
-
-
-def parse_program(_flag: str, text: str) -> str:
-    """Return `--program` as typed. Raises UsageError with the nearest name."""
-    from gputopo.prediction.programs import require_program
-
-    return require_program(text).name
 
 
 def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
@@ -146,16 +132,60 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     return range(first, last + 1)
 
 
+GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
+EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST")
+MODEL = Option("--model", "Model to train, such as alexnet", value="NAME")
+
+
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
 
-    num_gpus: Annotated[int | Literal["auto"] | None, parse_num_gpus] = None
+    num_gpus: Annotated[
+        int | Literal["auto"] | None,
+        parse_num_gpus,
+        Option(
+            "--num-gpus",
+            "Number of GPUs; auto: as many as pay",
+            detail="auto:0.3: the last doubling, and all together, bring 30% of their worth; auto alone: 50%",
+            value="N|auto[:SHARE]",
+            default="all that may be used",
+        ),
+    ] = None
     gain: float | None = None  # of --num-gpus auto:0.3
-    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
-    exclude: Annotated[tuple[int, ...] | None, parse_gpu_list] = None
-    prefer_pix: bool = False
-    ps: Annotated[str, parse_ps] = "auto"
-    variable_update: Annotated[str, parse_variable_update] = "auto"
-    all_reduce: Annotated[str | None, parse_all_reduce] = None
-    single_gpu_images_per_sec: Annotated[tuple[float, ...], parse_speeds] = ()
-    no_history: bool = False
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
+    exclude: Annotated[tuple[int, ...] | None, parse_gpu_list, EXCLUDE] = None
+    prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
+    ps: Annotated[
+        str, parse_ps, Option("--ps", "Device of variables", value="auto|cpu|gpu:N|gpu:spread|host:N")
+    ] = "auto"
+    variable_update: Annotated[
+        str,
+        parse_variable_update,
+        Option(
+            "--variable-update", "Where variables live", value="auto|parameter_server|replicated|independent"
+        ),
+    ] = "auto"
+    all_reduce: Annotated[
+        str | None,
+        parse_all_reduce,
+        Option(
+            "--all-reduce",
+            "Reduction of replicated gradients: nccl, ring",
+            detail="One of copy, ring, hierarchical, pscpu, psgpu, collective, nccl, nccl_op, "
+            "tf_hierarchical, one_device; #K: in K parts",
+            value="NAME[#K]",
+        ),
+    ] = None
+    single_gpu_images_per_sec: Annotated[
+        tuple[float, ...],
+        parse_speeds,
+        Option("--single-gpu-images-per-sec", "Speed of one GPU alone, or of each", value="X[,X...]"),
+    ] = ()
+    no_history: Annotated[
+        bool,
+        Option(
+            "--no-history",
+            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+            more=True,
+        ),
+    ] = False

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.cli.placement import PlanOptions, parse_gpu_list, parse_ps, parse_speeds
 from gputopo.planner.request import Request
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Text, given_of
+from gputopo.values.run.placement import PlanOptions, parse_gpu_list, parse_ps, parse_speeds
 
 
 def test_a_list_of_gpus_is_read_in_its_order() -> None:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.target import Target, gpus_without_tensorflow, target_of, tensorflow_notes
+from gputopo.launch.site import Site, gpus_without_tensorflow, tensorflow_notes
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
@@ -21,9 +22,10 @@ def target(of: Machine, environ: dict[str, str] | None = None, **more: object) -
     require_gpu, cpu = bool(more.pop("require_gpu", False)), bool(more.pop("cpu", False))
     assert rehearsal_of is None or isinstance(rehearsal_of, str)
     request = Request(model="alexnet", **more)  # type: ignore[arg-type]
-    return target_of(
-        of, request, environ=environ or {}, rehearsal_of=rehearsal_of, require_gpu=require_gpu, cpu=cpu
+    site = Site(
+        of, environ=environ or {}, rehearsal_of=rehearsal_of, require_gpu=require_gpu, cpu=cpu, alone=False
     )
+    return site.target(request)
 
 
 def test_a_machine_with_gpus_is_planned_for_and_trained_on() -> None:
@@ -126,13 +128,13 @@ def with_tensorflow(*models: str, **facts: object) -> Machine:
 
 def test_gpus_that_tensorflow_cannot_use_are_left_to_others() -> None:
     mixed = with_tensorflow("Tesla K80", "Tesla T4", "Tesla K80", "Tesla T4")
-    unusable = gpus_without_tensorflow(mixed, {})
-    assert unusable.keys() == {0, 2}
-    chosen = target_of(mixed, Request(model="alexnet"), environ={}, unusable=unusable)
+    site = Site(mixed, environ={}, trains=True, alone=False)
+    assert site.unusable.keys() == {0, 2}
+    chosen = site.target(Request(model="alexnet"))
     assert chosen.plan.choice.gpus == (1, 3)
     assert any("compute capability 6.0 and later; this GPU has 3.7" in line for line in chosen.plan.warnings)
     with pytest.raises(HardwareError, match=r"GPU 2: TensorFlow 2\.21\.0 supports compute capability 6\.0"):
-        target_of(mixed, Request(model="alexnet", gpus=(1, 2)), environ={}, unusable=unusable)
+        site.target(Request(model="alexnet", gpus=(1, 2)))
 
 
 def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None:
@@ -150,7 +152,7 @@ def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None
 
 def test_what_to_know_of_tensorflow_on_the_chosen_gpus_is_told_once() -> None:
     def notes(on: Machine) -> tuple[str, ...]:
-        return tensorflow_notes(target_of(on, Request(model="alexnet"), environ={}))
+        return tensorflow_notes(target(on))
 
     assert notes(with_tensorflow("Tesla T4", "Tesla T4")) == ()
     (compiling,) = notes(with_tensorflow("NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"))

@@ -1,4 +1,4 @@
-"""Devices of a run: the GPUs of this machine, or CPU devices in their place. Pure.
+"""Where jobs are planned and run (`Site`): on GPUs, or on CPU devices in their place.
 
 | the machine                             | a run                                                    |
 |-----------------------------------------|----------------------------------------------------------|
@@ -8,128 +8,154 @@
 | GPUs                                    | the plan's GPUs, of those that CUDA_VISIBLE_DEVICES leaves |
 """
 
+import contextlib
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from gputopo import planner
 from gputopo.findings import driver_broken, install_support, support_of
-from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
-from gputopo.launch.spec.job_spec import Backend, Server
-from gputopo.launch.spec.run_spec import RunSpec
+from gputopo.launch.jobs.before import Before, measured_before
+from gputopo.launch.jobs.claims import choose_and_claim
+from gputopo.launch.supervise.cgroup import usable_cpus
+from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
-from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.values.errors import HardwareError, UsageError
+from gputopo.report.stderr import note
+from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import CPU_DEVICES, Learned, Plan
+from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.workload.workloads import Workload
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"
 _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 
-@dataclass(frozen=True)
-class Target:
-    """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
+@dataclass
+class Site:
+    """Where jobs are planned and run: this machine, another host's, or that of a capture.
 
-    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs.
+    `environ`: of the process that runs there. `rehearsal_of`: name of the captured machine.
     """
 
-    backend: Backend
-    plan: Plan
-    machine: Machine | None
-    why_cpu: str | None = None
-    rehearsal_of: str | None = None  # name of the captured machine
-    cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
-    usable: Usable | None = None  # what this process may use of the host
+    machine: Machine
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    rehearsal_of: str | None = None
+    cpu: bool = False  # on CPU devices
+    require_gpu: bool = False
     affinity: bool = True  # whether a run on GPUs takes the CPUs near them
-    box: Machine | None = None  # the machine that it runs on, None where only the captured one is known
-    others: "tuple[Target, ...]" = ()  # the other hosts of a run, by rank from 1
-    servers: tuple[Server, ...] = ()  # of all hosts; both empty on a single one
-    memory_bytes: int | None = None  # of another host, as far as it is known
+    keep: int | None = None  # bound of the candidates that a plan lists
+    alone: bool = True  # False: one of several hosts, where runs of one do not count
+    command: str = "gputopo run"  # as a claim of GPUs names it
+    trains: bool = False  # with TensorFlow, which must be able to use the GPUs
+    _costs: "dict[str, Workload | None]" = field(default_factory=dict)
+    _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
 
-    @property
-    def counted(self) -> int:
-        """Number of devices of this host."""
-        return len(self.plan.choice.gpus) or self.cpu_devices
+    def target(self, request: Request, claimed: Mapping[int, str] = {}) -> "Target":
+        """Plan a request, and choose the backend. Claims no GPU.
 
-    @property
-    def host_place(self) -> HostPlace:
-        """The CPUs, memory and threads of a run on the plan's GPUs."""
-        if self.machine is None or not self.affinity:
-            return HostPlace()
-        usable = None if self.rehearsal_of is not None else self.usable
-        return host_place(self.machine, self.plan.choice.gpus, usable)
+        `claimed`: GPUs that other processes have claimed, with by whom. Raises HardwareError for a broken
+        driver, no GPU where one is required, or a named GPU that TensorFlow cannot use; UsageError and
+        NoPlanError for a request that cannot be met.
+        """
+        if self.require_gpu and self.cpu:
+            raise UsageError("--require-gpu and --cpu contradict one another", "leave one of them out")
+        if self.rehearsal_of is not None:
+            return self._rehearsal(request, self.rehearsal_of)
+        if self.why_cpu is not None:
+            return _without_gpus(self.machine, request, self.why_cpu, require_gpu=self.require_gpu)
+        unusable = self.unusable
+        refused = next((gpu for gpu in request.gpus or () if gpu in unusable), None)
+        if refused is not None:
+            raise HardwareError(
+                f"GPU {refused}: {unusable[refused]}", "use other GPUs: gputopo inspect lists them"
+            )
+        plan = planner.plan_here(
+            self.machine,
+            request,
+            self.environ,
+            claimed,
+            unusable=unusable,
+            keep=self.keep,
+            **self._past(request)._asdict(),
+        )
+        usable = usable_cpus() if self.affinity else None
+        return Target("gpu", plan, self.machine, usable=usable, affinity=self.affinity, box=self.machine)
 
-    def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
-        """Return the environment of a run: of the worker, or without a spec of the user's program."""
-        if spec is not None:
-            return worker_env(parent, spec, self.plan.environment, self.host_place)
-        if self.backend == "cpu" and self.rehearsal_of is None:
-            return program_env(parent, None)
-        return program_env(parent, self.plan.environment, self.host_place)
-
-
-def target_of(
-    machine: Machine,
-    request: Request,
-    *,
-    environ: Mapping[str, str],
-    claimed: Mapping[int, str] = {},
-    history: Sequence[Figure] = (),
-    learned: Learned | None = None,
-    rehearsal_of: str | None = None,
-    require_gpu: bool = False,
-    cpu: bool = False,
-    keep: int | None = None,
-    usable: Usable | None = None,
-    affinity: bool = True,
-    unusable: Mapping[int, str] = {},
-) -> Target:
-    """Plan for the machine, and choose the backend.
-
-    `machine` is this one, or the captured one if `rehearsal_of` names it. `claimed`: GPUs that other
-    processes have claimed, with by whom. `history`, `learned`: as of `planner.plan`. `cpu`: on CPU devices.
-    `keep`: bound of the candidates that are listed. `usable`, `affinity`: as of `Target`. `unusable`: GPUs
-    that TensorFlow cannot use, with the reason.
-    Raises HardwareError for a broken driver, or for no GPU where one is required; UsageError and NoPlanError
-    for a request that cannot be met, HardwareError for a GPU that is named and unusable.
-    """
-    if require_gpu and cpu:
-        raise UsageError("--require-gpu and --cpu contradict one another", "leave one of them out")
-    if rehearsal_of is not None:
-        if require_gpu:
+    def _rehearsal(self, request: Request, name: str) -> "Target":
+        if self.require_gpu:
             raise UsageError(
                 "--require-gpu and --from contradict one another: a rehearsal runs on CPU devices",
                 "leave one of them out",
             )
-        plan = planner.plan(machine, request, keep=keep)
+        plan = planner.plan(self.machine, request, keep=self.keep)
         return Target(
-            "cpu", plan, machine, why_cpu="a rehearsal", rehearsal_of=rehearsal_of, affinity=affinity
+            "cpu", plan, self.machine, why_cpu="a rehearsal", rehearsal_of=name, affinity=self.affinity
         )
-    why = why_cpu(machine, environ, cpu=cpu)
-    if why is not None:
-        return _without_gpus(machine, request, why, require_gpu=require_gpu)
-    refused = next((gpu for gpu in request.gpus or () if gpu in unusable), None)
-    if refused is not None:
-        raise HardwareError(
-            f"GPU {refused}: {unusable[refused]}", "use other GPUs: gputopo inspect lists them"
+
+    def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> "Target":
+        """Return the target of a request, of GPUs that no other process has claimed.
+
+        They are claimed until `claims` closes; None: they are not. Raises GputopoError.
+        """
+        return choose_and_claim(
+            self.machine,
+            lambda others: self.target(request, others),
+            claims,
+            self.environ,
+            self.command,
+            on_problem=note,
         )
-    plan = planner.plan_here(
-        machine,
-        request,
-        environ,
-        claimed,
-        unusable=unusable,
-        history=history,
-        learned=learned,
-        keep=keep,
-    )
-    return Target("gpu", plan, machine, usable=usable, affinity=affinity, box=machine)
+
+    @cached_property
+    def why_cpu(self) -> str | None:
+        """Why a run here has CPU devices, a clause; None: it has GPUs.
+
+        Raises HardwareError for an NVIDIA device whose driver does not work.
+        """
+        return why_cpu(self.machine, self.environ, cpu=self.cpu)
+
+    @cached_property
+    def unusable(self) -> Mapping[int, str]:
+        """The GPUs that TensorFlow cannot use, with the reasons. Raises HardwareError if it can use none."""
+        if not self.trains or self.rehearsal_of is not None or self.why_cpu is not None:
+            return {}
+        return gpus_without_tensorflow(self.machine, self.environ)
+
+    def with_costs(self, request: Request) -> Request:
+        """Return the request with the costs of a model that no table has, where they are known or found.
+
+        What keeps the model from being built the worker reports in full.
+        """
+        _ = self.unusable  # before TensorFlow builds a model
+        model = request.model
+        if model is None or not self.machine.gpus or self.cpu:
+            return request
+        if model not in self._costs:
+            from gputopo.launch.jobs.model_costs import with_costs
+
+            self._costs[model] = None
+            with contextlib.suppress(GputopoError):
+                self._costs[model] = with_costs(request).workload
+        return msgspec.structs.replace(request, workload=request.workload or self._costs[model])
+
+    def _past(self, request: Request) -> Before:
+        """Return what was measured on this machine before, which counts for a request."""
+        if not self.alone:
+            return Before()
+        key = (request.model, request.no_history, request.predicts, request.single_gpu_images_per_sec)
+        if key not in self._before:
+            self._before[key] = measured_before(self.machine, request)
+        return self._before[key]
 
 
 def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
@@ -190,6 +216,12 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
             "start, which can take minutes; later starts find them in ~/.nv/ComputeCache"
         )
     return tuple(found)
+
+
+def warn(target: Target, *, trains: bool = True) -> None:
+    """Print to stderr which GPUs were passed over, or taken nevertheless, and what to know of TensorFlow."""
+    for line in (*target.plan.warnings, *(tensorflow_notes(target) if trains else ())):
+        note(line)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

@@ -5,32 +5,33 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gputopo import __version__
-from gputopo.cli.placement import PlanOptions, parse_model
-from gputopo.cli.printing import note
-from gputopo.cli.run.options import OutputOptions, SweepOptions
-from gputopo.cli.run.prepare import AskedJob, PlannedOn, require_runnable
+from gputopo.launch.checks import require_runnable
+from gputopo.launch.job import Job, parse_model
+from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
-from gputopo.launch.spec.run_spec import Data, RunSpec
+from gputopo.launch.jobs.trials import Trial, trial, trial_of
+from gputopo.launch.site import Site, why_cpu
+from gputopo.launch.target import Target
+from gputopo.planner import hidden_gpus
+from gputopo.report.stderr import note
 from gputopo.sweeps.course import predicted_s
 from gputopo.sweeps.expand import CellBox, differences, expand
 from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
+from gputopo.values.machine import Machine
 from gputopo.values.option import Declared, Given, Option, given_of, listed, options_of
+from gputopo.values.run.options import OutputOptions, SweepOptions
+from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.plan import mode_words
+from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
-
-if TYPE_CHECKING:
-    from gputopo.launch.jobs.trials import Trial
-    from gputopo.launch.spec.target import Target
-    from gputopo.values.machine import Machine
-    from gputopo.values.run.result import Result
-
+from gputopo.values.run.spec import Data, RunSpec
 
 _ALL_WRITE = "all cells would write to it"
 _ONE_RUN = "it is for one run"
@@ -54,14 +55,11 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
 
 
-def box_of(machine: "Machine", *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
+def box_of(machine: Machine, *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
     """Return what of this machine decides about cells. Raises HardwareError for a broken driver.
 
     `taken`: GPUs that no cell can have.
     """
-    from gputopo.launch.spec.target import why_cpu
-    from gputopo.planner import hidden_gpus
-
     why = why_cpu(machine, os.environ, cpu=cpu)
     if why is not None:
         return CellBox(backend="cpu", why_cpu=why, asked=asked)
@@ -78,7 +76,7 @@ class Planned(NamedTuple):
     """The cells with their plans, and the runs of those that can run by the cells' numbers."""
 
     cells: tuple[SweepCell, ...]
-    trials: "dict[int, Trial]"
+    trials: dict[int, Trial]
 
 
 class Cells:
@@ -90,7 +88,7 @@ class Cells:
 
     def __init__(
         self,
-        machine: "Machine",
+        machine: Machine,
         folder: Path,
         *,
         cpu: bool,
@@ -98,8 +96,8 @@ class Cells:
         imagenet: str | None = None,
         trains: bool = False,
     ) -> None:
-        self._on = PlannedOn(machine, cpu=cpu, keep=1, trains=trains)
-        self.unusable = self._on.unusable
+        self._site = Site(machine, cpu=cpu, keep=1, trains=trains)
+        self.unusable = self._site.unusable
         self._folder = folder
         self._claimed = claimed
         self._imagenet = imagenet
@@ -108,9 +106,6 @@ class Cells:
 
     def planned(self, cells: Sequence[SweepCell], *, dry: bool = False) -> Planned:
         """Return the cells with their plans; one that the rules refuse has the reason. `dry`: no runs."""
-        from gputopo.launch.jobs.before import known_of, past_of
-        from gputopo.launch.jobs.trials import trial
-
         past: list[Result] | None = None
         found: list[SweepCell] = []
         trials: dict[int, Trial] = {}
@@ -134,11 +129,8 @@ class Cells:
             found.append(_with_plan(cell, target, spec))
         return Planned(tuple(found), trials)
 
-    def _run_of(self, cell: SweepCell) -> "tuple[Target, RunSpec]":
+    def _run_of(self, cell: SweepCell) -> tuple[Target, RunSpec]:
         """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
-        from gputopo.launch.jobs.trials import trial_of
-        from gputopo.values.errors import UsageError
-
         texts = {known_options()[name].name: _typed(name, value) for name, value in cell.options.items()}
         model = texts.pop("model", None)
         if model is None:
@@ -148,11 +140,11 @@ class Cells:
         fields, typed = dict(training.fields), dict(training.typed)
         if made is not None:
             fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
-        job = AskedJob(str(model), placement, Given(fields, typed))
-        request = self._on.with_costs(job.request)
+        job = Job(str(model), placement, Given(fields, typed))
+        request = self._site.with_costs(job.request)
         key = repr(request)  # many cells share it
         if key not in self._targets:
-            self._targets[key] = self._on.target(request, self._claimed)
+            self._targets[key] = self._site.target(request, self._claimed)
         chosen = job.placed(self._targets[key])
         spec = job.spec_of(chosen)
         as_made = spec
@@ -179,7 +171,7 @@ def made_data(sweep: Sweep) -> tuple[str, ...]:
     return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
 
 
-def _with_plan(cell: SweepCell, target: "Target", spec: RunSpec) -> SweepCell:
+def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
     choice = target.plan.choice
     return msgspec.structs.replace(
         cell,

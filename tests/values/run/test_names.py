@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.names import STRATEGIES, device_name, host_of, rank_of, read, short_name, task_name
-from gputopo.launch.spec.run_spec import RunSpec
 from gputopo.values.errors import UsageError
 from gputopo.values.run.events import Device
+from gputopo.values.run.names import STRATEGIES, device_name, host_of, rank_of, read, short_name, task_name
+from gputopo.values.run.spec import RunSpec
 
 
 def spec(strategy: str, devices: int = 2, **fields: Any) -> RunSpec:

@@ -1,0 +1,280 @@
+"""Options of commands that exclude or need one another, as they are typed, and options that moved."""
+
+from collections.abc import Mapping
+
+from gputopo.values.errors import UsageError
+from gputopo.values.option import Refusal, Text, refuse
+
+Texts = Mapping[str, str]
+"""What was typed for options, by name, in lower case."""
+
+
+class AnyOf:
+    """A condition: one of the options is given; it returns those that are, as flags.
+
+    `format=json`: given with this value, `program!=gputopo`: with another one.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __call__(self, typed: Texts) -> object:
+        """Return the options that are given, as flags."""
+        return self.given(typed)
+
+    def given(self, typed: Texts) -> list[str]:
+        """Return the options that are given, as flags."""
+        return [flag for name in self.names if (flag := _flag_of(name, typed)) is not None]
+
+
+class NoneOf(AnyOf):
+    """A condition: none of the options is given."""
+
+    def __call__(self, typed: Texts) -> object:
+        """Return whether none is given."""
+        return not self.given(typed)
+
+
+def _flag_of(key: str, typed: Texts) -> str | None:
+    """Return an option as it is typed, with its value where that counts; None where it is not given so."""
+    name, has_value, value = key.partition("=")
+    text = typed.get(name.rstrip("!"))
+    if text is None or (has_value and (text == value) == name.endswith("!")):
+        return None
+    flag = f"--{name.rstrip('!').replace('_', '-')}"
+    return f"{flag} {text}" if has_value else flag
+
+
+_HOSTS = (
+    *("hosts", "hostfile", "num_hosts", "node_rank", "remote_python", "join_timeout"),
+    "allow_public_address",
+)
+REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
+    "inspect": (
+        Refusal(
+            (AnyOf("from"), AnyOf(*_HOSTS)),
+            "--from and {other} are mutually exclusive",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("fleet", *_HOSTS), AnyOf("watch", "diff", "identities")),
+            "{option} and {other} do not go together",
+            "leave out one of them: --fleet only compares hosts",
+        ),
+        Refusal(
+            (AnyOf("watch"), AnyOf("from", "record", "diff", "identities")),
+            "{option} and {other} do not go together",
+            "leave out one of them: --watch samples this machine",
+        ),
+        Refusal(
+            (AnyOf("fleet", *_HOSTS, "diff"), AnyOf("format=prometheus")),
+            "{option} cannot print prometheus",
+            "give --format table or json or markdown",
+        ),
+        Refusal(
+            (AnyOf("watch"), AnyOf("format=prometheus", "format=markdown")),
+            "--watch cannot print {other}",
+            "give --format table, json or csv",
+        ),
+        Refusal(
+            (AnyOf("all", "topology", "gpu"), AnyOf("fleet", "diff", "format=json", "format=prometheus")),
+            "{option} is for the report of one machine, not with {other}",
+            "leave one of them out; --json has everything",
+        ),
+        Refusal(
+            (AnyOf("all", "topology"), AnyOf("watch")),
+            "{option} and {other} do not go together",
+            "leave one of them out",
+        ),
+        Refusal((AnyOf("format=csv"), NoneOf("watch")), "{option} is for --watch", "add --watch, or --json"),
+        Refusal(
+            (AnyOf("all"), AnyOf("topology", "gpu")),
+            "{option} and {other} do not go together",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("topology"), AnyOf("gpu")),
+            "{option} and {other} do not go together",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("interval", "duration"), NoneOf("watch")),
+            "--interval and --duration belong to --watch",
+            "add --watch",
+        ),
+    ),
+    "plan": (
+        Refusal(
+            (AnyOf("from"), AnyOf(*_HOSTS)),
+            "--from and {other} are mutually exclusive",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("from")),
+            "{option} cannot be combined with {other}: runs here do not measure that machine",
+            "leave --autotune out, or run it on that machine",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("what_if")),
+            "{option} cannot be combined with {other}: a changed machine cannot be measured",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("candidates=all")),
+            "--autotune cannot be combined with {other}, which lists predictions",
+            "leave one of them out, or give a number",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("program!=gputopo")),
+            "{option} cannot be combined with {other}: it measures training by gputopo",
+            "leave one of them out",
+        ),
+    ),
+    "bandwidth": (
+        Refusal(
+            (AnyOf("network", *_HOSTS), AnyOf("gpus", "soak", "numa", "size", "from", "baseline")),
+            "{other} is for one host, and this measures between hosts",
+            "leave it out; without --network and options of hosts this host is measured",
+        ),
+        Refusal(
+            (AnyOf("from"), AnyOf("gpus", "effort", "numa", "size", "soak")),
+            "{other} is for measuring, and --from only reads",
+            "leave one of the two out",
+        ),
+        Refusal(
+            (AnyOf("network_tool"), NoneOf("network", *_HOSTS)),
+            "--network-tool is for measuring between hosts",
+            "add --network, or leave it out",
+        ),
+        Refusal(
+            (AnyOf("soak"), AnyOf("effort", "size", "save", "baseline")),
+            "--soak measures rates under load, which {other} is not for",
+            "leave one out",
+        ),
+        Refusal(
+            (AnyOf("all"), AnyOf("baseline", "format=json", "format=markdown")),
+            "--all is for the tables; Markdown and JSON have every number",
+            "leave it out",
+        ),
+    ),
+    "run": (
+        Refusal(
+            (AnyOf("autotune"), AnyOf("dry_run")),
+            "{option} cannot be combined with {other}: it starts runs to measure them",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("from")),
+            "{option} cannot be combined with {other}: runs on this CPU do not measure that machine",
+            "leave --autotune out, or run it on that machine",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("drill")),
+            "{option} cannot be combined with {other}: it compares placements without faults",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("autotune"), AnyOf("task!=train", "strategy")),
+            "{option} cannot be combined with {other}: it compares placements of the core's own training",
+            "leave one of them out",
+        ),
+        Refusal(
+            (AnyOf("format=env", "format=sbatch", "format=docker", "format=hostfile"), NoneOf("dry_run")),
+            "{option} shows how a run is started, and starts none",
+            "add --dry-run",
+        ),
+        Refusal(
+            (AnyOf("node_rank", "remote_python"), AnyOf("format=hostfile")),
+            "{option} is for gputopo's own start, and {other} is for another one",
+            "leave {option} out",
+        ),
+        Refusal(
+            (
+                AnyOf("node_rank", "remote_python"),
+                AnyOf("format=sbatch"),
+                AnyOf("hosts", "hostfile", "num_hosts"),
+            ),
+            "{option} is for gputopo's own start, and {other} is for another one",
+            "leave {option} out",
+        ),
+        Refusal(
+            (AnyOf("sbatch_option"), NoneOf("format=sbatch")),
+            "{option} is for a batch script",
+            "add --dry-run --format sbatch",
+        ),
+    ),
+    "sweep": (
+        Refusal(
+            (AnyOf("retry_failed"), NoneOf("resume")),
+            "--retry-failed needs a sweep to go on with",
+            "add --resume DIR",
+        ),
+        Refusal(
+            (AnyOf("resume"), AnyOf("compare_pairs", "data_dir", "order", "seed", "cpu", "output")),
+            "{other} cannot be combined with --resume: it goes on as the sweep began",
+            "leave it out, or begin a new sweep without --resume",
+        ),
+    ),
+    "report": (
+        Refusal(
+            (AnyOf("history"), AnyOf("runs", "import", "published", "baseline")),
+            "--history cannot be combined with runs: it shows those of this machine",
+            "leave them out, or leave --history out",
+        ),
+        Refusal(
+            (AnyOf("model", "since"), NoneOf("history")),
+            "--model and --since choose runs of --history",
+            "add --history, or name run folders",
+        ),
+        Refusal(
+            (AnyOf("published"), AnyOf("runs", "import", "baseline")),
+            "--published cannot be combined with runs",
+            "the published figures of a GPU stand beside its runs without it: leave it out",
+        ),
+    ),
+    "make-data": (
+        Refusal(
+            (AnyOf("files"), AnyOf("data_name=cifar10")),
+            "{option} cannot be combined with {other}: that has five training files",
+            "leave --files out, or use --data-name imagenet",
+        ),
+    ),
+}
+
+
+# What to do instead of options that a command does not have, or not any more.
+MOVED: Mapping[str, Mapping[str, str]] = {
+    "plan": {"gain": "give the share with the number: --num-gpus auto:0.5"},
+    "run": {
+        "gain": "give the share with the number: --num-gpus auto:0.5",
+        "program": "it is for plan; run trains with the built-in core, or your program after --",
+        "time-budget": "it is for sweep; --num-batches N limits the steps of a run",
+        "min-hosts": "a training over several hosts ends with its first host that fails: "
+        "start it again with --resume auto",
+        "resume-or-start": "write --resume auto",
+    },
+    "bandwidth": {
+        "allreduce": "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
+        "all-reduce": "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
+        "model": "time reductions with gputopo bench-reduction --model NAME [--all-reduce METHOD]",
+        "loops": "give the number of repeats as --effort N",
+        "matrices": "write --all",
+    },
+    "screen": {"from": "runs here do not screen that machine; run it there"},
+    "sweep": {"from": "runs here do not measure that machine; run it there"},
+}
+
+
+def refuse_typed(command: str, texts: Mapping[str, Text]) -> None:
+    """Raise UsageError for options of a command, as they were typed, that do not go together."""
+    lower = ((name.rstrip("_"), str(text).lower()) for name, text in texts.items())
+    # --num-hosts 1: this host alone
+    typed: Texts = {name: text for name, text in lower if (name, text) != ("num_hosts", "1")}
+    refuse(REFUSALS.get(command, ()), typed)
+
+
+def refuse_moved(command: str, flags: Mapping[str, str]) -> None:
+    """Raise UsageError for an option that the command does not have. `flags`: names as they were typed."""
+    for name, use in MOVED.get(command, {}).items():
+        if name in flags:
+            raise UsageError(f"there is no option '--{name}'", use)

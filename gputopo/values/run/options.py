@@ -1,0 +1,381 @@
+"""What is asked of runs beside their plans and trainings: output, what a screen or a sweep covers."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from gputopo.values.errors import InputError, UsageError
+from gputopo.values.option import Option, shown
+from gputopo.values.run.placement import EXCLUDE, GPUS, MODEL, parse_gpu_list
+from gputopo.values.run.readers import read_alarm, read_data_folder, read_folder
+
+
+def read_written_file(flag: str, text: str) -> str:
+    """Return the absolute path of a file that may be replaced. Raises UsageError, InputError."""
+    if not text.strip():
+        raise UsageError(f"{flag} names no file: it is empty", "name a file")
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise InputError(f"{flag} {shown(text)} is a folder", "name a file in it")
+    return str(path)
+
+
+def _read_sbatch(flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return options of a batch script. Raises UsageError for one that is none."""
+    for text in texts:
+        if re.fullmatch(r"[a-z][a-z-]*(=[^\s\x00-\x1f]+)?", text) is None:
+            raise UsageError(
+                f"{flag} cannot be {shown(text)}", "write it as in sbatch(1), such as partition=gpu"
+            )
+    return texts
+
+
+Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostfile"]
+
+
+FORMAT = Option("--format", "Output format")
+
+
+class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a run beside its training. `output`: its folder, absolute; None: a new one."""
+
+    repeats: Annotated[int, Option("--repeats", "Number of runs", min=1, theme="Output")] = 1
+    autotune: Annotated[
+        int | None,
+        Option(
+            "--autotune",
+            "Measure the best placements, use the fastest",
+            detail="K: their number, 3 unless given",
+            value="[K]",
+            min=2,
+            max=10,
+            words={"": {"autotune": 3}},
+            theme="Output",
+        ),
+    ] = None
+    require_gpu: Annotated[bool, Option("--require-gpu", "Without a GPU exit with 3", theme="Output")] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, whatever GPUs there are", theme="Output")] = False
+    no_affinity: Annotated[
+        bool,
+        Option(
+            "--no-affinity",
+            "Run on all CPUs, with memory and threads as without gputopo; default: those near the GPUs",
+            theme="Output",
+            more=True,
+        ),
+    ] = False
+    output: Annotated[
+        str | None,
+        read_folder,
+        Option("--output", "Folder of the run", value="DIR", default="a new one", theme="Output"),
+    ] = None
+    shape: Annotated[
+        Shape,
+        Option(
+            "--format",
+            "Output format",
+            detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, "
+            "sbatch: a Slurm script, docker: a command that starts the run; for several hosts "
+            "also hostfile: of mpirun",
+            theme="Output",
+        ),
+    ] = "table"
+    sbatch_options: Annotated[
+        tuple[str, ...],
+        _read_sbatch,
+        Option(
+            "--sbatch-option",
+            "Option of sbatch for --format sbatch, such as partition=gpu or array=1-4; may be repeated",
+            value="NAME[=VALUE]",
+            theme="Output",
+            repeated=True,
+            more=True,
+        ),
+    ] = ()
+    verbose: Annotated[
+        bool,
+        Option(
+            "--verbose", "Report all figures: times, memory, placement, versions", theme="Output", letter="-v"
+        ),
+    ] = False
+    display_every: Annotated[
+        int | None,
+        Option(
+            "--display-every",
+            "Show the first counted step and every N-th",
+            value="N",
+            default="one every 5 s; 10 with --tf-cnn-log",
+            min=1,
+            theme="Output",
+            more=True,
+        ),
+    ] = None
+    restart: Annotated[
+        int,
+        Option(
+            "--restart",
+            "Restarts after a failure of the worker, each from the latest checkpoint",
+            value="N",
+            min=0,
+            theme="Output",
+            more=True,
+        ),
+    ] = 0
+    stall_timeout: Annotated[
+        float | Literal["auto"] | None,
+        Option(
+            "--stall-timeout",
+            "End a run that takes no step for this long",
+            detail="Shows its stacks and the state of the GPUs. A time counts from the start: import, "
+            "compiling and the start of NCCL included. A program after -- is ended once it "
+            "reported steps. auto: 50 steps, at least 120 s, of a program 30 min, before the "
+            "first step 1 h",
+            value="TIME|auto",
+            default="auto; a program is not ended",
+            unit="s",
+            above=0,
+            words={"auto": {"stall_timeout": "auto"}},
+            theme="Output",
+        ),
+    ] = None
+    prometheus: Annotated[
+        str | None,
+        read_written_file,
+        Option(
+            "--prometheus",
+            "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
+            value="FILE",
+            theme="Output",
+            more=True,
+        ),
+    ] = None
+    on_anomaly: Annotated[
+        str | None,
+        read_alarm,
+        Option(
+            "--on-anomaly",
+            "Command to run (without a shell) on each anomaly while the run lasts; gets the event as "
+            "JSON on stdin",
+            value="COMMAND",
+            theme="Output",
+            more=True,
+        ),
+    ] = None
+    fail_on: Annotated[
+        Literal["warning", "error"] | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on an anomaly or a NaN loss",
+            detail="An anomaly is a warning, a NaN loss an error. With a program after -- also on "
+            "hardware faults, and on GPUs outside the plan (a warning)",
+            theme="Output",
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing", theme="Output")] = (
+        False
+    )
+
+
+class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to screen, how long, and how it is shown. `model`: as typed."""
+
+    model: Annotated[str, MODEL]
+    gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
+    exclude: Annotated[tuple[int, ...], parse_gpu_list, EXCLUDE] = ()
+    batch_size: Annotated[
+        int | None, Option("--batch-size", "Examples per device and step", default="that of the model", min=1)
+    ] = None
+    quick: Annotated[
+        bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
+    ] = False
+    pairs: Annotated[bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")] = (
+        False
+    )
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+    num_batches: Annotated[
+        int | None, Option("--num-batches", "Counted steps of each run", default="by time", min=1)
+    ] = None
+    seconds: Annotated[
+        float | None,
+        Option(
+            "--seconds",
+            "Counted time of each run",
+            value="TIME",
+            default="5; 2 with --quick",
+            unit="s",
+            above=0,
+            max=3600,
+        ),
+    ] = None
+    output: Annotated[
+        str | None, read_folder, Option("--output", "Folder of the screen", value="DIR", default="a new one")
+    ] = None
+    shape: Annotated[Literal["table", "json"], FORMAT] = "table"
+    fail_on: Annotated[
+        Literal["warning", "error"] | None,
+        Option(
+            "--fail-on",
+            "Exit with 1 on a slow GPU, or one slower than in the last screen (a warning), or on a run "
+            "that failed (an error)",
+        ),
+    ] = None
+
+
+def _values(_flag: str, text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+# Options of a sweep: values beside the matrix and in it, and what changes the cells of a new one.
+_BESIDE = ("repeats", "seconds")
+_AXES = ("model", "num_gpus", "batch_size", "variable_update", "precision")
+_CELLS = ("compare_pairs", "data_dir", "order", "seed", "cpu")
+
+
+class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to sweep. Of the pace None: as the sweep began, at first as the matrix states."""
+
+    preset: Annotated[
+        str | None,
+        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
+    ] = None
+    matrix: Annotated[
+        Path | None, Option("--matrix", "File with a matrix of your own (TOML): gputopo explain sweep")
+    ] = None
+    output: Annotated[
+        str | None, read_folder, Option("--output", "Folder of the sweep", value="DIR", default="a new one")
+    ] = None
+    resume: Annotated[
+        str | None, read_folder, Option("--resume", "Go on with the sweep of this folder", value="DIR")
+    ] = None
+    retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False
+    model: Annotated[
+        tuple[str, ...] | None,
+        _values,
+        Option("--model", "Models of the cells: alexnet,vgg16", value="LIST", theme="Matrix"),
+    ] = None
+    num_gpus: Annotated[
+        tuple[str, ...] | None,
+        _values,
+        Option("--num-gpus", "Numbers of GPUs: 1,2,4, or doubling", value="LIST", theme="Matrix"),
+    ] = None
+    batch_size: Annotated[
+        tuple[str, ...] | None,
+        _values,
+        Option("--batch-size", "Examples per device and step: 32,64", value="LIST", theme="Matrix"),
+    ] = None
+    variable_update: Annotated[
+        tuple[str, ...] | None,
+        _values,
+        Option("--variable-update", "Where variables live, such as replicated", value="LIST", theme="Matrix"),
+    ] = None
+    precision: Annotated[
+        tuple[str, ...] | None,
+        _values,
+        Option("--precision", "Compute types: fp32,fp16", value="LIST", theme="Matrix"),
+    ] = None
+    repeats: Annotated[int | None, Option("--repeats", "Runs of each cell", min=1, theme="Matrix")] = None
+    seconds: Annotated[
+        float | None,
+        Option("--seconds", "Counted time of each cell", value="TIME", unit="s", above=0, theme="Matrix"),
+    ] = None
+    compare_pairs: Annotated[
+        bool,
+        Option(
+            "--compare-pairs", "Also run the presets' pairs of GPUs: two of each kind of link", theme="Cells"
+        ),
+    ] = False
+    data_dir: Annotated[
+        str | None,
+        read_data_folder,
+        Option(
+            "--data-dir",
+            "ImageNet's TFRecords for the cells of presets with real input",
+            value="DIR",
+            default="a small folder of drawn images, made for the sweep",
+            theme="Cells",
+        ),
+    ] = None
+    order: Annotated[
+        Literal["listed", "rounds", "random"] | None,
+        Option(
+            "--order", "Order of the cells; random: by --seed", default="that of the matrix", theme="Cells"
+        ),
+    ] = None
+    seed: Annotated[
+        int | None, Option("--seed", "Random seed (printed)", default="from the clock", min=0, theme="Cells")
+    ] = None
+    cpu: Annotated[
+        bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter", theme="Cells")
+    ] = False
+    time_budget: Annotated[
+        float | None,
+        Option(
+            "--time-budget",
+            "Start no cell that would not end within this time; a killed sweep goes on with the rest",
+            value="TIME",
+            default="that of the matrix, or what is left of it",
+            unit="s",
+            above=0,
+            theme="Pace",
+        ),
+    ] = None
+    cool_down: Annotated[
+        float | None,
+        Option(
+            "--cool-down",
+            "Pause before each cell",
+            value="TIME",
+            default="that of the matrix",
+            unit="s",
+            min=0,
+            theme="Pace",
+        ),
+    ] = None
+    cool_below: Annotated[
+        float | None,
+        Option(
+            "--cool-below",
+            "Wait before each cell until all GPUs are below this temperature",
+            value="CELSIUS",
+            default="that of the matrix",
+            above=0,
+            theme="Pace",
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("--dry-run", "List the cells with their predicted time; run none")] = (
+        False
+    )
+    shape: Annotated[Literal["table", "json"], FORMAT] = "table"
+    fail_on: Annotated[Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")] = None
+
+    @property
+    def typed(self) -> str | None:
+        """The matrix on the command line, all combinations of its values, as the TOML text of a file.
+
+        None where no value was given. Raises UsageError.
+        """
+        fields = self._given(_AXES + _BESIDE)
+        if not fields:
+            return None
+        if self.model is None:
+            flag = f"--{next(iter(fields)).replace('_', '-')}"
+            raise UsageError(f"{flag} needs --model", "add --model alexnet, or write it into the matrix")
+        top = [f"{name} = {fields[name]}" for name in _BESIDE if name in fields]
+        values = {
+            name: ", ".join(one if one.isdecimal() else json.dumps(one) for one in fields[name])
+            for name in _AXES
+            if name in fields
+        }
+        return "\n".join((*top, "[matrix]", *(f"{name} = [{one}]" for name, one in values.items()), ""))
+
+    @property
+    def of_cells(self) -> dict[str, Any]:
+        """What changes the cells, by name."""
+        return self._given(_CELLS)
+
+    def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
+        fields = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in fields if value is not None and value is not False}

@@ -1,0 +1,694 @@
+"""What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`).
+
+It is stored with the run, so what compares runs, describes one or learns from it reads the same structs
+(`job_of`). A field that can be asked for has its option beside its type.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from gputopo.values.option import Option
+from gputopo.values.run.batches import BatchSize, batches_of
+from gputopo.values.run.drill import Drill, read_drills
+from gputopo.values.run.events import Device
+from gputopo.values.run.names import Method, read_strategy
+from gputopo.values.run.plan import AllReduce, Plan, VariableUpdate
+from gputopo.values.run.readers import (
+    read_batch,
+    read_consistency,
+    read_data_place,
+    read_folder,
+    read_resume,
+    read_schedule,
+    read_steps,
+)
+
+Backend = Literal["cpu", "gpu"]
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """One host of a run."""
+
+    host: str
+    address: str  # "10.0.0.2:40123": of its TensorFlow server, or where a program may listen
+    cores: int  # that its devices may use
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the specs of the core and of programs have in common."""
+
+    model: str
+    devices: tuple[Device, ...]  # in order, those of one host next to each other
+    backend: Backend
+    servers: tuple[Server, ...] = ()  # of all hosts of a run of several, by rank
+    # Maximum clocks of each GPU, {"0": {"graphics": 1911, "memory": 4004}}, to compare those under load with.
+    max_clocks_mhz: dict[str, dict[str, int]] = {}
+    rehearsal_of: str | None = None  # name of the machine whose plan it is
+    asked: dict[str, Any] = {}  # options of plan and training as typed, by name (`num_gpus`)
+    versions: dict[str, str] = {}  # of software that the worker cannot see
+    says: tuple[str, ...] = ()  # notes for every output
+
+
+DataFormat = Literal["NCHW", "NHWC"]
+GradReduce = Literal["mean", "sum"]
+OptimizerName = Literal["sgd", "momentum", "rmsprop", "adam"]
+ScheduleName = Literal["constant", "piecewise", "exponential", "cosine"]
+PrecisionName = Literal["fp32", "bf16", "fp16"]
+DataSource = Literal["gpu", "cpu", "python"]
+Feed = Literal["sync", "queue", "dataset", "staged"]
+CacheForm = Literal["raw", "decoded"]
+ResizeMethod = Literal["crop", "nearest", "bilinear", "bicubic", "area", "round_robin"]
+Task = Literal["train", "forward", "eval", "input"]
+ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Factor of the learning rate by step.
+
+    piecewise: `factors[i]` until `boundaries[i]`, the last one for ever. exponential: times `decay` every
+    `decay_steps` steps, in stairs. cosine: down to 0 at `decay_steps`.
+    """
+
+    kind: Annotated[
+        ScheduleName,
+        read_schedule,
+        Option(
+            "--learning-rate-schedule",
+            "Factor of the learning rate by step: piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY "
+            "or cosine:STEPS, or model for that of its authors",
+            value="NAME[:...]",
+            theme="Optimizer",
+            more=True,
+        ),
+    ] = "constant"
+    warmup_steps: Annotated[
+        int,
+        Option(
+            "--learning-rate-warmup-steps",
+            "Steps in which the rate grows from 0",
+            min=0,
+            theme="Optimizer",
+            more=True,
+        ),
+    ] = 0
+    boundaries: tuple[int, ...] = ()
+    factors: tuple[float, ...] = ()
+    decay: float = 0.1
+    decay_steps: int = 0
+
+
+class Optimization(msgspec.Struct, frozen=True, kw_only=True):
+    """How gradients change the variables. Defaults are those of tf_cnn_benchmarks."""
+
+    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer", theme="Optimizer")] = "sgd"
+    momentum: Annotated[
+        float, Option("--momentum", "Momentum coefficient", min=0, below=1, theme="Optimizer", more=True)
+    ] = 0.9
+    nesterov: Annotated[
+        bool,
+        Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it", theme="Optimizer", more=True),
+    ] = False
+    weight_decay: Annotated[
+        float,
+        Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0, theme="Optimizer", more=True),
+    ] = 0.0
+    gradient_clip: Annotated[
+        float | None,
+        Option(
+            "--gradient-clip", "Clip every gradient element to [-X, X]", above=0, theme="Optimizer", more=True
+        ),
+    ] = None
+    gradient_clip_norm: Annotated[
+        float | None,
+        Option(
+            "--gradient-clip-norm",
+            "Scale all gradients down to this global norm",
+            above=0,
+            theme="Optimizer",
+            more=True,
+        ),
+    ] = None
+    on_nan: Annotated[
+        Literal["stop", "warn"],
+        Option(
+            "--on-nan",
+            "What a loss that is NaN or infinite does: end the training, or only be reported",
+            theme="Optimizer",
+            more=True,
+        ),
+    ] = "stop"
+    schedule: Schedule = Schedule()
+
+
+class Precision(msgspec.Struct, frozen=True, kw_only=True):
+    """The type to compute in; variables stay float32. `loss_scale` multiplies the loss (fp16)."""
+
+    compute: Annotated[
+        PrecisionName,
+        Option("--precision", "Compute type", detail="Variables stay fp32", theme="Precision and layout"),
+    ] = "fp32"
+    loss_scale: Annotated[
+        float,
+        Option(
+            "--loss-scale",
+            "Loss scale of fp16; auto adapts it",
+            default="128 with fp16",
+            above=0,
+            words={"auto": {"loss_scale": 128.0, "auto_loss_scale": True}},
+            theme="Precision and layout",
+            more=True,
+        ),
+    ] = 1.0
+    # Halve it and skip the step where a gradient is not finite; double it after this number of good steps
+    # (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
+    auto_loss_scale: bool = False
+    loss_scale_steps: int = 1000
+    xla: Annotated[bool, Option("--xla", "Compile with XLA", theme="Precision and layout")] = False
+    tf32: Annotated[
+        Literal["on", "off"],
+        Option("--tf32", "TensorFloat-32 in fp32 products on GPUs", theme="Precision and layout", more=True),
+    ] = "on"
+    deterministic: Annotated[
+        bool,
+        Option(
+            "--deterministic",
+            "Same numbers in each run on the same hardware, by slower kernels",
+            theme="Precision and layout",
+            more=True,
+        ),
+    ] = False
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """How variables and gradients move beside the plain form of a mode."""
+
+    ps_spread: bool = False  # a parameter server on the devices of all towers, variables spread by bytes
+    staged: Annotated[
+        bool,
+        Option(
+            "--staged-vars",
+            "Use weights and gradients of the previous step (stale by one)",
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = False
+    relaxed: Annotated[
+        bool,
+        read_consistency,
+        Option(
+            "--variable-consistency",
+            "relaxed: replicated applies the gradients of the previous step",
+            value="strong|relaxed",
+            default="strong",
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = False
+    asynchronous: Annotated[
+        bool,
+        Option(
+            "--async",
+            "Apply each device's gradients as soon as they are computed",
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = False
+    groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
+    repacking: Annotated[
+        int,
+        Option(
+            "--gradient-repacking",
+            "Reduce all gradients as K equal chunks; 0: each separately",
+            value="K",
+            min=0,
+            max=1024,
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = 0
+    small_bytes: Annotated[
+        int,
+        Option(
+            "--agg-small-grads-max-bytes",
+            "Reduce gradients up to this size together; 0: none",
+            value="SIZE",
+            unit="bytes",
+            min=0,
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = 0
+    small_group: Annotated[
+        int,
+        Option(
+            "--agg-small-grads-max-group",
+            "Maximum number of small gradients in a group",
+            min=1,
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = 10
+    transfer: Annotated[
+        Literal["fp32", "fp16"],
+        Option(
+            "--fp16-transfer",
+            "Transfer gradients as float16",
+            words={"": {"transfer": "fp16"}},
+            theme="Exchange between devices",
+            more=True,
+        ),
+    ] = "fp32"
+
+
+class Data(msgspec.Struct, frozen=True, kw_only=True):
+    """Where examples come from. `folder` None: synthetic ones, made at `source` and transferred by `feed`.
+
+    With `cache` the first pass has the same order as without, later ones do not.
+    """
+
+    source: Annotated[
+        DataSource,
+        Option(
+            "--data-source",
+            "Synthetic examples: made once on the device, each step by TensorFlow on the CPU, or in Python",
+            theme="Data",
+            more=True,
+        ),
+    ] = "gpu"
+    feed: Annotated[Feed, Option("--feed", "How Python batches are transferred", theme="Data", more=True)] = (
+        "sync"
+    )
+    folder: Annotated[
+        str | None,
+        read_data_place,
+        Option("--data-dir", "ImageNet TFRecords or CIFAR-10 files", value="DIR", theme="Data"),
+    ] = None
+    name: Annotated[
+        Literal["imagenet", "cifar10"] | None,
+        Option("--data-name", "Data set; sets the shape of examples", default="by model", theme="Data"),
+    ] = None
+    distortions: Annotated[
+        bool,
+        Option(
+            "--distortions",
+            "Distort real images: colours of ImageNet, crop and flip of CIFAR-10",
+            theme="Data",
+            more=True,
+        ),
+    ] = False
+    resize: Annotated[
+        ResizeMethod, Option("--resize-method", "Resize method of ImageNet", theme="Data", more=True)
+    ] = "bilinear"
+    private_threads: Annotated[
+        int | None,
+        Option(
+            "--datasets-num-private-threads",
+            "Threads of the input pipeline",
+            default="by cores",
+            min=1,
+            theme="Data",
+            more=True,
+        ),
+    ] = None
+    cache: Annotated[
+        CacheForm | None,
+        Option(
+            "--cache",
+            "Cache ImageNet in memory after the first pass: raw records, or decoded images",
+            theme="Data",
+            more=True,
+        ),
+    ] = None
+    prefetch: Annotated[
+        int,
+        Option(
+            "--prefetch",
+            "Batches ready on the devices ahead of their step; 0: one, on the host",
+            min=0,
+            theme="Data",
+            more=True,
+        ),
+    ] = 1
+    bad_records: Annotated[
+        Literal["stop", "skip"],
+        Option("--bad-records", "Stop at a damaged record, or skip it", theme="Data", more=True),
+    ] = "stop"
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the examples are made once on the devices, so that the input takes no time."""
+        return self.folder is None and self.source == "gpu"
+
+    @property
+    def kind(self) -> str:
+        """What a measurement calls it: "real", "synthetic", "synthetic-cpu", "synthetic-python"."""
+        if self.folder:
+            return "real"
+        return f"synthetic-{self.source}" if self.source in ("cpu", "python") else "synthetic"
+
+
+class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile.
+
+    `until`: steps that the weights are trained for at the end, however many a checkpoint has; None: the steps
+    of the run are those after the checkpoint.
+    """
+
+    checkpoints: Annotated[
+        str | None,
+        read_folder,
+        Option("--checkpoints", "Folder of checkpoints", value="DIR", theme="Saved files"),
+    ] = None
+    checkpoint_steps: Annotated[
+        int | None,
+        Option(
+            "--checkpoint-steps",
+            "Steps between checkpoints",
+            default="at the end only",
+            min=1,
+            theme="Saved files",
+            more=True,
+        ),
+    ] = None
+    keep_checkpoints: Annotated[
+        int,
+        Option("--keep-checkpoints", "Number of checkpoints to keep", min=1, theme="Saved files", more=True),
+    ] = 5
+    resume: Annotated[
+        bool,
+        read_resume,
+        Option(
+            "--resume",
+            "Continue from the latest checkpoint",
+            detail="auto: begin at the start if there is none; --num-batches is the total then",
+            value="[auto]",
+            theme="Saved files",
+        ),
+    ] = False
+    resume_or_start: bool = False
+    until: int | None = None
+    export: Annotated[
+        str | None,
+        read_folder,
+        Option(
+            "--export",
+            "Write the model, for a single device, at the end",
+            value="DIR",
+            theme="Saved files",
+            more=True,
+        ),
+    ] = None
+    trace: str | None = None
+    trace_steps: Annotated[
+        tuple[int, ...],
+        read_steps,
+        Option(
+            "--trace",
+            "Profile these steps, such as 5 or 5-7,20, into the run's folder",
+            value="STEPS",
+            theme="Saved files",
+            more=True,
+        ),
+    ] = ()
+    tensorboard: Annotated[
+        str | None,
+        read_folder,
+        Option("--tensorboard", "Write scalars of each device", value="DIR", theme="Saved files", more=True),
+    ] = None
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of TensorFlow's runtime; None: its own default."""
+
+    intra_threads: Annotated[
+        int | None,
+        Option(
+            "--num-intra-threads",
+            "Threads within an op",
+            default="TensorFlow's",
+            min=1,
+            theme="TensorFlow runtime",
+            more=True,
+        ),
+    ] = None
+    inter_threads: Annotated[
+        int | None,
+        Option(
+            "--num-inter-threads",
+            "Concurrent ops",
+            default="TensorFlow's",
+            min=1,
+            theme="TensorFlow runtime",
+            more=True,
+        ),
+    ] = None
+    gpu_thread_mode: Annotated[
+        ThreadMode,
+        Option("--gpu-thread-mode", "Threads that launch GPU kernels", theme="TensorFlow runtime", more=True),
+    ] = "gpu_private"
+    per_gpu_threads: Annotated[
+        int,
+        Option(
+            "--per-gpu-thread-count",
+            "Number of these threads per GPU",
+            min=1,
+            theme="TensorFlow runtime",
+            more=True,
+        ),
+    ] = 2
+    memory_limit_mib: Annotated[
+        int | None,
+        Option(
+            "--gpu-memory-limit",
+            "Memory limit of each GPU",
+            value="SIZE",
+            default="grows as needed",
+            unit="MiB",
+            min=1,
+            theme="TensorFlow runtime",
+            more=True,
+        ),
+    ] = None
+
+
+class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
+    """One run of the built-in training core.
+
+    `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. Rank 0's process trains
+    over all hosts that have devices.
+    """
+
+    # Of the host whose process this is, where each host has one for its own devices; None: one for all.
+    rank: int | None = None
+    task: Annotated[
+        Task, Option("--task", "What to run", detail="eval needs --checkpoints", theme="Model and steps")
+    ] = "train"
+    method: Method | None = None
+    strategy: Annotated[
+        str | None,
+        read_strategy,
+        Option(
+            "--strategy",
+            "Train with tf.distribute, to compare: mirrored, mirrored:nccl, mirrored:hierarchical, "
+            "mirrored:one, central, one-device, multi_worker_mirrored, multi_worker_mirrored:nccl, "
+            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, "
+            "fchollet",
+            value="NAME",
+            theme="Model and steps",
+            more=True,
+        ),
+    ] = None
+    variable_update: VariableUpdate = "parameter_server"
+    ps_device: str | None = None  # TensorFlow's device of all variables; None: copies, or spread
+    all_reduce: AllReduce | None = None
+    grad_reduce: Annotated[
+        GradReduce,
+        Option("--grad-reduce", "Mean or sum over replicas", theme="Exchange between devices", more=True),
+    ] = "mean"
+    batch_size: Annotated[
+        BatchSize,
+        read_batch,
+        Option(
+            "--batch-size",
+            "Examples per device and step",
+            detail="One number, one for each device, or auto: in proportion to their speeds",
+            value="N[,N...]|auto",
+            default="by model",
+            theme="Model and steps",
+        ),
+    ]
+    num_batches: Annotated[
+        int | None,
+        Option(
+            "--num-batches",
+            "Number of counted steps",
+            detail="with --resume auto: in all runs together",
+            default="100; on CPU devices until the speed is known to 1%, 20 s at most; all examples with "
+            "--task eval and --data-dir",
+            min=1,
+            theme="Model and steps",
+        ),
+    ] = None
+    # Of counted steps, if `num_batches` is None; None: no limit of time.
+    time_budget_s: float | None = None
+    # Relative standard error of the speed at which counting ends before that; None: it does not.
+    max_error: float | None = None
+    max_batches: int | None = 100  # None: to the end of the data
+    num_warmup_batches: Annotated[
+        int,
+        Option(
+            "--num-warmup-batches",
+            "Uncounted warm-up steps: exactly so many, or auto",
+            default="10, or 3 on CPU devices, for 1 s at least, and a slower first part",
+            min=0,
+            words={"auto": {}},
+            theme="Model and steps",
+            more=True,
+        ),
+    ] = 10
+    # The warm-up lasts so long at least; None: exactly `num_warmup_batches`, and none is found afterwards.
+    min_warmup_s: float | None = 0.0
+    data_format: Annotated[
+        DataFormat,
+        Option(
+            "--data-format",
+            "Layout of images",
+            default="NCHW on GPUs, NHWC on the CPU",
+            theme="Precision and layout",
+            more=True,
+        ),
+    ] = "NHWC"
+    learning_rate: Annotated[
+        float,
+        Option("--learning-rate", "Learning rate", default="by model", min=0, theme="Optimizer"),
+        Option(
+            "--scale-learning-rate",
+            "Scale the rate linearly with devices",
+            words={"": {}},
+            theme="Optimizer",
+            more=True,
+        ),
+    ] = 0.005
+    seed: Annotated[int, Option("--seed", "Random seed", min=0, theme="Model and steps", more=True)] = 1234
+    optimization: Optimization = Optimization()
+    precision: Precision = Precision()
+    exchange: Exchange = Exchange()
+    data: Data = Data()
+    lifecycle: Lifecycle = Lifecycle()
+    runtime: Runtime = Runtime()
+    drills: Annotated[
+        tuple[Drill, ...],
+        read_drills,
+        Option(
+            "--drill",
+            "Inject a fault, such as slow-gpu=1:0.85",
+            detail="slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, "
+            "hang@100; @N: from counted step N on. Repeatable",
+            value="FAULT[@N]",
+            theme="Model and steps",
+            repeated=True,
+        ),
+    ] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks of the hosts that have devices."""
+        return tuple(dict.fromkeys(device.rank for device in self.devices))
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Examples of each device and step."""
+        return batches_of(self.batch_size, len(self.devices))
+
+    @property
+    def variables_on(self) -> str | None:
+        """Where the variables are, as `--ps` names it: GPUs by their index; None: on each device."""
+        if self.ps_device is None:
+            return "gpu:spread" if self.exchange.ps_spread else None
+        return next((f"gpu:{one.gpu}" for one in self.devices if one.device == self.ps_device), "cpu")
+
+    @property
+    def own_devices(self) -> tuple[Device, ...]:
+        """Devices that this process trains on: those of its host, where each host has a process, else all."""
+        return tuple(device for device in self.devices if self.rank in (None, device.rank))
+
+    @property
+    def joint_batch(self) -> int:
+        """Examples of all devices and a step."""
+        return sum(self.batches)
+
+    @property
+    def saves_after_a_step(self) -> bool:
+        """Whether the worker saves something at the end of a step: checkpoints, scalars or a trace."""
+        saved = self.lifecycle
+        checkpoints = self.task == "train" and saved.checkpoints is not None
+        return checkpoints or saved.tensorboard is not None or bool(saved.trace_steps)
+
+    @property
+    def batch_limit(self) -> int | None:
+        """Maximum number of counted steps; None: to the end of the data."""
+        return self.num_batches or self.max_batches
+
+    def after(self, trained: int) -> "RunSpec | None":
+        """Return the spec of the steps that are left after so many trained ones; None: none is.
+
+        A new warm-up trains, too, so it is taken from the steps that are left.
+        """
+        if self.lifecycle.until is None or not trained:
+            return self
+        left = self.lifecycle.until - trained
+        if left < 1:
+            return None
+        warmup = min(self.num_warmup_batches, left - 1)
+        return msgspec.structs.replace(self, num_batches=left - warmup, num_warmup_batches=warmup)
+
+
+PROGRAM = "program"  # the task of a run of the user's own program
+OWN_TRAINER = "own towers"  # in result.json
+MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
+
+
+class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.program/1"):
+    """A program and the GPUs that it was given; `model`: its name, for the run's folder."""
+
+    command: tuple[str, ...]
+    task: str = PROGRAM
+
+    @property
+    def gpus(self) -> list[int]:
+        """The GPUs of the plan on this host, by their indices in the machine."""
+        return [one.gpu for one in self.devices if one.gpu is not None]
+
+    @property
+    def towers(self) -> list[int]:
+        """The towers of the devices, in the order in which the program sees them.
+
+        Without GPUs each process of the program is a device, by its local rank.
+        """
+        return [one.tower for one in self.devices] or [*range(MAX_PROCESSES)]
+
+
+class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
+    """What a host of rank 1 or above gets of a program's run: its own spec and plan, and variables."""
+
+    spec: ProgramSpec
+    plan: Plan
+    cluster: dict[str, str]
+
+
+# Of a spec that lacks what every one of this version has.
+_BLANK: Mapping[str, Any] = {"model": "", "devices": (), "backend": "cpu", "batch_size": 1}
+
+
+def job_of(spec: Mapping[str, Any]) -> JobSpec:
+    """Return the spec that a file has as JSON: of a program, or a `RunSpec`, also of an older version.
+
+    What an older version lacks has its default. A plain `JobSpec` without devices stands for what is no spec.
+    """
+    kind = ProgramSpec if spec.get("task") == PROGRAM else RunSpec if spec.get("model") else JobSpec
+    try:
+        return msgspec.convert({**_BLANK, **spec}, kind, strict=False)
+    except msgspec.ValidationError:
+        return JobSpec(model="", devices=(), backend="cpu")

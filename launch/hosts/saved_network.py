@@ -1,0 +1,32 @@
+"""The last measurement of the network between hosts that was saved here."""
+
+from collections.abc import Sequence
+
+from gputopo.launch.hosts.messages import Joining
+from gputopo.planner import Request
+from gputopo.planner.network import SavedNetwork
+from gputopo.report.stderr import to_stderr
+from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.errors import GputopoError
+
+
+def network_of_file(found: Bandwidth, name: str) -> SavedNetwork:
+    """Return a measurement between hosts that a file has."""
+    return SavedNetwork(found, f"in {name}")
+
+
+def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | None:
+    """Return what was saved here of the network between these hosts, which is printed to stderr."""
+    from gputopo.runs import history
+
+    if request.no_history:
+        return None
+    try:
+        saved = history.latest_network(history.history_file(), {one.name for one in hosts})
+    except GputopoError as error:
+        to_stderr(f"gputopo: planned without the measured network: {error.what}\n")
+        return None
+    if saved is None:
+        return None
+    to_stderr(f"gputopo: with the network measured on {saved.date}\n")
+    return SavedNetwork(saved.bandwidth, f"on {saved.date}")

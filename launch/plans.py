@@ -1,0 +1,61 @@
+"""A plan of one host without a run: for this machine or a captured one, or after changes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+
+from gputopo import planner
+from gputopo.findings import driver_broken
+from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
+from gputopo.launch.jobs.model_costs import with_costs
+from gputopo.launch.site import Site
+from gputopo.planner import Request
+from gputopo.planner.explained import require_prediction
+from gputopo.planner.what_if import best_change, what_if
+from gputopo.prediction.what_if import changes_of
+from gputopo.values.errors import HardwareError
+from gputopo.values.machine import Machine
+from gputopo.values.run.plan import Plan
+
+EXPLAINS = "--explain shows a predicted step"
+
+
+def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Sequence[str]) -> Plan:
+    """Return the plan of a request on a site, which claims nothing, with what `changes` would do.
+
+    `candidates`: how many are listed. Raises GputopoError.
+    """
+    machine = site.machine
+    require_gpus(machine)
+    is_here = site.rehearsal_of is None
+    if is_here and len(planner.hidden_gpus(site.environ, machine)) == len(machine.gpus):
+        raise HardwareError(
+            "CUDA_VISIBLE_DEVICES hides all GPUs", "unset it, or plan for another machine with --from FILE"
+        )
+    request = with_costs(request)
+    others = claimed_by_others(machine, claims_folder(site.environ)) if is_here else {}
+
+    def choose(machine: Machine, request: Request, keep: int | None = 1) -> Plan:
+        return replace(site, machine=machine, keep=keep).target(request, others).plan
+
+    found = choose(machine, request, candidates)
+    if request.explain:
+        require_prediction(found, EXPLAINS)
+    if not changes:
+        return found
+    named = changes_of(changes)
+    several = what_if(machine, request, named, choose) if named else None
+    return msgspec.structs.replace(found, what_if=several or best_change(machine, request, choose))
+
+
+def require_gpus(machine: Machine) -> None:
+    """Raise HardwareError if the driver is broken or there is no GPU to plan for."""
+    broken = driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
+    if not machine.gpus:
+        raise HardwareError(
+            "there is no GPU to plan for",
+            "plan for another machine with --from FILE; gputopo run trains on CPU devices",
+        )

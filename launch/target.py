@@ -1,0 +1,51 @@
+"""What a plan came to on a site (`Target`): its devices, GPUs or CPU devices, on one host or on several."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
+from gputopo.values.machine import Machine
+from gputopo.values.run.plan import CPU_DEVICES, Plan
+from gputopo.values.run.spec import Backend, RunSpec, Server
+
+
+@dataclass(frozen=True)
+class Target:
+    """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
+
+    `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs.
+    """
+
+    backend: Backend
+    plan: Plan
+    machine: Machine | None
+    why_cpu: str | None = None
+    rehearsal_of: str | None = None  # name of the captured machine
+    cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
+    usable: Usable | None = None  # what this process may use of the host
+    affinity: bool = True  # whether a run on GPUs takes the CPUs near them
+    box: Machine | None = None  # the machine that it runs on, None where only the captured one is known
+    others: "tuple[Target, ...]" = ()  # the other hosts of a run, by rank from 1
+    servers: tuple[Server, ...] = ()  # of all hosts; both empty on a single one
+    memory_bytes: int | None = None  # of another host, as far as it is known
+
+    @property
+    def counted(self) -> int:
+        """Number of devices of this host."""
+        return len(self.plan.choice.gpus) or self.cpu_devices
+
+    @property
+    def host_place(self) -> HostPlace:
+        """The CPUs, memory and threads of a run on the plan's GPUs."""
+        if self.machine is None or not self.affinity:
+            return HostPlace()
+        usable = None if self.rehearsal_of is not None else self.usable
+        return host_place(self.machine, self.plan.choice.gpus, usable)
+
+    def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
+        """Return the environment of a run: of the worker, or without a spec of the user's program."""
+        if spec is not None:
+            return worker_env(parent, spec, self.plan.environment, self.host_place)
+        if self.backend == "cpu" and self.rehearsal_of is None:
+            return program_env(parent, None)
+        return program_env(parent, self.plan.environment, self.host_place)
