@@ -189,16 +189,12 @@ def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Seve
 
 def _remedy(differing: Sequence[FactDifference]) -> str | None:
     """Return how the settings that differ are made those of the other GPUs, None if there are none."""
-    how = [
-        _HOW[difference.path].format(_as_typed(difference.common))
-        for difference in differing
-        if difference.path in _HOW
+    typed = [
+        (fact.path, fact.common.upper() if isinstance(fact.common, str) else fact.common)
+        for fact in differing
     ]
+    how = [_HOW[path].format(value) for path, value in typed if path in _HOW]
     return f"Set it as on the other GPUs: {'; '.join(dict.fromkeys(how))}." if how else None
-
-
-def _as_typed(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
 
 
 def _report_split_facts(found: list[FactDifference]) -> Iterator[Fault]:

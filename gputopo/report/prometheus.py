@@ -21,6 +21,7 @@ Kind = Literal["gauge", "counter"]
 Label = str | int | None
 Value = float | bool | None
 
+MIB = 2**20  # bytes
 _PREFIX = "gputopo_"
 
 
@@ -81,7 +82,7 @@ class Exposition:
 # What one unit of a fact is in Prometheus' base unit: times the first over the second.
 _BASE_UNITS = {
     "MHz": (10**6, 1),
-    "MiB": (2**20, 1),
+    "MiB": (MIB, 1),
     "GB/s": (10**9, 1),
     "GT/s": (10**9, 1),
     "Gbit/s": (10**9 // 8, 1),
