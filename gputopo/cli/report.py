@@ -73,7 +73,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.measurements.box import box_of
     from gputopo.measurements.from_ours import of_result
     from gputopo.measurements.run_folders import machine_name
-    from gputopo.runs.history import history_file, past, stored_bandwidths
+    from gputopo.runs.history import bandwidths, history_file, past
     from gputopo.topology.same_machine import fingerprint
 
     begin = None if since is None else _date(since)
@@ -102,19 +102,19 @@ def history_of(model: str | None, since: str | None) -> "Box":
     ]
     elsewhere = len(stored) - len(runs)
     try:
-        saved = stored_bandwidths(file, machine)
+        saved = [*bandwidths(file, machine)]
     except InputError as error:
         note(f"without saved bandwidths, and runs whose folders are gone: {error.what}")
         saved = []
-    bandwidths = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
-    if not runs and not bandwidths:
+    rates = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
+    if not runs and not rates:
         wanted = " with --model or --since" if model or since else ""
         others = f"; {elsewhere} runs are of other hardware" if elsewhere else ""
         raise InputError(
             f"{file} has no runs of this machine{wanted}{others}",
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
-    return box_of(name, runs, bandwidths, elsewhere)
+    return box_of(name, runs, rates, elsewhere)
 
 
 def _is_training(result: "Result") -> bool:

@@ -156,7 +156,7 @@ class SlowEnds(NamedTuple, Generic[End]):
     @property
     def blamed(self) -> list[End]:
         """Return the ends that are slow in one direction or both."""
-        return sorted({*self.out, *self.into})
+        return sorted(self.out.keys() | self.into.keys())
 
 
 def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]]) -> SlowEnds[End]:

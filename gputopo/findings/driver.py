@@ -218,7 +218,10 @@ def status(machine: Machine) -> Iterator[Fault]:
     rule = DRIVER_STATUS.get(name)
     if rule is None:
         return
-    evidence = _driver_evidence(machine)
+    facts = msgspec.to_builtins(driver)
+    evidence: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    if devices := {node.address: node.driver for node in gpu_nodes(machine)}:
+        evidence["pci_devices"] = devices
     effect = "no GPU of this machine can be used"
     if differ or (driver.version is not None and machine.gpus):  # another output shows GPUs that answer
         effect = "programs may fail"
@@ -277,8 +280,8 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
             "CUDA",
             {"pci_devices": {address: node.driver for address, node in nodes.items()}},
-            RESERVED.severity if holder in SET_ASIDE else "warning",
-            remedy=RESERVED.remedy if holder in SET_ASIDE else None,
+            None if holder in SET_ASIDE else "warning",
+            case=RESERVED if holder in SET_ASIDE else None,
         )
 
 
@@ -306,7 +309,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             },
         }
         events = kernel_events(machine, "xid", "lost", "nvrm")
-        logged = [event for one, event in events if one is gpu and not event.earlier]
+        logged = [event for event_gpu, event in events if event_gpu is gpu and not event.earlier]
         if logged:
             evidence["kernel_events"] = [event_evidence(event) for event in logged]
         xids = ", ".join(sorted({f"Xid {event.code}" for event in logged if event.code is not None}))
@@ -362,12 +365,6 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
             yield GPU_LOST.fault(DRIVER, f"{device_words(event)}: {says}", evidence)
-
-
-def _driver_evidence(machine: Machine) -> dict[str, Any]:
-    known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = {node.address: node.driver for node in gpu_nodes(machine)}
-    return known | ({"pci_devices": devices} if devices else {})
 
 
 def _other_drivers_of_all(machine: Machine) -> set[str]:

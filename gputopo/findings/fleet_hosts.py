@@ -115,8 +115,8 @@ def same_addresses(machine: Machine, reference: Machine) -> Mapping[str, str]:
 
 def _addresses(machine: Machine) -> list[str]:
     """Return the addresses of all PCI devices, in their order."""
-    listed = {one.pci_address for one in (*machine.gpus, *machine.nics) if one.pci_address}
-    return sorted(listed.union(node.address for node in machine.pci))
+    listed = {gpu.pci_address for gpu in machine.gpus} | {nic.pci_address for nic in machine.nics}
+    return sorted(filter(None, listed.union(node.address for node in machine.pci)))
 
 
 # What differs between sound hosts: what the kernel numbers and names as it finds it, and repairs of memory.

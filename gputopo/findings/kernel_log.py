@@ -165,7 +165,8 @@ def kernel_errors(machine: Machine) -> Iterator[Fault]:
         for gpu, event in kernel_events(machine, "nvrm", "lost")
         if event.kind == "nvrm" or (event.earlier and event.pci_address not in known)  # else `logged_losses`
     ]
-    for case, gpu, event in sorted(found, key=lambda one: order.index(one[0])):  # a cause before its effects
+    found.sort(key=lambda item: order.index(item[0]))  # a cause before its effects
+    for case, gpu, event in found:
         says, evidence = f"error in the {log_of(event)}{times(event)}: {event.text}", event_evidence(event)
         if case is NO_NVSWITCH:
             says = f"{case.says}: needed with NVSwitches only"

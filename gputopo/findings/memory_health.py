@@ -8,19 +8,16 @@ nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain and Reset" running program
 warning; after every other action the GPU is unusable.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from gputopo.findings.places import kind_of_board
-from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu
 from gputopo.reference.expectations import expected_of
-from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import DOES_NOT_APPLY, FactPath
 
 MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 
@@ -60,12 +57,6 @@ ECC_UNCORRECTED_BEFORE = Rule(
         "field diagnostic. Results of earlier runs on this GPU may be wrong."
     ),
     severities=("warning", "info"),
-)
-ECC_MODE_PENDING = Rule(
-    "ecc.mode_pending",
-    "ECC mode changes at the next reboot",
-    remedy="Reboot, or set it back: sudo nvidia-smi -i GPU -e ECC_NOW.",
-    severities=("info",),
 )
 ECC_OFF = Rule(
     "ecc.off",
@@ -202,7 +193,9 @@ RESET_RECOMMENDED = Rule(
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
     signs = sorted(
-        _signs(gpu), key=lambda one: (SEVERITIES.index(one[1].severity), VERDICTS.index(one[0])), reverse=True
+        _signs(gpu),
+        key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
+        reverse=True,
     )
     if signs:
         evidence: dict[str, Any] = {"verdict": max((verdict for verdict, _ in signs), key=VERDICTS.index)}
@@ -210,15 +203,6 @@ def verdicts(gpu: Gpu) -> Iterator[Fault]:
             evidence |= {name: value for name, value in fault.evidence.items() if name not in evidence}
         says = "; ".join(fault.says for _, fault in signs)
         yield msgspec.structs.replace(signs[0][1], says=says, evidence=evidence)
-
-
-@each_gpu(ECC_MODE_PENDING)
-def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
-    """Find a pending change of the ECC mode."""
-    now, later = gpu.ecc.mode, gpu.ecc.mode_pending
-    if now is not None and later is not None and now != later:
-        says = f"ECC will be {'on' if later else 'off'} after a reboot"
-        yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
 
 
 @check(ECC_OFF)
@@ -251,7 +235,7 @@ def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         case = next((case for case in RESET_REQUIRED.cases if case.name == action), None)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
-        yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
+        yield what, RESET_REQUIRED.fault(gpu, says, evidence, case=case)
 
 
 def _failures(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
@@ -344,94 +328,3 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
         "double_bit": pages.double_bit,
         "retirement_pending": pages.pending,
     }
-
-
-FIELD_ERROR = Rule(
-    "gpu.field_error",
-    "the GPU cannot report what GPUs of the same model report",
-    remedy=(
-        "See sudo dmesg | grep -i -e nvrm -e xid. Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot; "
-        "if it happens again, a sensor, the fan or the board is defective."
-    ),
-    severities=("warning", "info"),
-)
-
-# Driver messages and NVML's codes for "failed", as opposed to "not supported" or "no permission".
-_ERROR = re.compile(
-    r"unknown(?:[ _]error)?|(?:unk(?:nown)?)?\s?err(?:or)?!*|timeout|gpu[ _]is[ _]lost"
-    r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
-    re.IGNORECASE,
-)
-
-
-@check(FIELD_ERROR)
-def field_errors(machine: Machine) -> Iterator[Fault]:
-    """Find facts that a GPU alone cannot report: an error where its peers have none, or nothing where all of
-    them have a value. What a GPU does not report in MIG mode, without ECC or before a reset is no such case.
-    """
-    reasons = _reasons(machine)
-    if not reasons:
-        return
-    for group in _groups(machine):
-        for gpu in group:
-            peers = [one for one in group if one is not gpu]
-            own = reasons.get(gpu.index, {})
-            failed = {
-                fact: why
-                for fact, why in own.items()
-                if _ERROR.fullmatch(why)
-                and not (gpu.recovery_action not in (None, "none") and "reset" in why.lower())
-                and peers
-                and not any(_ERROR.fullmatch(reasons.get(one.index, {}).get(fact, "")) for one in peers)
-            }
-            if failed:
-                words = ", ".join(path_in_words(Gpu, fact) for fact in failed)
-                says = f"{'; '.join(dict.fromkeys(failed.values()))} in place of {words}"
-                yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
-                continue
-            alike = [one for one in peers if (one.mig.mode, one.ecc.mode) == (gpu.mig.mode, gpu.ecc.mode)]
-            absent = {
-                fact: why
-                for fact, why in (own.items() if len(alike) == len(peers) > 1 else ())
-                if why in DOES_NOT_APPLY
-                and _is_value(fact)
-                and all(_value(one, fact) is not None for one in peers)
-            }
-            if absent:
-                words = ", ".join(path_in_words(Gpu, fact) for fact in absent)
-                says = f"does not report {words}, as GPUs of this model do"
-                severity: Severity = "warning" if "inforom_version" in absent else "info"
-                yield FIELD_ERROR.fault(gpu, says, {"missing": absent}, severity)
-
-
-def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
-    """Return why facts are missing, by GPU and fact; only of single GPUs, and of those that answer."""
-    found: dict[int, dict[str, str]] = {}
-    for path, why in machine.missing.items():
-        if _ERROR.fullmatch(why) or why in DOES_NOT_APPLY:
-            at = FactPath.parse(path)
-            if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
-                found.setdefault(int(at.key), {})[at.fact] = why
-    return found
-
-
-def _groups(machine: Machine) -> list[list[Gpu]]:
-    """Return the GPUs of each model. One without a name is of that model where there is only one."""
-    groups = by_model(machine)
-    nameless = [gpu for gpu in present(machine) if not gpu.name]
-    return [groups[0] + nameless] if len(groups) == 1 else groups
-
-
-def _is_value(fact: str) -> bool:
-    """Return whether a fact is a single one that nvidia-smi reports."""
-    field = fields_of(Gpu).get(fact)
-    return field is not None and field.leaf and field.smi is not None
-
-
-def _value(gpu: Gpu, fact: str) -> Any:
-    """Return the value of a fact by its path, which may end in the key of a dictionary."""
-    value: Any = gpu
-    names = fact.split(".")
-    while names and isinstance(value, msgspec.Struct):
-        value = getattr(value, names.pop(0), None)
-    return value.get(".".join(names)) if names and isinstance(value, dict) else None if names else value

@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import majority
 from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -90,15 +88,6 @@ GPU_FAR = Rule(
     ),
     severities=("info",),
 )
-SHARED = Rule(
-    "nic.shared",
-    "GPUs share a network card while a like card is near to none",
-    remedy=(
-        "Move the idle card, or some of the GPUs, to another slot (gputopo inspect shows the tree); for "
-        "NCCL, NCCL_IB_HCA names the cards to use."
-    ),
-    severities=("info",),
-)
 NO_PEER_MEMORY = Rule(
     "nic.gpudirect_off",
     "RDMA cards, and no kernel module for GPUDirect RDMA",
@@ -154,22 +143,22 @@ def links_down(machine: Machine) -> Iterator[Fault]:
     Plain Ethernet ports are often spare: they are reported only beside like cards that are in use.
     """
     for group in _alike(machine):
-        for one in group:
-            if one.port.up is not False:
+        for port in group:
+            if port.port.up is not False:
                 continue
-            beside = [other.name for other in group if other.port.up and other.card != one.card]
-            rdma = one.port.rdma_device is not None
+            beside = [other.name for other in group if other.port.up and other.card != port.card]
+            rdma = port.port.rdma_device is not None
             if not beside and not rdma:
                 continue
             severity: Severity = "warning" if beside and rdma else "info"
-            why = "the interface is disabled" if one.port.enabled is False else _why_down(one.port)
-            says = f"{one.name}: link down{f' ({why})' if why else ''}"
+            why = "the interface is disabled" if port.port.enabled is False else _why_down(port.port)
+            says = f"{port.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
             state = {
-                name: getattr(one.port, name) for name in ("state", "phys_state", "operstate", "enabled")
+                name: getattr(port.port, name) for name in ("state", "phys_state", "operstate", "enabled")
             }
-            yield LINK_DOWN.fault(_subject(one), says, state | {"up": beside}, severity)
+            yield LINK_DOWN.fault(_subject(port), says, state | {"up": beside}, severity)
     yield from _without_ports(machine)
 
 
@@ -206,9 +195,9 @@ def mtus(machine: Machine) -> Iterator[Fault]:
     """Find interfaces whose MTU is not that of most like ports; without a majority all are named."""
     for group in _alike(machine):
         sizes = {
-            place: one.port.mtu_bytes
-            for place, one in enumerate(group)
-            if one.port.mtu_bytes and one.port.up is not False
+            place: port.port.mtu_bytes
+            for place, port in enumerate(group)
+            if port.port.mtu_bytes and port.port.up is not False
         }
         found = majority(sizes)
         if found is None:
@@ -228,15 +217,15 @@ def mtus(machine: Machine) -> Iterator[Fault]:
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find ports with errors of the link, and with far more errors of any kind than like ports."""
     for group in _alike(machine):
-        for one in group:
-            counts = one.port.errors or {}
-            more = {name: count for name, count in counts.items() if _is_more(name, count, one, group)}
+        for port in group:
+            counts = port.port.errors or {}
+            more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
             if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
                 words = ", ".join(f"{name} {count}" for name, count in found.items())
                 beside = ", far more than on like ports" if more else ""
                 evidence = {"errors": found, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
-                yield ERRORS.fault(_subject(one), f"{one.name}: {words}{beside}", evidence, severity)
+                yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)
 
 
 @check(ERRORS_RISING)
@@ -271,26 +260,6 @@ def far_gpus(machine: Machine) -> Iterator[Fault]:
             name = _card_name(cards[0])
             evidence = {"hop": hop.value, "nearest": name}
             yield GPU_FAR.fault(gpu, f"nearest RDMA card {name} is at {hop.value}", evidence)
-
-
-@check(SHARED)
-def shared_cards(machine: Machine) -> Iterator[Fault]:
-    """Find cards that are the nearest of several GPUs while a like card is the nearest of none."""
-    by_kind: dict[tuple[str | None, ...], dict[int, Nic]] = {}
-    for one in (one for group in _alike(machine) for one in group):
-        if one.port.rdma_device is not None and one.port.up:
-            by_kind.setdefault((*one.kind, str(one.port.rate_gbit_per_s)), {})[one.nic.index] = one.nic
-    for cards in by_kind.values():
-        nearest = _nearest(machine, list(cards.values()))
-        used = {nic.index for _, near in nearest.values() for nic in near}
-        idle = [nic for index, nic in cards.items() if index not in used]
-        shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
-        for index, gpus in shared.items():
-            if idle and len(gpus) > 1:
-                card, others = _card_name(cards[index]), list(map(_card_name, idle))
-                says = f"{card} is the nearest card of GPUs {index_ranges(gpus)}, {', '.join(others)} of none"
-                subject = Subject.of_nics([index, *(nic.index for nic in idle)])
-                yield SHARED.fault(subject, says, {"gpus": gpus, "shared": card, "idle": others})
 
 
 @check(NO_PEER_MEMORY)
@@ -378,13 +347,14 @@ def _is_large(name: str, count: int) -> bool:
     return count >= (DROPPED if name in _DROPPED else PHYSICAL_ERRORS).value
 
 
-def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
-    others = [
-        other.port.errors[name]
+def _is_more(name: str, count: int, port: _Port, group: Iterable[_Port]) -> bool:
+    counts = {
+        id(other): other.port.errors[name]
         for other in group
-        if other is not one and other.port.up and other.port.errors and name in other.port.errors
-    ]
-    return bool(others) and count >= max(MANY.value, MANY_TIMES.value * max(median(others), 1))
+        if (other is port or other.port.up) and other.port.errors and name in other.port.errors
+    }
+    usual = medians_of_others(counts).get(id(port))
+    return usual is not None and count >= max(MANY.value, MANY_TIMES.value * max(usual, 1))
 
 
 def _rdma_cards(machine: Machine) -> list[Nic]:
@@ -416,8 +386,8 @@ def _card_name(nic: Nic) -> str:
     return nic.name or nic.pci_address or f"network card {nic.index}"
 
 
-def _subject(one: _Port) -> Subject:
-    return Subject.of_nics([one.nic.index])
+def _subject(port: _Port) -> Subject:
+    return Subject.of_nics([port.nic.index])
 
 
 def _gbit(rate: float) -> str:

@@ -1,6 +1,5 @@
-"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks and chipset slots."""
+"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -209,15 +208,6 @@ SHARED_UPLINK = Rule(
         FROM_THE_HOST,
     ),
 )
-CHIPSET_SLOT = Rule(
-    "pcie.chipset_slot",
-    "attached to the chipset (PCH), not to CPU lanes",
-    remedy=(
-        "Move the card to a slot that is wired to the CPU (see the board manual): the chipset's link is "
-        "shared with disks and network."
-    ),
-    fits="slot",
-)
 REPLAYS_OF_A_MODULE = Case(
     "SXM",
     "many packets repeated on the PCIe link of an SXM module",
@@ -247,11 +237,6 @@ PCIE_ERRORS = Rule(
     thresholds=(CORRECTED_ERRORS,),
     fits="slot",
 )
-
-# Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset
-# datasheets, "PCI Express root ports": D27, D28, D29); slots of the CPU are devices 1 and 6.
-_CHIPSET_PORT = re.compile(r"0000:00:1[bcd]\.[0-7]")
-_INTEL = "8086"
 
 Nodes = dict[str, PciNode]
 
@@ -336,9 +321,10 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         gpu, found = of_device[0][0], [event for _, event in of_device]
         of_gpu = [event for event in found if not event.earlier] or found
         counts = maxima(
-            (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
+            (f"{event.severity} (AER)" if event.kind == "aer" else event.text, event.count)
+            for event in of_gpu
         )
-        severity: Severity = "error" if any(one.severity == "fatal" for one in of_gpu) else "warning"
+        severity: Severity = "error" if any(event.severity == "fatal" for event in of_gpu) else "warning"
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -375,18 +361,6 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
         )
         says = f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1"
         yield SHARED_UPLINK.fault(MACHINE, says, {"uplinks": uplinks})
-
-
-@check(CHIPSET_SLOT)
-def chipset_slots(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs in slots of the chipset, which share its narrow link to the CPU with disks and network."""
-    nodes = pci_tree(machine)
-    for gpu in present(machine):
-        bridges = _bridges(nodes, gpu)
-        port = bridges[-1] if bridges and bridges[-1].parent is None else None
-        if port is not None and port.vendor_id == _INTEL and _CHIPSET_PORT.fullmatch(port.address):
-            evidence = {"root_port": port.address, "width": port.max_width}
-            yield CHIPSET_SLOT.fault(gpu, f"{CHIPSET_SLOT.title} (root port {port.address})", evidence)
 
 
 def _is_half(gpu: Gpu) -> bool:

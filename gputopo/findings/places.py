@@ -1,6 +1,4 @@
-"""What a GPU is in, and the remedies for it there: in a slot of one's own machine other things help than in a
-virtual machine, a notebook, or on the baseboard of a server.
-"""
+"""What a GPU is in (slot, virtual machine, notebook, baseboard), and the remedies that apply there."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +8,7 @@ from gputopo.reference.expectations import expected_of
 from gputopo.values.machine import Gpu, Machine
 
 Place = Literal["virtual machine", "notebook", "module", "server card"]
-# What the remedy is about: a rule that has one says so (`Rule.fits`).
+# What a remedy is about, if it differs by place; "" if it does not.
 Fits = Literal["", "slot", "cooling", "bridge", "power"]
 
 _NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")

@@ -30,7 +30,6 @@ _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # 
 _VALUES = {
     "DEFAULT_WATTS": "power_w.default_limit",
     "MAX_WATTS": "power_w.max",
-    "ECC_NOW": "ecc.mode",
 }
 _ANY_GPU = re.compile(r"(?<=-i )GPU\b")  # `sudo nvidia-smi -r -i GPU`: nvidia-smi takes `-i 0,2` as well
 _NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU
@@ -74,6 +73,7 @@ class Fault(msgspec.Struct, frozen=True):
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
+    fits: Fits = ""  # what the remedy is about
     part: str = ""  # faults of different parts, such as directions of copies, are never in one finding
 
     @property
@@ -116,11 +116,12 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         part: str = "",
     ) -> Fault:
         """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
+        fits = self.fits if remedy is None else ""
         if case is not None:
-            severity, remedy = severity or case.severity, case.remedy
+            severity, remedy, fits = severity or case.severity, case.remedy, case.fits
         severity = severity or self.severities[0]
         assert severity in self.severities, (self.id, severity)
-        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
+        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, fits, part)
 
     def finding(
         self,
@@ -153,7 +154,7 @@ class Check(Generic[P]):
 
     def __call__(self, machine: Machine, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
         """Return the findings for a machine: one for all GPUs that have the same fault."""
-        return _findings(self.function(machine, *args, **kwargs), machine)
+        return _join_faults(self.function(machine, *args, **kwargs), machine)
 
     def over(self, samples: Sequence[Machine], of: int | None = None) -> list[Finding]:
         """Return the findings for a machine at its samples: a fault in one is a fault.
@@ -163,7 +164,7 @@ class Check(Generic[P]):
         """
         function: Callable[[Machine], Iterable[Fault]] = self.function
         found = [list(function(machine)) for machine in samples]
-        return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
+        return _join_faults(found[0] if len(found) == 1 else _join_samples(found, of), samples[0])
 
 
 def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
@@ -174,7 +175,8 @@ def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[
 def each_gpu(*rules: Rule) -> Callable[[Callable[[Gpu], Iterable[Fault | None]]], Check[[]]]:
     """Make a function that yields the faults of these rules of one GPU a check of all GPUs that answer."""
     return lambda function: Check(
-        rules, lambda machine: (one for gpu in present(machine) for one in function(gpu) if one is not None)
+        rules,
+        lambda machine: (fault for gpu in present(machine) for fault in function(gpu) if fault is not None),
     )
 
 
@@ -231,20 +233,19 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
     return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
-def _fitting(one: Fault, machine: Machine) -> Fault:
+def _with_fitting_remedy(fault: Fault, machine: Machine) -> Fault:
     """Return a fault with a remedy that fits what its GPU is in, and whether this is a container."""
-    about = {case.remedy: case.fits for case in one.rule.cases} | {one.rule.remedy: one.rule.fits}
-    gpu = next((gpu for gpu in machine.gpus if gpu.index in one.gpus), None)
-    remedy, place = one.remedy, None if gpu is None else place_of(machine, gpu)
+    gpu = next((gpu for gpu in machine.gpus if gpu.index in fault.gpus), None)
+    remedy, place = fault.remedy, None if gpu is None else place_of(machine, gpu)
     if place is not None:
-        remedy = ELSEWHERE.get(about.get(remedy, ""), {}).get(place, remedy)
+        remedy = ELSEWHERE.get(fault.fits, {}).get(place, remedy)
     contained = machine.host.container not in (None, "none") and "n a container" not in remedy
     if contained and _ON_HOST.search(remedy):
         remedy = f"On the host, not in this container: {remedy}"
     for word, path in _VALUES.items() if gpu is not None else ():
         value = attrgetter(path)(gpu)
         remedy = remedy if value is None else remedy.replace(word, f"{value:.0f}")
-    return msgspec.structs.replace(one, remedy=remedy)
+    return msgspec.structs.replace(fault, remedy=remedy)
 
 
 def _with_numbers(finding: Finding, machine: Machine) -> Finding:
@@ -258,34 +259,40 @@ def _with_numbers(finding: Finding, machine: Machine) -> Finding:
     return msgspec.structs.replace(finding, remedy=remedy)
 
 
-def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
+def _join_faults(faults: Iterable[Fault], machine: Machine) -> list[Finding]:
     """Return one finding for each fault, but only one where several GPUs have the same.
 
     The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
     gpus = len(present(machine))
-    fitting = [_fitting(one, machine) for one in found]
-    groups = grouped((one.key, one) for one in fitting).values()
-    return [_with_numbers(_joined(part), machine) for group in groups for part in _split(group, gpus)]
+    fitting = [_with_fitting_remedy(fault, machine) for fault in faults]
+    groups = grouped((fault.key, fault) for fault in fitting).values()
+    return [_with_numbers(_to_finding(part), machine) for group in groups for part in _split(group, gpus)]
 
 
-def _of_samples(found: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
+def _join_samples(faults_of_samples: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
     """Join what was found in several samples by rule, subject and part."""
-    of_samples = (grouped(((one.rule.id, _subject(one), one.part), one) for one in each) for each in found)
-    for each in grouped(item for sample in of_samples for item in sample.items()).values():
+    by_sample = (
+        grouped(((fault.rule.id, _subject(fault), fault.part), fault) for fault in faults)
+        for faults in faults_of_samples
+    )
+    for same in grouped(item for by_key in by_sample for item in by_key.items()).values():
         worst = max(
-            each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
+            same, key=lambda faults: (max(SEVERITIES.index(fault.severity) for fault in faults), len(faults))
         )
-        for one in worst:
-            yield one if len(each) == len(found) else _in_some(one, len(each), len(found), of)
+        for fault in worst:
+            in_all = len(same) == len(faults_of_samples)
+            yield fault if in_all else _in_some(fault, len(same), len(faults_of_samples), of)
 
 
-def _in_some(one: Fault, samples: int, among: int, of: int | None) -> Fault:
+def _in_some(fault: Fault, samples: int, among: int, of: int | None) -> Fault:
     """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
     counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
     words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
-    return msgspec.structs.replace(one, says=f"{one.says}, {words}", evidence={**one.evidence, **counted})
+    return msgspec.structs.replace(
+        fault, says=f"{fault.says}, {words}", evidence={**fault.evidence, **counted}
+    )
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
@@ -298,18 +305,18 @@ def _subject(fault: Fault) -> Subject:
     return Subject.of_gpus([fault.about.index]) if isinstance(fault.about, Gpu) else fault.about
 
 
-def _joined(group: Sequence[Fault]) -> Finding:
+def _to_finding(group: Sequence[Fault]) -> Finding:
     first, severity, remedy = group[0], group[0].severity, group[0].remedy
     if len(group) == 1:
         says = f"{named(first.about)}: {first.says}" if isinstance(first.about, Gpu) else first.says
         return first.rule.finding(_subject(first), says, first.evidence, severity, remedy=remedy)
-    evidence = {"gpus": {str(index): one.evidence for one in group for index in one.gpus}}
-    subject = Subject.of_gpus(index for one in group for index in one.gpus)
+    evidence = {"gpus": {str(index): fault.evidence for fault in group for index in fault.gpus}}
+    subject = Subject.of_gpus(index for fault in group for index in fault.gpus)
     return first.rule.finding(subject, "; ".join(_messages(group)), evidence, severity, remedy=remedy)
 
 
 def _messages(group: Sequence[Fault]) -> Iterator[str]:
-    by_message = grouped((one.says, index) for one in group for index in one.gpus)
+    by_message = grouped((fault.says, index) for fault in group for index in fault.gpus)
     for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
         yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
     if len(by_message) > MAX_MESSAGES:

@@ -191,20 +191,20 @@ def cut_affinities(machine: Machine) -> Iterator[Fault]:
     """Report CPU affinities that cannot be those of a NUMA node."""
     cut = doubts.cut_affinities(machine)
     if cut:
-        gpus = [one.gpu for one in cut]
-        words = "; ".join(dict.fromkeys(f"{one.cpus or 'no CPU'} ({one.why})" for one in cut))
+        gpus = [affinity.gpu for affinity in cut]
+        words = "; ".join(dict.fromkeys(f"{affinity.cpus or 'no CPU'} ({affinity.why})" for affinity in cut))
         those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
         yield AFFINITY_CUT.fault(
             Subject.of_gpus(gpus),
             f"CPU affinity of {those} is not that of a NUMA node: {words}",
-            {"cpu_affinity": {str(one.gpu): one.cpus for one in cut}},
+            {"cpu_affinity": {str(affinity.gpu): affinity.cpus for affinity in cut}},
         )
 
 
 @check(UNREAD)
 def unread_lines(machine: Machine) -> Iterator[Fault]:
     """Count the lines of each capture that were not understood."""
-    by_source = grouped((one.source, {"line": one.line, "text": one.text}) for one in machine.unread)
+    by_source = grouped((line.source, {"line": line.line, "text": line.text}) for line in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
     for of in machine.lines:
         counts[of.source] = counts.get(of.source, 0) + of.not_understood

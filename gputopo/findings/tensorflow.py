@@ -212,14 +212,11 @@ def _cuda_build(install: TensorFlowInstall) -> str:
     """Return how to get a TensorFlow with CUDA in place of one without."""
     if install.platform != "x86_64":  # its wheel has no CUDA; the extra and-cuda does not change that
         return _OTHER_BUILD
-    uninstall = (
-        "" if install.distribution in (None, "tensorflow") else f"{_pip_uninstall(install.distribution)} && "
-    )
-    return uninstall + install_tensorflow(install.version, cuda=True)
-
-
-def _pip_uninstall(distribution: str) -> str:
-    return shlex.join([sys.executable, "-m", "pip", "uninstall", "-y", distribution])
+    install_it = install_tensorflow(install.version, cuda=True)
+    if install.distribution in (None, "tensorflow"):
+        return install_it
+    uninstall = [sys.executable, "-m", "pip", "uninstall", "-y", install.distribution]
+    return f"{shlex.join(uninstall)} && {install_it}"
 
 
 def _update_driver(cuda: Version, capability: Version) -> str:

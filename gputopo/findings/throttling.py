@@ -1,9 +1,8 @@
 """Throttling: the clock event reasons of the driver, power limits, and temperatures near slowdown."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping
 
-from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, each_gpu, present
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, idle, reasons_of, unnamed
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
@@ -166,8 +165,6 @@ SW_THERMAL_S = Threshold(
     "s since the driver was loaded",
     "not measured on hardware: minutes add up in warm rooms over weeks; an hour is a lack of cooling",
 )
-ODD_TIME_S = Threshold("throttled longer than peers, at least", 60, "s")
-ODD_TIME_TIMES = Threshold("throttled longer than peers", 10, "times the median of the peers")
 TIMES = Rule(
     "throttle.time",
     "throttled for long since the driver was loaded",
@@ -176,8 +173,7 @@ TIMES = Rule(
         "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d "
         "PERFORMANCE."
     ),
-    severities=("warning", "info"),
-    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES),
+    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
 )
 # By the names of nvidia-smi's counters and of NVML's violation times.
 _LONG = {
@@ -186,28 +182,6 @@ _LONG = {
     "sw_thermal_slowdown": ("SW thermal slowdown", SW_THERMAL_S),
     "thermal": ("thermal slowdown", SW_THERMAL_S),
 }
-FAN_STOPPED_C = Threshold(
-    "temperature with a stopped fan",
-    70,
-    "°C",
-    "not measured on hardware: fans that stop while idle start at 50 to 60 °C",
-)
-FAN_COOL_C = Threshold(
-    "temperature at which fans of peers run that could stop",
-    40,
-    "°C",
-    (
-        "not measured on hardware: fans that can stop do so below 40 to 50 °C: where those of all peers "
-        "run, they never stop"
-    ),
-)
-FAN_STOPPED = Rule(
-    "thermal.fan_stopped",
-    "fan stopped",
-    remedy="Check whether the fan turns and is plugged in, or replace it, before the GPU is loaded.",
-    thresholds=(FAN_STOPPED_C, FAN_COOL_C),
-    fits="cooling",
-)
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 
@@ -265,7 +239,7 @@ def explained(reasons: Iterable[str]) -> bool:
 
 def has_named_cause(reason: str, others: Iterable[str]) -> bool:
     """Return whether this is the general HW slowdown, reported beside the bit that names its cause."""
-    return reason == "hw_slowdown" and any(one in _HARDWARE_CAUSES for one in others)
+    return reason == "hw_slowdown" and any(other in _HARDWARE_CAUSES for other in others)
 
 
 def in_rule_order(reasons: Iterable[str]) -> list[str]:
@@ -307,41 +281,20 @@ def power_limits(gpu: Gpu) -> Iterator[Fault]:
         yield LIMIT_OVERRULED.fault(gpu, says, evidence)
 
 
-@check(TIMES)
-def times(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that were throttled by heat or a power brake, for long or far longer than their peers.
+@each_gpu(TIMES)
+def times(gpu: Gpu) -> Iterator[Fault]:
+    """Find GPUs that were throttled for long by heat or a power brake.
 
     Those that are throttled at present have a finding already.
     """
-    for gpu in present(machine):
-        if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
-            continue
-        spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
-        long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
-        odd = [name for name, seconds in spent.items() if _is_odd_time(name, seconds, _peers(machine, gpu))]
-        if long or odd:
-            words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long or odd)
-            beside = "" if long else ", far longer than GPUs of this model"
-            says = f"{', '.join(words)} since the driver was loaded{beside}"
-            evidence = {f"{name}_s": round(spent[name]) for name in long or odd}
-            yield TIMES.fault(gpu, says, evidence, "warning" if long else "info")
-
-
-@check(FAN_STOPPED)
-def fans(machine: Machine) -> Iterator[Fault]:
-    """Find fans that stand still on a warm GPU, or on a cool one where those of all peers run."""
-    for gpu in present(machine):
-        heat = gpu.temperature_c.gpu
-        if gpu.fan_percent != 0 or heat is None:
-            continue
-        peers = _peers(machine, gpu)
-        others = len(peers) > 1 and all(
-            one.fan_percent and (one.temperature_c.gpu or FAN_COOL_C.value) < FAN_COOL_C.value
-            for one in peers
-        )
-        if heat >= FAN_STOPPED_C.value or others:
-            evidence = {"fan_percent": 0, "temperature_c": heat}
-            yield FAN_STOPPED.fault(gpu, f"fan at 0% at {heat} °C", evidence)
+    if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
+        return
+    spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
+    long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
+    if long:
+        words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long)
+        says = f"{', '.join(words)} since the driver was loaded"
+        yield TIMES.fault(gpu, says, {f"{name}_s": round(spent[name]) for name in long})
 
 
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)
@@ -363,17 +316,6 @@ def degrees_left(gpu: Gpu) -> int | None:
             return None
         return now.margin - min(now.margin_slowdown or 0, 0)
     return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
-
-
-def _peers(machine: Machine, gpu: Gpu) -> list[Gpu]:
-    return [one for group in by_model(machine) for one in group if gpu in group and one is not gpu]
-
-
-def _is_odd_time(name: str, seconds: float, peers: Sequence[Gpu]) -> bool:
-    if len(peers) < 2 or seconds < ODD_TIME_S.value:
-        return False
-    usual = median((one.violation_ns or {}).get(name, 0) / 1e9 for one in peers)
-    return seconds >= ODD_TIME_TIMES.value * usual
 
 
 def _duration(seconds: float) -> str:

@@ -154,4 +154,4 @@ def logged_xids(machine: Machine) -> Iterator[Fault]:
             says = f"{says}, caused by Xid {previous[1]}: {case.says}"
         says = says if gpu is not None else f"{device_words(event)}: {says}"
         severity, part = severity_of(event, case.severity), str(event.code)
-        yield XID.fault(gpu or DRIVER, says, event_evidence(event), severity, remedy=case.remedy, part=part)
+        yield XID.fault(gpu or DRIVER, says, event_evidence(event), severity, case=case, part=part)

@@ -63,13 +63,15 @@ def with_steps(
     sizes = iter(batches(request.batch_size, basis.batch, [speed for one in own for speed in speeds_of(one)]))
     parts = [HostPart(one, tuple(islice(sizes, len(one.choice.gpus)))) for one in own]
     found = [
-        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, rate)
+        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, known[way])
         for one in places(request, choice.gpus, max(map(len, gpus)))
-        if (rate := known.get(one.all_reduce == NCCL))
+        if (way := one.all_reduce == NCCL) in known
     ]
     chosen, *rest = sorted(found, key=lambda one: one.all_reduce != NCCL)
     nccl = chosen.all_reduce == NCCL
     reasons = (*choice.reasons, *scaling(chosen, own[0].choice), rate_in_words(known[nccl], nccl=nccl))
+    if chosen.all_reduce == "hierarchical" and len(ways) == 1:
+        reasons = (*reasons, "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus")
     candidates = (msgspec.structs.replace(chosen, reasons=reasons), *rest)
     return msgspec.structs.replace(
         plan, choice=candidates[0], candidates=candidates, prediction=_prediction(own, candidates)
@@ -103,10 +105,8 @@ class HostPart(NamedTuple):
     @property
     def step_ms(self) -> float:
         """The step of this host alone, with these examples."""
-        choice = self.plan.choice
-        assert choice.step_ms is not None
-        assert choice.images_per_sec is not None
-        return choice.step_ms * sum(self.batch_sizes) / (choice.images_per_sec * choice.step_ms / 1e3)
+        assert self.plan.choice.images_per_sec is not None
+        return 1e3 * sum(self.batch_sizes) / self.plan.choice.images_per_sec
 
 
 def late_s(model: ModelCosts, overlap: float, alone_s: float, byte_s: float) -> float:

@@ -152,13 +152,13 @@ def _gbit(port: NicPort) -> float:
 
 
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
-    """Return what a host sends and receives by TCP: while all did, else both ways of pairs, else one way."""
-    rates = [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
-    own = [one for one in rates if one.transport in (None, TCP)]
-    for group, reverse in ((AT_ONCE, (False, True)), (None, (True,)), (None, (False,))):
-        some = [one for one in own if one.group == group and one.with_reverse in reverse]
-        sent = [one.median_gb_per_s or 0.0 for one in some if host_of(one.source) == host]
-        received = [one.median_gb_per_s or 0.0 for one in some if host_of(one.destination) == host]
-        if sent and received:
-            return min(median(sent), median(received))
-    return None
+    """Return what a host sends and receives by TCP: while all did, else in pairs."""
+    rates = [
+        one
+        for one in bandwidth.samples
+        if one.kind == "network" and one.median_gb_per_s and one.transport in (None, TCP)
+    ]
+    rates = [one for one in rates if one.group == AT_ONCE] or rates
+    sent = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.source) == host]
+    received = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.destination) == host]
+    return min(median(sent), median(received)) if sent and received else None

@@ -35,13 +35,14 @@ FILE = "history.sqlite"
 RUNS = "runs"  # the folder beside the file that has those of all runs
 _RESULT, _MACHINE = "result.json", "machine.json"
 _PARTS = (AUTOTUNE_RUNS, SCREEN_RUNS, FOLDER)  # folders of more runs, within that of a run
-_NETWORK_KEY = "network"  # in the place of a fingerprint; where GPUs are listed, the hosts are
-_NO_MACHINE = Machine(source="live")
+_NETWORK_KEY = "network"  # in the place of a fingerprint
 WAIT_S = 10.0  # for another writer, which needs milliseconds
 _READER_WAIT_S = 1.0  # of one who only asks for runs: their folders can be read instead
 LATEST = 200  # runs that are looked at before a plan or a run: that takes 20 ms
 _LATEST_FOLDERS = 50  # that are read where the file cannot be used: each takes half a millisecond
-# Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one.
+_WRITABLE = "set GPUTOPO_HOME to a folder that you may write to"
+# Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one, and both
+# listed the GPUs that were measured.
 _VERSION = 3
 
 _TABLES = (
@@ -65,12 +66,12 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_data_dir("gputopo")) / FILE
 
 
-class DamagedError(InputError):
+class _DamagedError(InputError):
     """The file is no history, or its pages contradict each other."""
 
 
 @contextlib.contextmanager
-def opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
+def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
     """Open the history for one transaction. Raises InputError in place of SQLite's errors.
 
     `wait_s`: for another writer; None: `WAIT_S`.
@@ -102,28 +103,9 @@ def opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator
                     connection.execute("ROLLBACK")
                 raise
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
+        raise InputError(f"cannot write {path}: {error.strerror}", _WRITABLE) from error
     except sqlite3.Error as error:
         raise _unusable(path, error, write=write) from error
-
-
-@contextlib.contextmanager
-def _read(path: Path) -> "Iterator[sqlite3.Connection | None]":
-    """Open the history to read bandwidths; None where nothing was saved in it, or there is no history."""
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
-    if not is_there:
-        yield None
-        return
-    with opened(path, write=False) as connection:
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        yield connection if ("bandwidth",) in names else None
 
 
 def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
@@ -160,7 +142,10 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
     # The primary code is in the low byte (sqlite.org/rescode.html).
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return damaged(path, str(error))
+        return _DamagedError(
+            f"{path} is damaged: {error}",
+            f"gputopo bandwidth --save, or a run, makes a new one; this one is kept as {path.name}.damaged",
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return InputError(f"{path} is in use by another program", "try again when it is done")
     if code == sqlite3.SQLITE_FULL:
@@ -168,15 +153,7 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
             f"cannot write {path}: no space left", "free some space, or set GPUTOPO_HOME to another folder"
         )
     verb = "write" if write else "read"
-    return InputError(f"cannot {verb} {path}: {error}", "set GPUTOPO_HOME to a folder that you may write to")
-
-
-def damaged(path: Path, why: str) -> DamagedError:
-    """Return the error for a file whose content is no history."""
-    return DamagedError(
-        f"{path} is damaged: {why}",
-        f"gputopo bandwidth --save, or a run, makes a new one; this one is kept as {path.name}.damaged",
-    )
+    return InputError(f"cannot {verb} {path}: {error}", _WRITABLE)
 
 
 def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
@@ -185,10 +162,10 @@ def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | Non
     Raises InputError where it cannot be written; nothing is lost then.
     """
     try:
-        with opened(path, write=True) as connection:
+        with _opened(path, write=True) as connection:
             act(connection)
         return None
-    except DamagedError as error:
+    except _DamagedError as error:
         aside = path.with_name(f"{path.name}.damaged")
         try:
             path.replace(aside)
@@ -196,7 +173,7 @@ def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | Non
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
         except OSError:
             raise error from None
-        with opened(path, write=True) as connection:
+        with _opened(path, write=True) as connection:
             act(connection)
         return f"{error.what}; it was renamed to {aside.name}, and saved bandwidths are lost"
 
@@ -230,34 +207,54 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
-    gpus = {index for place in places if (index := gpu_of(place)) is not None}
-    return _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
+    return _insert(path, key, saved_at, bare.bandwidth or bandwidth, alone)
 
 
 def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> str | None:
     """Save what was measured between hosts; see `save`."""
-    return _insert(path, _NETWORK_KEY, saved_at, hosts_of(bandwidth), bandwidth, _NO_MACHINE)
+    return _insert(path, _NETWORK_KEY, saved_at, bandwidth, Machine(source="live"))
 
 
-def _insert(
-    path: Path,
-    key: str,
-    saved_at: float,
-    measured: Iterable[int] | Iterable[str],
-    bandwidth: Bandwidth,
-    machine: Machine,
-) -> str | None:
-    places = msgspec.json.encode(sorted(measured)).decode()
-    row = (key, saved_at, places, schema.encode(bandwidth), schema.encode(machine))
+def _insert(path: Path, key: str, saved_at: float, bandwidth: Bandwidth, machine: Machine) -> str | None:
+    row = (key, saved_at, schema.encode(bandwidth), schema.encode(machine))
 
     def insert(connection: "sqlite3.Connection") -> None:
         connection.execute(
-            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, '', ?, ?)",
             row,
         )
 
     return _write(path, insert)
+
+
+def bandwidths(path: Path, machine: Machine) -> Iterator[Saved]:
+    """Iterate over the saved bandwidths of a machine, the latest first.
+
+    Raises InputError for a file that cannot be read.
+    """
+    key = fingerprint(machine)
+    return iter(()) if key is None else _saved(path, key)
+
+
+def _saved(path: Path, key: str | None) -> Iterator[Saved]:
+    """Iterate over what was saved by a key, None: by any, the latest first. Raises InputError."""
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", _WRITABLE) from error
+    if not is_there:
+        return
+    with _opened(path, write=False) as connection:
+        if not _version(connection):
+            return  # nothing was saved yet
+        rows = connection.execute(
+            "SELECT document, machine, saved_at FROM bandwidth WHERE ? IN (fingerprint, '') ORDER BY id DESC",
+            (key or "",),
+        ).fetchall()
+    for document, machine, saved_at in rows:
+        then = schema.decode(machine, Machine, origin=str(path))
+        bandwidth = checked(schema.decode(document, Bandwidth, origin=str(path)), then)
+        yield Saved(bandwidth=bandwidth, machine=then, saved_at=saved_at)
 
 
 def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
@@ -266,9 +263,34 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
     Of those that were measured on all of `gpus` (None: all of the machine) the last one; where there is no
     such, the last of all. Raises InputError for a file that cannot be read.
     """
-    key = fingerprint(machine)
     wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
-    return None if key is None else _latest(path, key, wanted, list[int], any_else=True)
+    return _first_on(bandwidths(path, machine), lambda saved: wanted)
+
+
+def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
+    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+
+    Of those on all GPUs that it had and has the last one; where there is no such, the last of all. Raises
+    InputError for a file that cannot be read.
+    """
+    here = {gpu.pci_address for gpu in answering(machine)}
+
+    def shared(saved: Saved) -> set[int]:
+        return {gpu.index for gpu in answering(saved.machine) if gpu.pci_address in here}
+
+    return _first_on((one for one in _saved(path, None) if is_same_but_gpus(machine, one.machine)), shared)
+
+
+def _first_on(saved: Iterable[Saved], wanted: Callable[[Saved], set[int]]) -> Saved | None:
+    """Return the first that was measured on all GPUs that are wanted of it, else the first."""
+    first = None
+    for one in saved:
+        samples = one.bandwidth.samples
+        gpus = {gpu_of(place) for sample in samples for place in (sample.source, sample.destination)}
+        if wanted(one) <= gpus:
+            return one
+        first = first or one
+    return first
 
 
 def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
@@ -276,84 +298,11 @@ def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
 
     Raises InputError for a file that cannot be read.
     """
-    return _latest(path, _NETWORK_KEY, set(hosts), list[str], any_else=False)
-
-
-def _latest(
-    path: Path, key: str, wanted: Collection[int] | Collection[str], kind: type, *, any_else: bool
-) -> Saved | None:
-    """Return the last one saved by a key that was measured on all that is wanted, else the last of all."""
-    newest: int | None = None
-    with _read(path) as connection:
-        if connection is None:
-            return None
-        rows = connection.execute(
-            "SELECT id, gpus FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (key,)
-        )
-        for number, measured in rows:
-            newest = number if newest is None and any_else else newest
-            try:
-                fits = set(wanted) <= set(msgspec.json.decode(measured, type=kind))
-            except msgspec.DecodeError as error:
-                raise damaged(path, str(error)) from error
-            if fits:
-                newest = number
-                break
-        if newest is None:
-            return None
-        row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
-        found = row.fetchone()
-    return _saved(*found, origin=str(path))
-
-
-def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
-    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
-
-    Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
-    Raises InputError for a file that cannot be read.
-    """
-    with _read(path) as connection:
-        if connection is None:
-            return None
-        machines = connection.execute(
-            "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
-            "ORDER BY id DESC"
-        )
-        saved = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
-        then = next((one for one in saved if is_same_but_gpus(machine, one)), None)
-    if then is None:
-        return None
-    here = {gpu.pci_address for gpu in answering(machine)}
-    return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
-
-
-def stored_bandwidths(path: Path, machine: Machine) -> list[Saved]:
-    """Return all saved bandwidths of a machine, oldest first. Raises InputError as `latest` does."""
-    with _read(path) as connection:
-        if connection is None:
-            return []
-        rows = connection.execute(
-            "SELECT document, machine, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id",
-            (fingerprint(machine),),
-        ).fetchall()
-    return [_saved(*row, origin=str(path)) for row in rows]
-
-
-def _saved(document: bytes, machine: bytes, saved_at: float, *, origin: str) -> Saved:
-    then = schema.decode(machine, Machine, origin=origin)
-    return Saved(
-        bandwidth=checked(schema.decode(document, Bandwidth, origin=origin), then),
-        machine=then,
-        saved_at=saved_at,
-    )
-
-
-def hosts_of(bandwidth: Bandwidth) -> set[str]:
-    """Return the hosts between which something was measured."""
-    places = (
-        place for one in bandwidth.samples if one.kind in NETWORK for place in (one.source, one.destination)
-    )
-    return {host for place in places if (host := host_of(place)) is not None}
+    for saved in _saved(path, _NETWORK_KEY):
+        between = [one for one in saved.bandwidth.samples if one.kind in NETWORK]
+        if {*hosts} <= {host_of(place) for one in between for place in (one.source, one.destination)}:
+            return saved
+    return None
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -433,7 +382,7 @@ def _runs_by(
     runs = path.parent / RUNS
     if not (os.path.exists(path) or os.path.isdir(runs)):  # loads no SQLite
         return []
-    with contextlib.suppress(InputError), opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
+    with contextlib.suppress(InputError), _opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
         _add_new(connection, runs)
         return connection.execute(query, values).fetchall()
     import sqlite3

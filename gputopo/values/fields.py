@@ -95,6 +95,23 @@ class Fact(NamedTuple):
     within: str | None = None  # what words of the fields within follow; None: those of this one
 
 
+_ADDRESS = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])", re.IGNORECASE | re.ASCII
+)
+
+
+def kernel_address(text: str) -> str | None:
+    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none.
+
+    The domain has four digits, more only where it needs them: NVML's `00000000:05:00.0` is `0000:05:00.0`.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
 def same_address(a: str, b: str) -> bool:
     """Return whether two PCI addresses are the same; the domain may have four or eight digits."""
     return short_address(a) == short_address(b)
@@ -196,12 +213,11 @@ _PLURAL = re.compile(r"(?<=s)es$|s$")
 
 
 def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
-    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
-    defaults = (None,) * required + kind.__struct_defaults__
-    for name, default in zip(kind.__struct_fields__, defaults, strict=True):
-        annotation = kind.__annotations__[name]
-        fact = next((one for one in get_args(annotation) if isinstance(one, Fact)), Fact())
-        inner, listed = _struct_in(annotation)
+    for declared in msgspec.structs.fields(kind):
+        name = declared.name
+        fact = next((one for one in get_args(declared.type) if isinstance(one, Fact)), Fact())
+        inner, listed = _struct_in(declared.type)
+        is_unset = declared.default is msgspec.NODEFAULT or inner is not None
         whole = outer.words if outer.fact.within is None else outer.fact.within
         field = Field(
             path=f"{outer.path}.{name}".lstrip("."),
@@ -213,7 +229,7 @@ def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
             smi=outer.fact.smi_within.get(name, fact.smi),
             metric=fact.metric,
             labels={**outer.labels, **fact.labels},
-            default=None if default is msgspec.NODEFAULT or inner is not None else default,
+            default=None if is_unset else declared.default,
             leaf=inner is None,
         )
         yield field

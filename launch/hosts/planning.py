@@ -31,7 +31,6 @@ from gputopo.values.run.plan import (
     SPREAD,
     HostGpus,
     HowMany,
-    Plan,
 )
 
 
@@ -71,8 +70,7 @@ def plan_hosts(
     if request.num_gpus == "auto":
         check_batch_size(request)
         if not on_cpu:
-            usable = [_usable(one, request) for one in hosts]
-            numbers = (*doublings(sum(usable)), _most_in_equal_shares(usable) or 1)
+            numbers = doublings(sum(_usable(one, request) for one in hosts))
             count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
@@ -90,7 +88,7 @@ def plan_hosts(
             rank_of_place(found.plan.choice.ps_device or "", len(targets))
         if found.backend == "gpu":
             plan = with_steps(found.plan, [one.plan for one in targets], _networks(taking), request, saved)
-            found = replace(found, plan=_with_equal_shares(plan, targets))
+            found = replace(found, plan=plan)
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
     return PlannedHosts(found, tuple(requests), _unequal(hosts, requests))
@@ -143,16 +141,6 @@ def _networks(hosts: Sequence[Joining]) -> list[HostNetwork]:
     ]
 
 
-def _with_equal_shares(plan: Plan, targets: Sequence[Target]) -> Plan:
-    """Return a plan without NCCL, whose hosts train with unequal numbers of GPUs, with a number for NCCL."""
-    counts = [len(one.plan.choice.gpus) for one in targets]
-    most = 0 if len(set(counts)) == 1 else _most_in_equal_shares(counts)
-    if not most or plan.choice.all_reduce != "hierarchical":
-        return plan
-    says = f"NCCL between hosts takes equal numbers of GPUs on each: --num-gpus {most}"
-    return msgspec.structs.replace(plan, warnings=(*plan.warnings, says))
-
-
 def _server(host: Joining) -> Server:
     address = f"[{host.address}]" if ":" in host.address else host.address
     return Server(host=host.name, address=f"{address}:{host.port}", cores=host.resources.cores)
@@ -191,13 +179,6 @@ def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | Non
     if choice.images_per_sec is not None:
         return choice.images_per_sec
     return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)
-
-
-def _most_in_equal_shares(counts: Sequence[int]) -> int:
-    """Return the largest number of GPUs of which hosts, two or more, get equal shares; 0: there is none."""
-    numbers = {each * sum(count >= each for count in counts) for each in counts}
-    several = [number for number in numbers if counts[0] < number]
-    return max((one for one in several if len({*devices_of_each(counts, one)} - {0}) == 1), default=0)
 
 
 def _usable(host: Joining, request: Request) -> int:

@@ -15,7 +15,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -41,7 +40,7 @@ _WRITTEN = (
 )
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
 SCREEN_FILE = "screen.json"
-MAX_SCREENS = 50  # folders that are looked at: older ones matter little, and reading takes some ms
+MAX_SCREENS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
 class RunFolder:
@@ -143,13 +142,6 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
     return result
 
 
-def _latest(home: Path) -> Iterator[Path]:
-    """Iterate over the folders of the latest runs, latest first."""
-    if home.is_dir():
-        folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
-        yield from islice(folders, MAX_SCREENS)
-
-
 class EventLog:
     """The events file of a run, written line by line, readable at any time.
 
@@ -183,16 +175,10 @@ class EventLog:
         os.close(self._handle)
 
 
-def latest_folders(home: Path, file: str) -> Iterator[Path]:
-    """Iterate over the files of this name in the folders of the latest runs, latest first."""
-    for path in _latest(home):
-        if (path / file).is_file():
-            yield path / file
-
-
 def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
     """Iterate over folder and contents of the latest screens, latest first, but those that cannot be read."""
-    for file in latest_folders(home, SCREEN_FILE):
+    files = sorted(home.glob(f"*/{SCREEN_FILE}"), reverse=True) if home.is_dir() else []
+    for file in files[:MAX_SCREENS]:
         with contextlib.suppress(OSError, InputError):
             yield file.parent, schema.decode(file.read_bytes(), Screen, origin=str(file))
 

@@ -7,10 +7,7 @@ records its own program; what ends the others if one fails is the starter.
 import json
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import Allocation
 from gputopo.planner.network import rdma_ports
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
@@ -61,21 +58,6 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
             f"the plan takes {taking_part} of {hosts} hosts, and the program waits for all of {named.source}",
             f"request GPUs of all hosts, or {named.remove}",
         )
-
-
-def rendezvous_beside(allocation: Allocation, environ: Mapping[str, str]) -> Allocation:
-    """Return the hosts with the port at which they meet: that of rank 0, or the next one not the program's.
-
-    Its own are the ports of TF_CONFIG and MASTER_PORT, which all hosts have alike.
-    """
-    named = starters.tf_config(environ)
-    masters = (*starters.master(environ), *starters.master(environ, "PET_MASTER"))
-    taken = {host.port for host in (*(() if named is None else named.hosts), *masters)}
-    port = allocation.port
-    free = next(number for number in range(port, port + len(taken) + 1) if number not in taken)
-    leader, *others = allocation.hosts
-    hosts = (msgspec.structs.replace(leader, port=free), *others)
-    return msgspec.structs.replace(allocation, hosts=hosts)
 
 
 def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequence[int]) -> dict[str, str]:

@@ -144,9 +144,9 @@ class WatchedGpu:
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
         links = min(self.ask("nvlink count", questions.nvlink_count) or 0, questions.MAX_NVLINKS)
-        return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
+        return {"nvlink_errors": sum(map(self._errors_on, range(links)))} if links else {}
 
-    def _errors_of(self, link: int) -> int:
+    def _errors_on(self, link: int) -> int:
         counts: dict[str, object] = dict(self.ask("nvlink fields", questions.nvlink_fields, link, None) or {})
         counts.pop("speed", None)
         for counter in NVLINK_ERRORS:

@@ -14,14 +14,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_gpu_idle",
             "clocks_throttle_reasons/clocks_throttle_reason_gpu_idle",
         ),
-        text=(
-            "Clocks Event Reasons/Idle",
-            "Clocks Throttle Reasons/Idle",
-        ),
-        csv=(
-            "clocks_event_reasons.gpu_idle",
-            "clocks_throttle_reasons.gpu_idle",
-        ),
+        text=("Clocks Event Reasons/Idle", "Clocks Throttle Reasons/Idle"),
+        csv=("clocks_event_reasons.gpu_idle", "clocks_throttle_reasons.gpu_idle"),
     ),
     "throttle.reasons.applications_clocks_setting": Smi(
         kind="active",
@@ -44,14 +38,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_sw_power_cap",
             "clocks_throttle_reasons/clocks_throttle_reason_sw_power_cap",
         ),
-        text=(
-            "Clocks Event Reasons/SW Power Cap",
-            "Clocks Throttle Reasons/SW Power Cap",
-        ),
-        csv=(
-            "clocks_event_reasons.sw_power_cap",
-            "clocks_throttle_reasons.sw_power_cap",
-        ),
+        text=("Clocks Event Reasons/SW Power Cap", "Clocks Throttle Reasons/SW Power Cap"),
+        csv=("clocks_event_reasons.sw_power_cap", "clocks_throttle_reasons.sw_power_cap"),
     ),
     "throttle.reasons.hw_slowdown": Smi(
         kind="active",
@@ -59,14 +47,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_hw_slowdown",
             "clocks_throttle_reasons/clocks_throttle_reason_hw_slowdown",
         ),
-        text=(
-            "Clocks Event Reasons/HW Slowdown",
-            "Clocks Throttle Reasons/HW Slowdown",
-        ),
-        csv=(
-            "clocks_event_reasons.hw_slowdown",
-            "clocks_throttle_reasons.hw_slowdown",
-        ),
+        text=("Clocks Event Reasons/HW Slowdown", "Clocks Throttle Reasons/HW Slowdown"),
+        csv=("clocks_event_reasons.hw_slowdown", "clocks_throttle_reasons.hw_slowdown"),
     ),
     "throttle.reasons.sync_boost": Smi(
         kind="active",
@@ -74,14 +56,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_sync_boost",
             "clocks_throttle_reasons/clocks_throttle_reason_sync_boost",
         ),
-        text=(
-            "Clocks Event Reasons/Sync Boost",
-            "Clocks Throttle Reasons/Sync Boost",
-        ),
-        csv=(
-            "clocks_event_reasons.sync_boost",
-            "clocks_throttle_reasons.sync_boost",
-        ),
+        text=("Clocks Event Reasons/Sync Boost", "Clocks Throttle Reasons/Sync Boost"),
+        csv=("clocks_event_reasons.sync_boost", "clocks_throttle_reasons.sync_boost"),
     ),
     "throttle.reasons.sw_thermal_slowdown": Smi(
         kind="active",
@@ -89,14 +65,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_sw_thermal_slowdown",
             "clocks_throttle_reasons/clocks_throttle_reason_sw_thermal_slowdown",
         ),
-        text=(
-            "Clocks Event Reasons/SW Thermal Slowdown",
-            "Clocks Throttle Reasons/SW Thermal Slowdown",
-        ),
-        csv=(
-            "clocks_event_reasons.sw_thermal_slowdown",
-            "clocks_throttle_reasons.sw_thermal_slowdown",
-        ),
+        text=("Clocks Event Reasons/SW Thermal Slowdown", "Clocks Throttle Reasons/SW Thermal Slowdown"),
+        csv=("clocks_event_reasons.sw_thermal_slowdown", "clocks_throttle_reasons.sw_thermal_slowdown"),
     ),
     "throttle.reasons.hw_thermal_slowdown": Smi(
         kind="active",
@@ -110,10 +80,7 @@ REASONS: Mapping[str, Smi] = {
             "Clocks Throttle Reasons/HW Slowdown/HW Thermal Slowdown",
             "Clocks Throttle Reasons/HW Thermal Slowdown",
         ),
-        csv=(
-            "clocks_event_reasons.hw_thermal_slowdown",
-            "clocks_throttle_reasons.hw_thermal_slowdown",
-        ),
+        csv=("clocks_event_reasons.hw_thermal_slowdown", "clocks_throttle_reasons.hw_thermal_slowdown"),
     ),
     "throttle.reasons.hw_power_brake_slowdown": Smi(
         kind="active",
@@ -140,10 +107,7 @@ REASONS: Mapping[str, Smi] = {
             "clocks_throttle_reasons/clocks_throttle_reason_display_clocks_setting",
             "clocks_throttle_reasons/clocks_throttle_reason_display_clock_setting",
         ),
-        text=(
-            "Clocks Event Reasons/Display Clock Setting",
-            "Clocks Throttle Reasons/Display Clock Setting",
-        ),
+        text=("Clocks Event Reasons/Display Clock Setting", "Clocks Throttle Reasons/Display Clock Setting"),
         csv=(
             "clocks_event_reasons.display_clocks_setting",
             "clocks_event_reasons.display_clock_setting",
@@ -157,14 +121,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_board_limit",
             "clocks_throttle_reasons/clocks_throttle_reason_board_limit",
         ),
-        text=(
-            "Clocks Event Reasons/Board Limit",
-            "Clocks Throttle Reasons/Board Limit",
-        ),
-        csv=(
-            "clocks_event_reasons.board_limit",
-            "clocks_throttle_reasons.board_limit",
-        ),
+        text=("Clocks Event Reasons/Board Limit", "Clocks Throttle Reasons/Board Limit"),
+        csv=("clocks_event_reasons.board_limit", "clocks_throttle_reasons.board_limit"),
     ),
     "throttle.reasons.reliability": Smi(
         kind="active",
@@ -172,14 +130,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_reliability",
             "clocks_throttle_reasons/clocks_throttle_reason_reliability",
         ),
-        text=(
-            "Clocks Event Reasons/Reliability",
-            "Clocks Throttle Reasons/Reliability",
-        ),
-        csv=(
-            "clocks_event_reasons.reliability",
-            "clocks_throttle_reasons.reliability",
-        ),
+        text=("Clocks Event Reasons/Reliability", "Clocks Throttle Reasons/Reliability"),
+        csv=("clocks_event_reasons.reliability", "clocks_throttle_reasons.reliability"),
     ),
     "throttle.reasons.user_defined_clocks": Smi(
         kind="active",
@@ -187,14 +139,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_user_defined_clocks",
             "clocks_throttle_reasons/clocks_throttle_reason_user_defined_clocks",
         ),
-        text=(
-            "Clocks Event Reasons/User Defined Clocks",
-            "Clocks Throttle Reasons/User Defined Clocks",
-        ),
-        csv=(
-            "clocks_event_reasons.user_defined_clocks",
-            "clocks_throttle_reasons.user_defined_clocks",
-        ),
+        text=("Clocks Event Reasons/User Defined Clocks", "Clocks Throttle Reasons/User Defined Clocks"),
+        csv=("clocks_event_reasons.user_defined_clocks", "clocks_throttle_reasons.user_defined_clocks"),
     ),
     "throttle.reasons.unknown": Smi(
         kind="active",
@@ -202,14 +148,8 @@ REASONS: Mapping[str, Smi] = {
             "clocks_event_reasons/clocks_event_reason_unknown",
             "clocks_throttle_reasons/clocks_throttle_reason_unknown",
         ),
-        text=(
-            "Clocks Event Reasons/Unknown",
-            "Clocks Throttle Reasons/Unknown",
-        ),
-        csv=(
-            "clocks_event_reasons.unknown",
-            "clocks_throttle_reasons.unknown",
-        ),
+        text=("Clocks Event Reasons/Unknown", "Clocks Throttle Reasons/Unknown"),
+        csv=("clocks_event_reasons.unknown", "clocks_throttle_reasons.unknown"),
     ),
 }
 # Reported in every era: without these the list of reasons in force is not whole.

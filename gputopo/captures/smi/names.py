@@ -44,9 +44,10 @@ GPU = (*_declared(Gpu), *(NameRow(fact, smi.kind or "", smi) for fact, smi in OF
 
 
 class Named(NamedTuple):
-    """A row, and how good this one of its names is: 0 is the best."""
+    """A fact and how its value is written, as of a row; `rank`: how good this name is, 0 is the best."""
 
-    row: NameRow
+    fact: str
+    kind: str
     rank: int
 
 
@@ -54,7 +55,7 @@ class Names(NamedTuple):
     """The names of one output format."""
 
     facts: dict[str, Named]
-    processes: dict[str, NameRow]
+    processes: dict[str, Named]
     driver: dict[str, Named]
     sections: frozenset[str]
     unplaced: frozenset[str]
@@ -98,7 +99,7 @@ class Names(NamedTuple):
 def names(dialect: Dialect) -> Names:
     """Return the names of one output format, in lower case."""
     facts = _by_name(GPU, dialect)
-    processes = {name: row for row in PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
+    processes = _by_name(PROCESS, dialect)
     passed = {
         "text": unplaced_names.TEXT,
         "xml": (*unplaced_names.XML, *map(_tags, unplaced_names.TEXT)),
@@ -118,7 +119,9 @@ def names(dialect: Dialect) -> Names:
 
 
 def _by_name(rows: tuple[NameRow, ...], dialect: Dialect) -> dict[str, Named]:
-    return {name: Named(row, rank) for row in rows for rank, name in enumerate(row.names(dialect))}
+    return {
+        name: Named(row.fact, row.kind, rank) for row in rows for rank, name in enumerate(row.names(dialect))
+    }
 
 
 def _tags(path: str) -> str:

@@ -6,7 +6,7 @@ rules need of all samples (shares of time, changes, means) is counted in a Histo
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ class Clock(dict[str, float | None]):
     """Seconds since the epoch of timestamps; each minute is read once."""
 
     def __missing__(self, minute: str) -> float | None:
-        self[minute] = found = seconds(values.time(f"{minute}:00"))
+        self[minute] = found = seconds(values.parse_time(f"{minute}:00"))
         return found
 
     def read(self, time: str) -> float | None:
@@ -98,16 +98,16 @@ class LogSeries:
 
     def __init__(self, columns: Sequence[Named | None]) -> None:
         self.columns = columns
-        facts = [None if named is None else named.row.fact for named in columns]
+        facts = [None if named is None else named.fact for named in columns]
         self.place = {fact: at for at, fact in reversed([*enumerate(facts)]) if fact is not None}
         passing = [at for at, named in enumerate(columns) if named is not None and not is_fixed(named)]
-        numeric = {at for at, named in enumerate(columns) if named is not None and named.row.kind in _NUMBERS}
+        numeric = {at for at, named in enumerate(columns) if named is not None and named.kind in _NUMBERS}
         read = [_Cache(named) for named in columns]
         self.load = self.place.get(_LOAD)
         self.loads = None if self.load is None else read[self.load]
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
-        self.words_of = itemgetter(*self.words) if self.words else _nothing
+        self.words_of: Callable[[Cells], object] = itemgetter(*self.words) if self.words else lambda _: ()
         self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
         self.reasons = [
             (BITS[fact.removeprefix(_REASON)], read[at], at)
@@ -117,8 +117,8 @@ class LogSeries:
 
     def _place_of(self, field: str) -> int | None:
         """Return the column of a field of a sample."""
-        own = self.place.get(SAMPLED_FACTS[field].path)
-        return self.place.get(_CORE_CLOCK, own) if field == "graphics_mhz" else own
+        column = self.place.get(SAMPLED_FACTS[field].path)
+        return self.place.get(_CORE_CLOCK, column) if field == "graphics_mhz" else column
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
         """Return the places of the samples to store, the last one among them, in order."""
@@ -152,20 +152,12 @@ class _Cache(dict[str, Any]):
 
     def __init__(self, named: Named | None) -> None:
         super().__init__()
-        self.kind = "words" if named is None else named.row.kind
+        self.kind = "words" if named is None else named.kind
 
     def __missing__(self, text: str) -> Any:
-        found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
+        found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
         self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
         return self[text]
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _nothing(cells: Cells) -> tuple[()]:
-    return ()
 
 
 def _number(text: str) -> float | None:
@@ -191,7 +183,7 @@ class _Extremes:
         numbers = [read[cells[at]] for read, at in series.numbers]
         load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
         bucket = None if load is None else 0 if load == 0 else 1 if load < BUSY_PERCENT else 2
-        unknown = tuple(map(_is_none, numbers)) if None in numbers else ()
+        unknown = tuple(number is None for number in numbers) if None in numbers else ()
         key = (bucket, unknown, series.words_of(cells))
         extremes = self.firsts.get(key)
         if extremes is None:
@@ -217,4 +209,4 @@ class _Extremes:
 
 def is_fixed(named: Named) -> bool:
     """Return whether the fact of a column is given by the hardware."""
-    return field_at(Gpu, named.row.fact).stability == "fixed"
+    return field_at(Gpu, named.fact).stability == "fixed"

@@ -15,7 +15,6 @@ from gputopo.cli.printing import to_stderr
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.messages import RunEnd
-from gputopo.launch.remote_agent import begun
 from gputopo.launch.spec import env
 from gputopo.launch.spec.job_spec import ProgramPart
 from gputopo.launch.spec.names import host_names
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Take part in the run of a program and return the exit code of this host's. Raises GputopoError.
 
-    `host`: with the port of the rendezvous, which is over before the program starts. The options of the plan
-    must be alike on all hosts; the words of the program may differ.
+    The hosts meet before the program starts, and its ports are free then. The options of the plan must be
+    alike on all hosts; the words of the program may differ.
     """
     host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
@@ -55,7 +54,6 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
                 folder = make_folder(parts[0].spec, target.plan, host.on.machine, host.options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
             rendezvous.end(RunEnd(exit_code=ExitCode.OK))
-        begun(os.environ)
         if len(ranks) == 1:
             return run_own(program, target, host.options)
         address = address_of_leader([joined[1]])
@@ -70,7 +68,6 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     bringing, client, reply = joined
     client.outlast()  # rank 0 has told all hosts
     machine, output = host.on.machine, host.options.output
-    begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
     part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed(part.cluster))

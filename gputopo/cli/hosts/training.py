@@ -27,7 +27,6 @@ from gputopo.cli.printing import note, show_error
 from gputopo.cli.run.options import OutputOptions
 from gputopo.cli.run.prepare import AskedJob, PlannedOn, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
-from gputopo.launch.remote_agent import begun
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
@@ -162,7 +161,6 @@ def _lead(host: HostOfRun, job: AskedJob, request: "Request") -> int:
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
                 return training.show_only(target, spec, options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
-            begun(os.environ)
             return training.train(target, spec, options, rendezvous=rendezvous)
 
 
@@ -251,7 +249,6 @@ def _served(
     from gputopo.launch.spec.run_spec import RunSpec
     from gputopo.probes.run_watch import RunWatch
 
-    begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
-from gputopo.findings.measured.faults import BELOW_MINIMUM
+from gputopo.findings.measured.failures import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
@@ -86,10 +86,10 @@ SHARED_GPU = Rule(
 @check(SHARED_GPU)
 def shared_gpu(machine: Machine) -> Iterator[Fault]:
     """Find operations of one host with more ranks than GPUs."""
-    shared = grouped((_shares(one.best), one.best) for one in series_of(copies_of(machine).samples))
+    shared = grouped((_shares(series.best), series.best) for series in series_of(copies_of(machine).samples))
     for gpus, samples in shared.items():
         if gpus:
-            ranks = max(one.ranks or 0 for one in samples)
+            ranks = max(series.ranks or 0 for series in samples)
             says = f"{ranks} ranks on GPU {index_ranges(gpus)}: copies within a GPU, not over a link"
             yield SHARED_GPU.fault(Subject.of_gpus(gpus), says, {"ranks": ranks})
 
@@ -104,8 +104,8 @@ def _shares(sample: Sample) -> tuple[int, ...]:
 def slow(machine: Machine) -> Iterator[Fault]:
     """Find operations whose largest size is below the expected bus bandwidth."""
     margin = RING_MARGIN.value
-    for one in _series(machine):
-        best = one.best
+    for series in _series(machine):
+        best = series.best
         rate = expected_rate(best, machine)
         if rate is None or rate.low_gb_per_s is None or best.bus_gb_per_s is None:
             continue
@@ -125,26 +125,28 @@ def slow(machine: Machine) -> Iterator[Fault]:
 @check(SEPARATE)
 def separate(machine: Machine) -> Iterator[Fault]:
     """Find runs of nccl-tests whose processes did not meet."""
-    for one in copies_of(machine).failures:
-        if one.reason == SEPARATE_RUNS:
-            evidence = {"operation": one.kind, "says": one.says}
-            yield SEPARATE.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
+    for failure in copies_of(machine).failures:
+        if failure.reason == SEPARATE_RUNS:
+            evidence = {"operation": failure.kind, "says": failure.says}
+            yield SEPARATE.fault(
+                _subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence
+            )
 
 
 @check(SLOW)
 def below_minimum(machine: Machine) -> Iterator[Fault]:
     """Find operations that nccl-tests itself reports as too slow."""
-    for one in copies_of(machine).failures:
-        if one.reason == BELOW_MINIMUM:
-            evidence = {"operation": one.kind, "says": one.says}
-            yield SLOW.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
+    for failure in copies_of(machine).failures:
+        if failure.reason == BELOW_MINIMUM:
+            evidence = {"operation": failure.kind, "says": failure.says}
+            yield SLOW.fault(_subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence)
 
 
 @check(NVLS_UNUSED)
 def nvls_off(machine: Machine) -> Iterator[Fault]:
     """Find all-reduces whose log or command excludes NVLS, where the GPUs have it."""
-    for one in _series(machine):
-        best = one.best
+    for series in _series(machine):
+        best = series.best
         if best.kind != "allreduce" or not nvls_is_off(best):
             continue
         with_nvls = expected_rate(msgspec.structs.replace(best, nccl=()), machine)
@@ -155,7 +157,7 @@ def nvls_off(machine: Machine) -> Iterator[Fault]:
 
 def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
-    return [one for one in series_of(samples) if one.is_of_nccl_tests and not _shares(one.best)]
+    return [series for series in series_of(samples) if series.is_of_nccl_tests and not _shares(series.best)]
 
 
 def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:

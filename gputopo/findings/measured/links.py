@@ -55,15 +55,6 @@ DIRECTION_SHARE = Threshold(
         "other socket had 0.67 (gearshifft, pull request 82)"
     ),
 )
-PCIE_MAX_GB_PER_S = Threshold(
-    "highest rate of a PCIe link",
-    121.0,
-    "GB/s",
-    (
-        "links.csv: generation 6, 16 lanes. A higher rate is of another link: a GH200 without a fault "
-        "writes to its Grace memory at 0.8 of the rate of its reads (NVIDIA/nvbandwidth issue 23)"
-    ),
-)
 MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
 FASTER_TIMES = Threshold(
     "partners faster with other GPUs",
@@ -172,7 +163,7 @@ BELOW_EXPECTED = Rule(
         "another NUMA node, few memory channels, a CPU power-saving state, PCIe errors (sudo dmesg)."
     ),
     severities=("warning", "info"),
-    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE),
+    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, DIRECTION_SHARE),
     cases=(
         LOW_OVER_THE_LINK,
         LOW_IN_GPU_MEMORY,
@@ -185,16 +176,6 @@ BELOW_EXPECTED = Rule(
         LOW_PAIRS_OVER_PCIE,
         LOW_STAGED_PAIRS,
     ),
-)
-DIRECTION_DIFFERS = Rule(
-    "bandwidth.direction_differs",
-    "copies to and from the host differ in rate",
-    remedy=(
-        "Measure again with memory of the GPU's own node (--numa NODE). If it persists, look for PCIe "
-        "errors (sudo dmesg), the BIOS settings for relaxed ordering and payload size, and an IOMMU that "
-        "translates."
-    ),
-    thresholds=(DIRECTION_SHARE, PCIE_MAX_GB_PER_S),
 )
 
 NO_LINK_HAS_THE_RATE = (
@@ -209,7 +190,7 @@ def degraded(machine: Machine) -> Iterator[Fault]:
     for gpu, seen in _under_load(machine):
         best, lanes = _best(seen, "pcie_gen"), _best(seen, "pcie_width")
         rates: dict[str, object] = {"generation": best, "width": lanes}
-        changes = max(one.link_changes for one in seen)
+        changes = max(conditions.link_changes for conditions in seen)
         slow = generation_fault(gpu, best, "during copies", rates | _loss(gpu, best, lanes))
         narrow = width_fault(gpu, lanes, " during copies", rates | {"width_max": gpu.pcie.width_max})
         yield from filter(None, (slow, narrow))
@@ -236,18 +217,23 @@ def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
 
 def _over_links(machine: Machine) -> list[Sample]:
     return [
-        one
-        for one in copies_of(machine).samples
-        if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
+        sample
+        for sample in copies_of(machine).samples
+        if sample.conditions and sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
     ]
 
 
 def _seen(gpu: Gpu, samples: Iterable[Sample]) -> list[Conditions]:
-    return [one for sample in samples for one in sample.conditions if one.gpu == gpu.index and one.readings]
+    return [
+        conditions
+        for sample in samples
+        for conditions in sample.conditions
+        if conditions.gpu == gpu.index and conditions.readings
+    ]
 
 
 def _best(seen: list[Conditions], fact: str) -> int | None:
-    return max((value for one in seen if (value := getattr(one, fact))), default=None)
+    return max((value for conditions in seen if (value := getattr(conditions, fact))), default=None)
 
 
 def _loss(gpu: Gpu, best: int | None, lanes: int | None) -> dict[str, object]:

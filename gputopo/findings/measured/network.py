@@ -140,9 +140,9 @@ def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = Non
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words = grouped(
-        (one.says, (_name(one.source), _name(one.destination)))
-        for one in copies_of(machine).failures
-        if one.kind in NETWORK
+        (failure.says, (_name(failure.source), _name(failure.destination)))
+        for failure in copies_of(machine).failures
+        if failure.kind in NETWORK
     )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
@@ -164,7 +164,8 @@ def slow(machine: Machine) -> Iterator[Fault]:
     if found.slow.pairs:
         why = "the sender or the receiver" if are_two else "both ends are fast with others"
         yield _of_single_pairs(UNATTRIBUTED if are_two else PAIR_SLOW, found, why)
-    of_cards = _shares_of_cards(samples)
+    rates_of_cards = ((sample.median_gb_per_s, sample.expected_gb_per_s) for sample in samples)
+    of_cards = [rate / allowed for rate, allowed in rates_of_cards if rate and allowed]
     if of_cards and is_steady and median(of_cards) < OF_CARD.value and not (are_two and found.slow.pairs):
         who = " and ".join(hosts) if are_two else f"{len(hosts)} hosts"
         yield _below_cards(UNATTRIBUTED if are_two else ALL_SLOW, samples, median(of_cards), who)
@@ -191,9 +192,13 @@ def _of_single_pairs(rule: Rule, found: NetworkVerdict, why: str) -> Fault:
 
 
 def _below_cards(rule: Rule, samples: Iterable[Sample], share: float, who: str) -> Fault:
-    one = next(one for one in samples if one.expected_gb_per_s)
-    allowed = f"{one.expected_gb_per_s:.3g} GB/s: {one.expected_source}"
-    evidence = {"share": share, "expected_gb_per_s": one.expected_gb_per_s, "source": one.expected_source}
+    sample = next(sample for sample in samples if sample.expected_gb_per_s)
+    allowed = f"{sample.expected_gb_per_s:.3g} GB/s: {sample.expected_source}"
+    evidence = {
+        "share": share,
+        "expected_gb_per_s": sample.expected_gb_per_s,
+        "source": sample.expected_source,
+    }
     return rule.fault(MACHINE, f"{who}: {share:.0%} of what the cards allow ({allowed})", evidence)
 
 
@@ -209,7 +214,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
 
 def _spread(samples: Sequence[Sample]) -> float:
     """Return by how many percent the rate of a transfer varies: the median of all."""
-    return median([one.spread_percent or 0.0 for one in samples] or [0.0])
+    return median([sample.spread_percent or 0.0 for sample in samples] or [0.0])
 
 
 @check(OVERSUBSCRIBED)
@@ -217,8 +222,8 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
     """Find rates that fall while all hosts send at once."""
     samples = _of_pairs(copies_of(machine))
     alone = _by_pair(samples)
-    together = [one for one in _rates(copies_of(machine)) if one.group is not None]
-    pairs = [(_pair(one), one.median_gb_per_s) for one in together]
+    together = [sample for sample in _rates(copies_of(machine)) if sample.group is not None]
+    pairs = [(_pair(sample), sample.median_gb_per_s) for sample in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value and _spread(samples) <= UNSTEADY.value:
         total, share = sum(rate or 0.0 for _, rate in pairs), median(shares)
@@ -230,26 +235,21 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
 def _rates(bandwidth: Bandwidth) -> list[Sample]:
     if bandwidth.source != "live":
         return []
-    return [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
+    return [sample for sample in bandwidth.samples if sample.kind == "network" and sample.median_gb_per_s]
 
 
 def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
     """Return the transfers of pairs in one direction; of a tool that always uses both, in both at once."""
-    found = [one for one in _rates(bandwidth) if one.group is None]
-    return [one for one in found if not one.with_reverse] or found
+    found = [sample for sample in _rates(bandwidth) if sample.group is None]
+    return [sample for sample in found if not sample.with_reverse] or found
 
 
 def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:
     """Return the GB/s of each pair; `at_best`: in its fastest interval."""
     return {
-        _pair(one): max((one.median_gb_per_s or 0.0, *(one.repeats_gb_per_s if at_best else ())))
-        for one in samples
+        _pair(sample): max((sample.median_gb_per_s or 0.0, *(sample.repeats_gb_per_s if at_best else ())))
+        for sample in samples
     }
-
-
-def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
-    rates = [(one.median_gb_per_s, one.expected_gb_per_s) for one in samples]
-    return [rate / allowed for rate, allowed in rates if rate and allowed]
 
 
 def _pair(sample: Sample) -> Pair:

@@ -112,7 +112,7 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if of is not None:
             yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
     measured = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
-    read = [one for one in bandwidth.samples if one.method == "copy_engine_read"]
+    read = [sample for sample in bandwidth.samples if sample.method == "copy_engine_read"]
     measured["direct read"] = pair_copies(read, "p2p_direct")
     of_nvlink = {
         (a, b)
@@ -121,13 +121,15 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast
     }
     over_pcie = {
-        word: {pair: one for pair, one in own.items() if word == "staged" or pair not in of_nvlink}
+        word: {pair: sample for pair, sample in own.items() if word == "staged" or pair not in of_nvlink}
         for word, own in measured.items()
     }
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
-    best = maxima((gpu, one.rate) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
+    best = maxima(
+        (gpu, sample.rate) for own in over_pcie.values() for pair, sample in own.items() for gpu in pair
+    )
     for path in _AT_ONCE:
         measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
@@ -163,18 +165,23 @@ def _faults(
 
     `best`: the rate of the fastest copy of each GPU over PCIe, in GB/s.
     """
-    slow = sorted(one for one in slow if one.pair not in judged)
-    judged |= {one.pair for one in slow}
+    slow = sorted(slow_pair for slow_pair in slow if slow_pair.pair not in judged)
+    judged |= {slow_pair.pair for slow_pair in slow}
     by_peers = rule is PAIR_SLOWER
     against = "as_its_equals_gb_per_s" if by_peers else "expected_gb_per_s"
-    for hop, group in grouped((label or class_of(machine, one.pair), one) for one in slow).items():
-        worst = min(group, key=lambda one: one.share)
+    for hop, group in grouped(
+        (label or class_of(machine, slow_pair.pair), slow_pair) for slow_pair in slow
+    ).items():
+        worst = min(group, key=lambda slow_pair: slow_pair.share)
         rates = {
-            f"{one.pair[0]}>{one.pair[1]}": {"gb_per_s": one.gb_per_s, against: one.against_gb_per_s}
-            for one in group
+            f"{slow_pair.pair[0]}>{slow_pair.pair[1]}": {
+                "gb_per_s": slow_pair.gb_per_s,
+                against: slow_pair.against_gb_per_s,
+            }
+            for slow_pair in group
         }
         evidence = {"class": hop, "path": word, "pairs": rates}
-        subject = subject_of(one.pair for one in group)
+        subject = subject_of(slow_pair.pair for slow_pair in group)
         if by_peers:
             yield rule.fault(subject, slow_words(word, hop, group, "peer pairs"), evidence)
             continue
@@ -199,7 +206,7 @@ def _is_unusual(worst: SlowPair, fits: Sequence[LinkExpectation]) -> bool:
 
 
 def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
-    return {pair for pair, one in copies.items() if one.rate < one.floor_gb_per_s}
+    return {pair for pair, sample in copies.items() if sample.rate < sample.floor_gb_per_s}
 
 
 def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[LinkExpectation, ...]:
@@ -230,9 +237,9 @@ def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
 
 def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, one.rate, one.expected_gb_per_s)
-        for pair, one in copies.items()
-        if pair in pairs and one.expected_gb_per_s
+        SlowPair(pair, sample.rate, sample.expected_gb_per_s)
+        for pair, sample in copies.items()
+        if pair in pairs and sample.expected_gb_per_s
     ]
 
 

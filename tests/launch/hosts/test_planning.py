@@ -29,7 +29,6 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
-from tests import there
 from tests.launch.specs import machine, plan_for
 from tests.planner.joint_machines import box, two_switches
 
@@ -315,13 +314,7 @@ def test_nccl_is_no_candidate_where_hosts_have_unequal_numbers_of_gpus() -> None
     asked = Request(model="vgg16", num_gpus=7, single_gpu_images_per_sec=(1000.0,))
     plan = planned(brought("n1", by_rails()), brought("n2", by_rails(3)), request=asked)
     assert [one.all_reduce for one in plan.candidates] == ["hierarchical"]
-    (says,) = plan.warnings
-    assert "--num-gpus 6" in says, "equal shares of the largest number"
-    hosts = [brought(name, by_rails(gpus)) for name, gpus in (("n1", 4), ("n2", 4), ("n3", 3))]
-    plan = planned(*hosts, request=msgspec.structs.replace(asked, num_gpus="auto"))
-    speeds = {one.num_gpus: one.images_per_sec for one in there(plan.how_many).counts}
-    assert list(speeds) == [1, 2, 4, 8, 9, 11]
-    assert speeds[9] > 5 * speeds[11]
+    assert "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus" in plan.choice.reasons
 
 
 def test_hosts_of_one_name_are_told_apart_in_the_plan() -> None:

@@ -5,12 +5,10 @@ import json
 import pytest
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
-from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.user_program.hosts import (
     cluster_variables,
     nccl_variables,
-    rendezvous_beside,
     require_all,
     unset,
 )
@@ -54,27 +52,6 @@ def test_a_program_whose_starter_names_all_hosts_is_not_started_on_fewer() -> No
     assert "unset TF_CONFIG" in refused.value.hint
     with pytest.raises(UsageError, match="for all of WORLD_SIZE"):
         require_all(torchrun(), 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("given", "environ", "port"),
-    [
-        (None, {}, 2222),
-        (4000, {}, 4000),
-        (2222, {"TF_CONFIG": '{"cluster": {"worker": ["a:2222", "b:2223"]}, "task": {"index": 0}}'}, 2224),
-        (29500, {"MASTER_ADDR": "a", "MASTER_PORT": "29500"}, 29501),
-        (None, {"PET_MASTER_ADDR": "a", "PET_MASTER_PORT": "2222"}, 2223),
-    ],
-)
-def test_hosts_do_not_meet_at_a_port_of_the_program(
-    given: int | None, environ: dict[str, str], port: int
-) -> None:
-    text = environ.get("TF_CONFIG")
-    environ = environ if text is None else {"TF_CONFIG": text.replace('"index"', '"type": "worker", "index"')}
-    hosts = (HostAddress("a", given), HostAddress("b", 2222))
-    found = rendezvous_beside(Allocation(rank=1, hosts=hosts, source="test"), environ)
-    assert found.leader == HostAddress("a", port)
-    assert found.hosts[1:] == hosts[1:]
 
 
 def nic(index: int, hops: dict[str, Hop], **port: object) -> Nic:
