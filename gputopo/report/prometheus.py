@@ -6,13 +6,13 @@ HELP and TYPE lines, and no two series have the same name and labels.
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
-from gputopo.values.fields import fields_of
+from gputopo.values.fields import Field, fields_of
 from gputopo.values.finding import SEVERITIES, Inspection
 from gputopo.values.machine import FABRIC_STATES, Fabric, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import values_at
@@ -94,18 +94,23 @@ _BASE_UNITS = {
 def add_facts(out: Exposition, value: msgspec.Struct, labels: Mapping[str, Label]) -> None:
     """Add the series that the fields of a value and of the values within it declare, but of no lists."""
     for path, field in fields_of(type(value)).items():
-        metric = field.metric
-        if metric is None or not field.leaf or "[]" in path:
-            continue
-        found = next(iter(values_at(value, path)), None)
-        all_labels = {**labels, **field.labels}
-        if isinstance(found, dict):
-            counts = {key: _in_base_unit(count, field.unit) for key, count in found.items()}
-            out.counters(metric.name, metric.help, counts, metric.by, **all_labels)
-        elif field.counter:
-            out.counter(metric.name, metric.help, _in_base_unit(found, field.unit), **all_labels)
-        else:
-            out.gauge(metric.name, metric.help, _in_base_unit(found, field.unit), **all_labels)
+        if field.leaf and "[]" not in path:
+            add_fact(out, field, next(iter(values_at(value, path)), None), labels)
+
+
+def add_fact(out: Exposition, field: Field, value: Any, labels: Mapping[str, Label]) -> None:
+    """Add the series that a field declares, if it declares one."""
+    metric = field.metric
+    if metric is None:
+        return
+    all_labels = {**labels, **field.labels}
+    if isinstance(value, dict):
+        counts = {key: _in_base_unit(count, field.unit) for key, count in value.items()}
+        out.counters(metric.name, metric.help, counts, metric.by, **all_labels)
+    elif field.counter:
+        out.counter(metric.name, metric.help, _in_base_unit(value, field.unit), **all_labels)
+    else:
+        out.gauge(metric.name, metric.help, _in_base_unit(value, field.unit), **all_labels)
 
 
 def info_labels(value: msgspec.Struct) -> dict[str, Label]:

@@ -1,7 +1,10 @@
 """The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
-from gputopo.report.prometheus import MIB, Exposition, Label
+from gputopo.report.prometheus import Exposition, Label, add_fact
+from gputopo.values.fields import fields_of
+from gputopo.values.gpu import Gpu
 from gputopo.values.run.events import (
+    SAMPLED_FACTS,
     Anomaly,
     Device,
     Event,
@@ -18,7 +21,18 @@ from gputopo.values.run.events import (
 from gputopo.values.run.speed import RunningThroughput
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 
-_MHZ, _MB = 1e6, 1e6  # Hz, bytes
+_MB = 1e6  # bytes
+# Fields of a sample whose series are those of `gputopo inspect --format prometheus`.
+_AS_INSPECTED = (
+    "graphics_mhz",
+    "memory_mhz",
+    "power_w",
+    "power_limit_w",
+    "temperature_c",
+    "memory_temperature_c",
+    "throttle_mask",
+    "memory_used_mib",
+)
 
 
 class RunMetrics:
@@ -28,7 +42,7 @@ class RunMetrics:
         self._running = RunningThroughput()
         self._devices: tuple[Device, ...] = ()
         self._step: Step | None = None
-        self._facts: dict[tuple[int, int], dict[str, object]] = {}  # by rank and GPU, the latest of each
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
         self._hosts: dict[int, HostLoad] = {}  # by rank
         self._anomalies: set[tuple[int, str]] = set()
         self._standings: tuple[Standing, ...] = ()
@@ -44,12 +58,8 @@ class RunMetrics:
                 self._step = event
             case Sample():
                 for one in event.gpus:
-                    known = {name: getattr(one, name) for name in one.__struct_fields__}
                     place = (event.rank, one.gpu)
-                    latest = {} if one.lost else self._facts.get(place, {})
-                    self._facts[place] = latest | {
-                        name: value for name, value in known.items() if value is not None
-                    }
+                    self._gpus[place] = one.with_earlier(self._gpus.get(place))
                 if event.host is not None:
                     self._hosts[event.rank] = event.host
             case Anomaly():
@@ -74,9 +84,7 @@ class RunMetrics:
             of_tower = (device.host for device in self._devices if device.tower == standing.tower)
             _add_verdict(out, standing, next(of_tower, None))
         names = {device.rank: device.host for device in self._devices}
-        for rank, gpu in sorted(self._facts):
-            # A dict of the facts of one struct: they have its types.
-            last = GpuSample(**self._facts[rank, gpu])  # type: ignore[arg-type]
+        for (rank, _), last in sorted(self._gpus.items()):
             _add_gpu(out, last, names.get(rank))
         for rank, load in sorted(self._hosts.items()):
             _add_host(out, load, names.get(rank))
@@ -117,21 +125,14 @@ def _add_verdict(out: Exposition, found: Standing, host: str | None) -> None:
 def _add_gpu(out: Exposition, last: GpuSample, host: str | None) -> None:
     own: dict[str, Label] = {"gpu": last.gpu, "host": host}
     out.gauge("gpu_lost", "whether a GPU is lost", last.lost, **own)
-    for domain, mhz in (("graphics", last.graphics_mhz), ("memory", last.memory_mhz)):
-        out.gauge("gpu_clock_hertz", "clock now", None if mhz is None else mhz * _MHZ, **own, domain=domain)
-    out.gauge("gpu_power_watts", "power draw", last.power_w, **own)
-    out.gauge("gpu_power_enforced_limit_watts", "power limit in force", last.power_limit_w, **own)
-    for sensor, celsius in (("gpu", last.temperature_c), ("memory", last.memory_temperature_c)):
-        out.gauge("gpu_temperature_celsius", "temperature", celsius, **own, sensor=sensor)
-    out.gauge("gpu_throttle_mask", "clock event reasons as a mask", last.throttle_mask, **own)
+    for name in _AS_INSPECTED:
+        add_fact(out, fields_of(Gpu)[SAMPLED_FACTS[name].path], getattr(last, name), own)
     says = "time in which a policy throttled the clocks, since the run began"
     out.counters("gpu_throttled_seconds_total", says, last.throttled_s, "reason", **own)
     out.gauge("gpu_processes", "processes on a GPU", last.processes, **own)
     out.gauge(
         "gpu_other_processes", "processes on a GPU that are not of the run", last.other_processes, **own
     )
-    used = None if last.memory_used_mib is None else last.memory_used_mib * MIB
-    out.gauge("gpu_memory_used_bytes", "device memory in use", used, **own)
     out.gauge("run_gpu_pcie_generation", "generation of the PCIe link now", last.pcie_gen, **own)
     out.gauge("run_gpu_pcie_lanes", "lanes of the PCIe link now", last.pcie_width, **own)
     for direction, rate in (("in", last.pcie_in_mb_per_s), ("out", last.pcie_out_mb_per_s)):

@@ -7,7 +7,6 @@ from gputopo.report.bandwidth.pairs import map_part
 from gputopo.report.document import Block, Bullets, Document, Picture, Section
 from gputopo.report.pictures.charts import (
     MAX_NAMED,
-    BarGroup,
     ChartPoint,
     ChartSeries,
     bars_picture,
@@ -21,7 +20,7 @@ from gputopo.report.study_tables import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun
-from gputopo.values.study import ScalingRow, Study
+from gputopo.values.study import ClockRow, PairRow, ScalingRow, Study
 
 MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
 
@@ -76,33 +75,42 @@ def _point(row: ScalingRow, value: float) -> ChartPoint:
 
 def _pairs(study: Study) -> tuple[Picture, ...]:
     """Return the images/sec of each pair of GPUs, by mode."""
-    cells, found = study.figures.cells, []
-    for number, one in enumerate(study.figures.pairs, 1):
-        groups: list[BarGroup] = []
-        for row in one.rows:
-            paths = ((row.near_path, row.near), (row.far_path, row.far))
-            pairs = [(path, cells[cell]) for path, numbers in paths for cell in numbers]
-            values = [
-                (f"{path} {','.join(map(str, cell.of.gpus))}", cell.images_per_sec or 0.0)
-                for path, cell in pairs
-            ]
-            groups.append((row.mode, values))
-        title = f"{one.machine}, {one.model}: pairs of GPUs"
-        found.append(bars_picture(f"pairs-{number}", title, "images/sec", groups))
-    return tuple(found)
+    cells = study.figures.cells
+
+    def speeds(row: PairRow) -> list[tuple[str, float]]:
+        paths = ((row.near_path, row.near), (row.far_path, row.far))
+        pairs = [(path, cells[number]) for path, numbers in paths for number in numbers]
+        return [
+            (f"{path} {','.join(map(str, cell.of.gpus))}", cell.images_per_sec or 0.0) for path, cell in pairs
+        ]
+
+    return tuple(
+        bars_picture(
+            f"pairs-{number}",
+            f"{table.machine}, {table.model}: pairs of GPUs",
+            "images/sec",
+            [(row.mode, speeds(row)) for row in table.rows],
+        )
+        for number, table in enumerate(study.figures.pairs, 1)
+    )
 
 
 def _clocks(study: Study) -> tuple[Picture, ...]:
     """Return the images/sec and the clock of each GPU, in percent of one."""
-    found = []
-    for number, one in enumerate(study.figures.clocks, 1):
-        groups: list[BarGroup] = []
-        for row in one.rows:
-            clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
-            groups.append((f"GPU {row.gpu}", [("images/sec", row.percent), *clock]))
-        title = f"{one.where}: each GPU"
-        found.append(bars_picture(f"clocks-{number}", title, f"% of GPU {one.reference}", groups))
-    return tuple(found)
+
+    def percents(row: ClockRow) -> list[tuple[str, float]]:
+        clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
+        return [("images/sec", row.percent), *clock]
+
+    return tuple(
+        bars_picture(
+            f"clocks-{number}",
+            f"{table.where}: each GPU",
+            f"% of GPU {table.reference}",
+            [(f"GPU {row.gpu}", percents(row)) for row in table.rows],
+        )
+        for number, table in enumerate(study.figures.clocks, 1)
+    )
 
 
 def _run(run: OneRun, number: int) -> Section:

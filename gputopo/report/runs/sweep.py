@@ -84,8 +84,8 @@ def _fastest(sweep: Sweep) -> Iterator[str]:
 def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     """Return a row for each combination that runs, its repeats together; none: nothing."""
     shown = [cell for cell in cells if cell.state not in _NOT_RUN]
-    grouped = groupby(shown, key=lambda cell: (cell.number - cell.repeat, sorted(cell.options.items())))
-    rows = [list(same) for _, same in grouped]
+    repeats = groupby(shown, key=lambda cell: (cell.number - cell.repeat, sorted(cell.options.items())))
+    rows = [list(same) for _, same in repeats]
     if not rows:
         return Section(name, ())
     firsts = [row[0] for row in rows]
