@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from gputopo.probes.host import read_text
-from gputopo.reference.expectations import WIDTHS, address_order
+from gputopo.reference.expectations import address_order, parse_link_speed, parse_link_width
 from gputopo.values.machine import PciNode
 
 NOT_PERMITTED = "NOT_PERMITTED"  # config space beyond its first 64 bytes is for root (CAP_SYS_ADMIN)
@@ -155,17 +155,6 @@ def interface_name(root: Path, address: str) -> str | None:
     return None
 
 
-def read_speed(text: str | None) -> float | None:
-    """Read "8.0 GT/s PCIe" (new kernels) or "8 GT/s" (old ones); None for "Unknown" and the like."""
-    match = re.match(r"(\d+(?:\.\d+)?) GT/s", text or "")
-    return float(match[1]) if match else None
-
-
-def read_width(text: str | None) -> int | None:
-    """Read a number of lanes; None for 0 and 255, which mean unknown."""
-    return int(text) if text and text.isascii() and text.isdigit() and int(text) in WIDTHS else None
-
-
 def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:
     """Return the address and the true folder of each PCI function; links that lead nowhere are left out."""
     try:
@@ -233,10 +222,10 @@ def _node(
         class_code=_hex_id(f"{place}/class", 6),
         driver=os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
         numa_node=_numa_node(read_text(f"{place}/numa_node")),
-        speed_gt_per_s=read_speed(read_text(f"{place}/current_link_speed")),
-        max_speed_gt_per_s=read_speed(read_text(f"{place}/max_link_speed")),
-        width=read_width(read_text(f"{place}/current_link_width")),
-        max_width=read_width(read_text(f"{place}/max_link_width")),
+        speed_gt_per_s=parse_link_speed(read_text(f"{place}/current_link_speed")),
+        max_speed_gt_per_s=parse_link_speed(read_text(f"{place}/max_link_speed")),
+        width=parse_link_width(read_text(f"{place}/current_link_width")),
+        max_width=parse_link_width(read_text(f"{place}/max_link_width")),
         acs=acs if isinstance(acs, bool) else None,
         aer=read_aer(place),
     )

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
 from gputopo.values.fields import kernel_address, short_address
@@ -53,7 +54,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
     addresses = {number: kernel_address(device.address or "") for number, device in devices.items()}
     known = [address for address in addresses.values() if address is not None]
     if len(known) == len(devices) == len(set(known)):
-        in_order = sorted(devices, key=lambda number: _sortable(addresses[number] or ""))
+        in_order = sorted(devices, key=lambda number: address_order(addresses[number] or ""))
         index_of = dict(zip(in_order, sorted(devices), strict=True))
     else:
         index_of = {number: number for number in devices}
@@ -125,10 +126,6 @@ def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | N
         return None
     at_once = value.group and (in_text(value.group, gpus) or value.group)
     return {"source": source, "destination": destination, "group": at_once}
-
-
-def _sortable(address: str) -> tuple[int, ...]:
-    return tuple(int(part, 16) for part in re.split(r"[:.]", address))
 
 
 T = TypeVar("T", Gpu, Nic)

@@ -18,12 +18,24 @@ from gputopo.values.machine import Gpu, Machine, PciNode
 # GT/s per lane of each generation. linux: drivers/pci/probe.c, pcie_link_speed[].
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 # PCI Express Base Specification, Link Capabilities Register; sysfs has 0 and 255 for "unknown".
-WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 
 def generation_of(speed_gt_per_s: float | None) -> int | None:
     """Return the generation of a speed in GT/s per lane, or None if no generation has it."""
     return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
+
+
+def parse_link_speed(text: str | None) -> float | None:
+    """Return GT/s per lane of "16 GT/s", "8.0 GT/s PCIe" or "16GT/s"; None for "Unknown" and the like."""
+    match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", text or "")
+    return float(match[1]) if match and float(match[1]) > 0 else None
+
+
+def parse_link_width(text: str | None) -> int | None:
+    """Return the lanes of "16" or "x16"; None for a number that no PCIe link has: 0 and 255 mean unknown."""
+    match = re.fullmatch(r"\s*x?(\d{1,2})\s*", text or "", re.ASCII)
+    return int(match[1]) if match and int(match[1]) in _WIDTHS else None
 
 
 def address_order(address: str) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from gputopo.captures.pci.device_names import (
     vendor_by_name,
 )
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.expectations import expected_gpu, parse_link_speed, parse_link_width
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
@@ -239,7 +239,7 @@ def _kind_by_class(class_code: str | None, vendor: str | None) -> Literal["gpu",
 
 
 def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:
-    return (None, None) if match is None else (pci_tree.speed(match[2]), pci_tree.width(match[3]))
+    return (None, None) if match is None else (parse_link_speed(match[2]), parse_link_width(match[3]))
 
 
 FORMAT = Format(

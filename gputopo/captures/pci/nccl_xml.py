@@ -22,7 +22,7 @@ import msgspec
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import generation_of
+from gputopo.reference.expectations import generation_of, parse_link_speed, parse_link_width
 from gputopo.values.errors import InputError
 from gputopo.values.fields import kernel_address
 from gputopo.values.index_ranges import index_ranges
@@ -129,8 +129,8 @@ class TopologyReading:
             device_id=_hex(element.get("device"), 4),
             class_code=class_code,
             numa_node=numa,
-            max_speed_gt_per_s=pci_tree.speed(element.get("link_speed")),
-            max_width=pci_tree.width(element.get("link_width")),
+            max_speed_gt_per_s=parse_link_speed(element.get("link_speed")),
+            max_width=parse_link_width(element.get("link_width")),
         )
         return where
 

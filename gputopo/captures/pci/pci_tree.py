@@ -4,14 +4,13 @@ The readers of NCCL's XML and of lspci end here. XML is read with defusedxml: en
 and external entities are refused.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 import msgspec
 
-from gputopo.reference.expectations import WIDTHS, address_order, generation_of
+from gputopo.reference.expectations import address_order, generation_of
 from gputopo.topology.hops import hop_between, slower_bridge
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 from gputopo.values.subject import at_gpu, at_link
@@ -31,18 +30,6 @@ class TreeFacts:
     indices: dict[str, int] = field(default_factory=dict)  # where the capture numbers the GPUs itself
     missing: dict[str, str] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
-
-
-def speed(text: str | None) -> float | None:
-    """Read "16 GT/s", "16.0 GT/s PCIe" or "16GT/s" as GT/s per lane; None for anything else."""
-    match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", text or "")
-    return float(match[1]) if match and float(match[1]) > 0 else None
-
-
-def width(text: str | None) -> int | None:
-    """Read "16" or "x16" as a number of lanes; None for a number that no PCIe link has."""
-    match = re.fullmatch(r"\s*x?(\d{1,2})\s*", text or "", re.ASCII)
-    return int(match[1]) if match and int(match[1]) in WIDTHS else None
 
 
 def machine(

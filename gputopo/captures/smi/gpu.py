@@ -243,7 +243,7 @@ def _totals(values: dict[str, Any], missing: dict[str, str], *, may_lack: bool) 
 
 
 def _recovery(values: dict[str, Any], missing: dict[str, str], *, refused: bool) -> None:
-    """Make one fact of what is reported of a reset; see table.RECOVERY.
+    """Make one fact of what is reported of a reset; see key_names.RECOVERY.
 
     `refused`: the driver wrote `GPU requires reset`, the text of NVML_ERROR_RESET_REQUIRED, for a value.
     """

@@ -64,7 +64,7 @@ class Names(NamedTuple):
     def is_unplaced(self, path: str) -> bool:
         """Return whether a name is known and has no place in a Machine; so are all names below it.
 
-        A name that a field declares has one, also where `known` lists it.
+        A name that a field declares has one, also below such a name.
         """
         if path in self.facts:
             return False

@@ -1,8 +1,8 @@
 """The XML of `nvidia-smi -q -x`, of any driver: text in, Machine out.
 
-What drivers call differently is in table, what has no place in a Machine in known; any other element
-is Unread with its line. GPUs are numbered as they stand, which is NVML's order. Entities are refused, and the
-DTD that the file names is never looked for.
+What drivers call differently is declared beside the facts (see names), what has no place in a Machine is in
+unplaced_names; any other element is Unread with its line. GPUs are numbered as they stand, which is NVML's
+order. Entities are refused, and the DTD that the file names is never looked for.
 """
 
 import re
