@@ -100,7 +100,7 @@ def models() -> str:
         for one in known
     ]
     header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
-    sources = [f"`{one.name}` is from {one.source}" for one in known if one.source != "tf_cnn_benchmarks"]
+    sources = [f"`{one.name}` ({one.source})" for one in known if one.source != "tf_cnn_benchmarks"]
     notes = [(f"`{one.name}`", one.note) for one in known if one.note]
     return f"""# models: values of --model
 
@@ -162,7 +162,7 @@ def formats() -> str:
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
     rows = reading.readable()
-    return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
+    return above + _table(("input", "what is read"), rows) + "\n" + below.partition("\n\n")[2]
 
 
 def prediction() -> str:
@@ -195,7 +195,7 @@ def verdicts() -> str:
     rows += [
         (
             f"`{one.id}`",
-            f"the run became slower: {one.title} takes longer",
+            f"the run became slower: more time for {one.title}",
             f"`{one.needs}` of steps",
             "all of it",
         )
@@ -218,11 +218,11 @@ def _constant(value: float | bool | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-_CHECKS_HEADER = ("finding", "what is found", "fields of the samples")
+_CHECKS_HEADER = ("finding", "meaning", "fields of the samples")
 _CHECKS = f"| {' | '.join(_CHECKS_HEADER)} |\n"
 _CAUSES_HEADER = ("cause", "meaning", "fields of the samples", "explains at most")
 _CAUSES = f"| {' | '.join(_CAUSES_HEADER)} |\n"
-_INPUTS = "| input | facts read |\n"
+_INPUTS = "| input | what is read |\n"
 _HEADER = ("constants", "meaning", *(f"`{name}`" for name in program_names()))
 _CONSTANTS = f"| {' | '.join(_HEADER)} |\n"
 GENERATED = {
