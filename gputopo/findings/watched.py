@@ -337,7 +337,7 @@ WATCHES = (
     ),
     Watch(
         "throttle.*",
-        "throttle reasons under load; the power limit is for information",
+        "throttle reasons under load. Throttling by the power limit is an info",
         ("throttle_mask",),
         _slowdowns,
         lambda history: bool(history.reasons_known),

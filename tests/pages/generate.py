@@ -33,9 +33,8 @@ def findings() -> str:
     rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
-The id of a finding keeps its meaning from version to version. If a fact is missing, the check is not made:
-there is neither a fault nor a pass. In the commands below, GPU stands for the number of the GPU;
-`gputopo inspect` prints it.
+The id of a finding keeps its meaning from version to version. If a value is missing, the check is not made
+and is not counted. In the commands below, GPU stands for the number of the GPU; `gputopo inspect` prints it.
 
 {_table(("finding", "severity", "meaning"), rows)}
 """ + "\n".join(map(_finding, rules))
@@ -101,34 +100,39 @@ def models() -> str:
         for one in known
     ]
     header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
-    sources = [f"`{one.name}` is from {one.source}" for one in known if one.source != "tf_cnn_benchmarks"]
+    sources = [f"`{one.name}` ({one.source})" for one in known if one.source != "tf_cnn_benchmarks"]
     notes = [(f"`{one.name}`", one.note) for one in known if one.note]
     return f"""# models: values of --model
 
 `--model` also takes `keras:NAME`, a model of keras.applications, and `module:function`, which returns your
-own. `plan` builds such a model once, in a process without GPUs, and stores its cost. If your module changes,
-the model is built again.
+own. `plan` builds such a model once, in a process without GPUs, and stores its number of parameters,
+multiply-adds and features. If your module changes, the model is built again.
 
 {_table(header, rows)}
-- Parameters: trainable ones, with 1001 classes for ImageNet and 11 for CIFAR-10 (as in tf_cnn_benchmarks), 10
-  for `cifar10-cnn` and one output for `mlp` (as their authors have).
-- MiB: parameters as float32.
-- Multiply-adds and features (outputs stored for the backward pass): forward pass of one example.
+- Parameters: the number of trainable parameters. As in tf_cnn_benchmarks, ImageNet models have 1001 classes
+  and CIFAR-10 models 11. As in the original code, `cifar10-cnn` has 10 classes and `mlp` has one output.
+- MiB: the size of the parameters as float32.
+- Multiply-adds: of the forward pass of one example.
+- Features: the layer outputs of one example that are stored for the backward pass.
 - Batch: per GPU, the default of tf_cnn_benchmarks.
 
-The networks are from tf_cnn_benchmarks; {", ".join(sources)}. tensorpack's ResNet benchmark uses `resnet50`.
-`gputopo models --json` prints the table as JSON, with the sources.
+The networks are from tf_cnn_benchmarks, except: {", ".join(sources)}. `gputopo models --json` prints the
+table as JSON, with the sources.
 
 {_table(("model", "note"), notes)}"""
 
 
 _BETWEEN_HOSTS = (
-    ("`copy`", "copied to one device and back; each device of all hosts adds a share of the variables"),
+    (
+        "`copy`",
+        "added on one device per variable and copied back; the variables are shared among the devices of all "
+        "hosts",
+    ),
     ("`hierarchical`", "added within each host, then copied to one host and back, once per host"),
     (
         "`collective`, `nccl`",
-        "added within each host, then between one device of each host by TensorFlow's collective op. The "
-        "devices take turns, variable by variable",
+        "added within each host, then between one device of each host by TensorFlow's collective op. Another "
+        "device of the host does this for each variable, in turn",
     ),
     ("`nccl_op`", "not supported: it works within one process"),
 )
@@ -140,15 +144,16 @@ def reductions() -> str:
     table = _table(("method", "gradients are"), rows)
     return f"""# reductions: values of --all-reduce
 
-`--all-reduce` sets how `replicated` adds the gradients of all devices. `NAME#K` uses K parts, or K rings.
+A reduction is the method that adds the gradients of all devices. `--all-reduce` selects it for `replicated`.
+`NAME#K` uses K parts, or K rings.
 
 {table}
 On several hosts:
 
 {_table(("method", "gradients are"), _BETWEEN_HOSTS)}
-Without `--all-reduce`, a training on several hosts first measures for some seconds how fast all gradients are
-exchanged with copies, and with `nccl` (GPUs) or `collective` (CPU devices). The latter is used if it is more
-than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+[hosts](hosts.md#devices-variables-and-gradients) explains which method is used without `--all-reduce`. If the
+run measures the exchange at the start, this takes some seconds. It uses `nccl` (GPUs) or `collective` (CPU
+devices) if this is more than 5% faster than copies: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 
@@ -157,7 +162,7 @@ def formats() -> str:
     page = (_PAGES / "formats.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_INPUTS)
     rows = reading.readable()
-    return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
+    return above + _table(("input", "what is read"), rows) + "\n" + below.partition("\n\n")[2]
 
 
 def prediction() -> str:
@@ -190,7 +195,7 @@ def verdicts() -> str:
     rows += [
         (
             f"`{one.id}`",
-            f"the run became slower: {one.title} takes longer",
+            f"the run became slower: more time for {one.title}",
             f"`{one.needs}` of steps",
             "all of it",
         )
@@ -213,11 +218,11 @@ def _constant(value: float | bool | str) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
-_CHECKS_HEADER = ("finding", "what is found", "fields of the samples")
+_CHECKS_HEADER = ("finding", "meaning", "fields of the samples")
 _CHECKS = f"| {' | '.join(_CHECKS_HEADER)} |\n"
 _CAUSES_HEADER = ("cause", "meaning", "fields of the samples", "explains at most")
 _CAUSES = f"| {' | '.join(_CAUSES_HEADER)} |\n"
-_INPUTS = "| input | facts read |\n"
+_INPUTS = "| input | what is read |\n"
 _HEADER = ("constants", "meaning", *(f"`{name}`" for name in program_names()))
 _CONSTANTS = f"| {' | '.join(_HEADER)} |\n"
 GENERATED = {

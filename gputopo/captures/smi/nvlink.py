@@ -172,9 +172,9 @@ def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) ->
 
 
 FORMAT = Format(
-    "`nvidia-smi nvlink -s` text, lists of GPUs: `nvidia-smi -L`, reports of PyTorch, vLLM and SGLang about "
-    "their environment",
-    "state and speed of NVLinks; names, UUIDs, MIG instances",
+    "`nvidia-smi nvlink -s` text; or a list of GPUs: `nvidia-smi -L`, environment report of PyTorch, vLLM or "
+    "SGLang",
+    "state and speed of NVLinks; or names, UUIDs, MIG instances",
     detect,
     parse,
     begins=begins,

@@ -413,7 +413,7 @@ def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
 
 FORMAT = Format(
     "`nvidia-smi topo -m` (or `-mp`) text",
-    "hops, NVLinks, CPU and NUMA affinity, NICs",
+    "paths between devices, NVLinks, CPU and NUMA affinity, NICs",
     detect,
     parse,
     begins=begins,

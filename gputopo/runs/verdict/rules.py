@@ -184,7 +184,7 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
     return known[len(known) // 2] if known else math.nan
 
 
-_COMPUTES = "computing in proportion to the clock at most: a 5% lower clock explains 0 to 5%"
+_COMPUTES = "the share of compute time that is proportional to the clock: a 5% lower clock explains 0 to 5%"
 
 
 def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:
@@ -206,14 +206,14 @@ CAUSES: tuple[CauseRule, ...] = (
     _core_clock("thermal", "while the GPU is too warm", sampled.THROTTLED_THERMAL, " (thermal slowdown)"),
     _core_clock(
         "hardware-slowdown",
-        "by the hardware: power brake, supply, board limit, sync boost",
+        "because the hardware lowers it: power brake, supply, board limit, sync boost",
         sampled.THROTTLED_HARDWARE,
         " (hardware slowdown)",
     ),
     _core_clock(
         "power-cap", "while the power limit is reached", sampled.THROTTLED_POWER, " (power limit reached)"
     ),
-    _core_clock("core-clock", "for no reason of the above", None),
+    _core_clock("core-clock", "for none of the reasons above", None),
     CauseRule(
         id="memory-clock",
         title="memory clock below its peers",
@@ -228,7 +228,7 @@ CAUSES: tuple[CauseRule, ...] = (
         id="pcie-link",
         title="PCIe link slower than its peers', by generation or width",
         needs=("pcie_gen", "pcie_width"),
-        explains="the wait for weights beyond that at the peers' rate",
+        explains="the wait for weights, minus the wait at the rate of the peers",
         parts=(WEIGHTS,),
         cost=_link,
         describe=_link_words,
@@ -237,7 +237,7 @@ CAUSES: tuple[CauseRule, ...] = (
         id="pcie-shared",
         title="PCIe link to the host shared with other GPUs of the run that copy at the same time",
         needs=("marks.start_s",),
-        explains="the wait for weights in which the link is shared, in proportion to the GPUs that copy",
+        explains="the wait for weights while other GPUs use the link, in proportion to their number",
         parts=(WEIGHTS,),
         cost=_shared,
         describe=_shared_words,
@@ -246,7 +246,7 @@ CAUSES: tuple[CauseRule, ...] = (
         id="memory-full",
         title=f"more than {_FULL} of the GPU's memory used, less on its peers",
         needs=("memory_used_mib",),
-        explains="all of the gap while it is full: faster kernels lack their work space",
+        explains="the whole slowdown while memory is full: faster kernels cannot allocate their workspace",
         parts=(COMPUTE,),
         cost=lambda view: _all_of_the_gap(view, view.excess(sampled.FULL)),
         describe=lambda view, places: f"GPU memory more than {_FULL} full, its peers' not",
@@ -255,25 +255,25 @@ CAUSES: tuple[CauseRule, ...] = (
         id="other-process",
         title="another process on the GPU",
         needs=("other_processes",),
-        explains="half of the time with one more process than its peers have, two thirds with two",
+        explains="half of the compute time with one process more than its peers, two thirds with two more",
         parts=(COMPUTE, WEIGHTS),
         cost=_others,
         describe=_others_words,
     ),
     CauseRule(
         id="host-busy",
-        title="no core of the host left beside other programs, in some of the steps",
+        title="in some steps, other programs leave no free core on the host",
         needs=("host.other_cpu_share",),
-        explains="the share of the CPU that others took",
+        explains="the share of the CPU that other programs used",
         parts=(COMPUTE, WEIGHTS),
         cost=partial(_cpu_taken, sampled.HOST_CPU),
         describe=_host_words,
     ),
     CauseRule(
         id="host-swapping",
-        title="the host swaps for lack of memory, in some of the steps",
+        title="in some steps, the host swaps for lack of memory",
         needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
-        explains="all of the gap in these steps",
+        explains="the whole slowdown in these steps",
         parts=(COMPUTE, WEIGHTS),
         # How long a thread waits for its pages has no bound.
         cost=lambda view: _all_of_the_gap(view, view.host(sampled.HOST_SWAP)),
@@ -284,7 +284,7 @@ CAUSES: tuple[CauseRule, ...] = (
         id="cores-taken",
         title="cores that other programs took from a CPU device",
         needs=("host.other_cpu_share", "host.cores"),
-        explains="their CPU time, if all of it was taken from this device or from a core that it waits for",
+        explains="the CPU time of other programs, as if all of it delayed this device",
         parts=(COMPUTE, WEIGHTS),
         cost=partial(_cpu_taken, sampled.HOST_TAKEN),
         describe=_taken_words,
