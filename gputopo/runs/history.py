@@ -89,7 +89,11 @@ def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterato
             isolation_level=None,
         )
         with contextlib.closing(connection):
-            _check_version(connection, path)
+            if _version(connection) > _VERSION:
+                raise InputError(
+                    f"{path} was written by a later version of gputopo",
+                    f"{UPDATE_GPUTOPO}; or set GPUTOPO_HOME to another folder",
+                )
             if write:
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -106,14 +110,6 @@ def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterato
         raise InputError(f"cannot write {path}: {error.strerror}", _WRITABLE) from error
     except sqlite3.Error as error:
         raise _unusable(path, error, write=write) from error
-
-
-def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
-    if _version(connection) > _VERSION:
-        raise InputError(
-            f"{path} was written by a later version of gputopo",
-            f"{UPDATE_GPUTOPO}; or set GPUTOPO_HOME to another folder",
-        )
 
 
 def _version(connection: "sqlite3.Connection") -> int:
@@ -361,10 +357,8 @@ def past(
         "SELECT document, finished_at, folder, fingerprint FROM result "
         f"WHERE {' AND '.join(asked)} ORDER BY finished_at DESC, id DESC LIMIT ?"
     )
-    folders = None if limit is None else _LATEST_FOLDERS
-    for document, finished_at, folder, ran_on in _runs_by(
-        path, query, (*asked.values(), limit or -1), folders
-    ):
+    rows = _runs_by(path, query, (*asked.values(), limit or -1), limit and _LATEST_FOLDERS)
+    for document, finished_at, folder, ran_on in rows:
         with contextlib.suppress(InputError):  # of a later version
             result = schema.decode(document, Result, origin=str(path))
             if not result.spec.get("drills"):

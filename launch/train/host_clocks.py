@@ -34,7 +34,7 @@ class HostClocks:
         return since
 
     def exchanges(self, begin: Array, since: Array, rows: Array) -> tuple[HostExchange, ...]:
-        """Return what each host sent and received. `since`: of the same step; `rows`: of `exchange_marks`."""
+        """Return what each host sent and received. `since`: of the step; `rows`: of `HostMarks.exchange`."""
         apart = np.array([self._least.get(rank, 0.0) for rank in self._hosts])
         return host_exchanges(self._ranks.tolist(), since[:, 2], rows - begin - apart[:, None])
 
@@ -43,7 +43,7 @@ def host_exchanges(ranks: Sequence[int], done: Array, exchange: Array) -> tuple[
     """Return what each host sent and received, by rank.
 
     `ranks` [towers]; `done` [towers], when each tower's gradients were done; `exchange`
-    [hosts, 2 hosts + 2] as of `exchange_marks`; all in seconds of one clock.
+    [hosts, 2 hosts + 2] as of `HostMarks.exchange`; all in seconds of one clock.
     """
     hosts = list(dict.fromkeys(ranks))
     size = len(hosts)

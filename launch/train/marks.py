@@ -117,11 +117,39 @@ class HostMarks(HostClocks):
         placement: Placement,
         gradients: Sequence[Sequence[Tensor]],
         totals: Sequence[Sequence[Tensor]],
+        ops: Sequence[Operation],
     ) -> list[Tensor]:
-        """Return the marks of an exchange, as `exchange_marks`; none where hosts exchange nothing at once."""
+        """Return when each host had what the others sent; nothing where hosts exchange nothing at once.
+
+        One tensor [hosts, 2 hosts + 2], in seconds of each host's own clock. `gradients` [tower][variable],
+        `totals` [place][variable], `ops`: of a reduction, in the order in which they were made. In the row of
+        a host: when all gradients of each host had come; when all sums made by each host had come; when the
+        host had made its own sums; when the sums of all its towers were there. NaN where there is no such
+        transfer.
+        """
         if len(self._hosts) < 2 or placement.waits != "all" or placement.stale:
             return []
-        return [exchange_marks(marks, self._devices, gradients, totals)]
+        gathered, spread, made_by = exchange_of(self._devices, gradients, ops)
+        are_everywhere = len(totals) == len(self._devices)
+        rows = []
+        for rank in self._hosts:
+            host = device_name("CPU", 0, rank)
+            made = [(total, total.device) for total in made_by.get(rank, ())]
+            sums = [
+                marks.arrived(own, device.device)
+                for own, device in zip(totals, self._devices, strict=False)
+                if are_everywhere and device.rank == rank
+            ]
+            row = [
+                *(_come(marks, gathered.get((source, rank), ()), host) for source in self._hosts),
+                *(_come(marks, spread.get((source, rank), ()), host) for source in self._hosts),
+                _come(marks, made, host),
+                clock(sums, host) if sums else _never(host),
+            ]
+            with tf.device(host):
+                rows.append(tf.stack(row))
+        with tf.device(HOST):
+            return [tf.stack(rows)]
 
 
 def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
@@ -144,46 +172,13 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
 
 
-def exchange_marks(
-    marks: Marks,
-    devices: Sequence[Device],
-    gradients: Sequence[Sequence[Tensor]],
-    totals: Sequence[Sequence[Tensor]],
-) -> Tensor:
-    """Return when each host had what the others sent: [hosts, 2 hosts + 2], in seconds of its own clock.
-
-    `gradients` [tower][variable], `totals` [place][variable]: of a reduction. In the row of a host: when all
-    gradients of each host had come; when all sums made by each host had come; when the host had made its own
-    sums; when the sums of all its towers were there. NaN where there is no such transfer.
-    """
-    ranks = list(dict.fromkeys(device.rank for device in devices))
-    gathered, spread, made_by = exchange_of(devices, gradients, totals)
-    are_everywhere = len(totals) == len(devices)
-    rows = []
-    for rank in ranks:
-        host = device_name("CPU", 0, rank)
-        made = [(total, total.device) for total in made_by.get(rank, ())]
-        sums = [
-            marks.arrived(own, device.device)
-            for own, device in zip(totals, devices, strict=False)
-            if are_everywhere and device.rank == rank
-        ]
-        row = [
-            *(_come(marks, gathered.get((source, rank), ()), host) for source in ranks),
-            *(_come(marks, spread.get((source, rank), ()), host) for source in ranks),
-            _come(marks, made, host),
-            clock(sums, host) if sums else _never(host),
-        ]
-        with tf.device(host):
-            rows.append(tf.stack(row))
-    with tf.device(HOST):
-        return tf.stack(rows)
-
-
 def exchange_of(
-    devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], totals: Sequence[Sequence[Tensor]]
+    devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], ops: Sequence[Operation]
 ) -> tuple[Transfers, Transfers, Mapping[int, list[Tensor]]]:
-    """Return what travels between hosts: gradients, sums, each once a device; and by rank sums made there."""
+    """Return what travels between hosts: gradients, sums, each once a device; and by rank sums made there.
+
+    `ops`: of the reduction, each after those it reads.
+    """
     waits_for = {
         gradient.op: frozenset({device.rank})
         for device, own in zip(devices, gradients, strict=True)
@@ -194,7 +189,7 @@ def exchange_of(
     spread: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}
     made: dict[int, list[Tensor]] = {}
     born: dict[Operation, int | None] = {}  # the host that made a sum first, by the ops that have it
-    for op in _in_order([total.op for own in totals for total in own], frozenset(waits_for)):
+    for op in ops:
         waits_for[op] = frozenset().union(*(waits_for.get(one.op, frozenset()) for one in op.inputs))
         reader = rank_of(op.device)
         if waits_for[op] == everyone:
@@ -215,22 +210,6 @@ def exchange_of(
         {pair: list(found.values()) for pair, found in spread.items()},
         made,
     )
-
-
-def _in_order(ends: Sequence[Operation], begins: frozenset[Operation]) -> Sequence[Operation]:
-    """Return the ops after `begins` that the ends need, each after those it reads."""
-    known = set(begins)
-    order: list[Operation] = []
-    waiting = [(op, False) for op in ends if op not in known]
-    while waiting:
-        op, is_ready = waiting.pop()
-        if is_ready:
-            order.append(op)
-        elif op not in known:
-            known.add(op)
-            waiting.append((op, True))
-            waiting += [(one.op, False) for one in op.inputs if one.op not in known]
-    return order
 
 
 def _come(marks: Marks, tensors: Sequence[tuple[Tensor, str]], host: str) -> Tensor:

@@ -124,10 +124,13 @@ class TrainingStep(GraphStep):
         # Buffered gradients, of the step before, are reduced while the towers compute.
         in_groups = any(len(of_host) > 1 for of_host in tower_groups(self.spec))
         last = in_groups and not self.placement.stale and self.placement.waits != "own_copy"
+        operations = tf.compat.v1.get_default_graph().get_operations
         with tf.name_scope("update"):
+            begun = len(operations())
             with tf.control_dependencies(list(after) if last else []):
                 totals = self.placement.totals(gradients)  # reduce
-            self._exchange = self._clocks.exchange(self.marks, self.placement, gradients, totals)
+            ops = operations()[begun:]
+            self._exchange = self._clocks.exchange(self.marks, self.placement, gradients, totals, ops)
             early = self.placement.waits in ("all", "own_copy") and not self.placement.stale
             return self.updater.update(totals, number, after=after, early=early, first=place, part=part)
 
