@@ -1,6 +1,6 @@
 """Which GPU of one capture is which of another, and a capture renumbered to fit the first.
 
-Places (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
+Ends (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
 those bound to it: the latter counts, so a GPU that is bound to vfio-pci or nouveau beside others has no
 number, as on a machine that is read live. Where no GPU is bound to NVIDIA's driver, all keep a number.
 """
@@ -9,18 +9,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
+from gputopo.values.bandwidth import Bandwidth, Between, Failure, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import FactPath, item
-
-HOST = "host"
-ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them
 
 _GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective operation
 
@@ -31,16 +29,6 @@ class ListedGpu:
 
     name: str | None = None
     address: str | None = None
-
-
-def gpu_place(index: int) -> str:
-    """Return the place of a GPU."""
-    return f"gpu:{index}"
-
-
-def group_place(indices: Iterable[int]) -> str:
-    """Return the place of GPUs that work together: `gpu:0,1,2`."""
-    return f"gpu:{','.join(map(str, sorted(indices)))}"
 
 
 def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
@@ -83,25 +71,25 @@ def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandw
             if (what := in_text(one.what, gpus)) is not None
         ),
         uplink_groups=tuple(
-            msgspec.structs.replace(group_place, gpus=tuple(sorted(gpus[g] for g in group_place.gpus)))
-            for group_place in bandwidth.uplink_groups
-            if all(g in gpus for g in group_place.gpus)
+            msgspec.structs.replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
+            for group in bandwidth.uplink_groups
+            if all(g in gpus for g in group.gpus)
         ),
     )
 
 
 def gpus_named(bandwidth: Bandwidth) -> set[int]:
     """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
-    measured: tuple[Sample | Failure, ...] = (*bandwidth.samples, *bandwidth.failures)
-    named = {index for one in measured for place in (one.source, one.destination) for index in gpus_of(place)}
-    return named.union(*(group_place.gpus for group_place in bandwidth.uplink_groups))
+    measured: tuple[Between, ...] = (*bandwidth.samples, *bandwidth.failures)
+    grouped = {gpu for group in bandwidth.uplink_groups for gpu in group.gpus}
+    return grouped.union(*(one.gpus for one in measured))
 
 
 def in_text(text: str, gpus: Mapping[int, int]) -> str | None:
-    """Renumber the places in a text; None where it names a GPU that `gpus` lacks."""
+    """Renumber the GPUs (`gpu:3`) in a text; None where it names a GPU that `gpus` lacks."""
     if any(int(one) not in gpus for numbers in _GPUS.findall(text) for one in numbers.split(",")):
         return None
-    return _GPUS.sub(lambda found: group_place(gpus[int(one)] for one in found[1].split(",")), text)
+    return _GPUS.sub(lambda found: End.of_gpus(*sorted(gpus[int(one)] for one in found[1].split(","))), text)
 
 
 def _renumbered_sample(sample: Sample, gpus: Mapping[int, int]) -> Sample | None:
@@ -119,11 +107,11 @@ def _renumbered_failure(failure: Failure, gpus: Mapping[int, int]) -> Failure | 
     return None if moved is None else msgspec.structs.replace(failure, **moved)
 
 
-def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | None] | None:
+def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, Any] | None:
     """Return the ends and the group of a copy under the new indices; None if a GPU of it is gone."""
-    source, destination = in_text(value.source, gpus), in_text(value.destination, gpus)
-    if source is None or destination is None:
+    if not gpus.keys() >= {*value.gpus}:
         return None
+    source, destination = (end.renumbered(gpus) for end in value.ends)
     at_once = value.group and (in_text(value.group, gpus) or value.group)
     return {"source": source, "destination": destination, "group": at_once}
 

@@ -93,7 +93,7 @@ class Speeds:
             return seen
         if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
-        if copy.source != "host" and copy.destination != "host":
+        if copy.host_gpu is None:
             by_engine = self._seen.get(_key(msgspec.structs.replace(copy, method="copy_engine")))
             if by_engine is not None:
                 return by_engine

@@ -14,7 +14,8 @@ from gputopo.reference.expectations import (
     expected_nvlink,
     observed_link,
 )
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, HOSTS, Bandwidth, Sample, gpus_of
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Bandwidth, Sample
+from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
 # A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
@@ -103,11 +104,11 @@ def expected_rate(sample: Sample, machine: Machine) -> BusRate | None:
 
 def _members(sample: Sample, machine: Machine) -> list[Gpu]:
     """Return the GPUs that took part; all of the machine where as many ranks are not listed."""
-    indices = gpus_of(sample.source)
+    indices = sample.source.gpus
     if indices:
         found = [gpu for gpu in machine.gpus if gpu.index in indices]
         return found if len(found) == len(indices) == (sample.ranks or len(indices)) else []
-    everywhere = sample.source == "gpus" and len(machine.gpus) == sample.ranks
+    everywhere = sample.source == ALL_GPUS and len(machine.gpus) == sample.ranks
     return list(machine.gpus) if everywhere else []
 
 
@@ -242,7 +243,7 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> BusRate | None:
     """Return what the GPUs of one host allow, if all of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
-    inside = msgspec.structs.replace(sample, source="gpus", hosts=1, ranks=gpus)
+    inside = msgspec.structs.replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
     return expected_rate(inside, machine)
 
 

@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
-from gputopo.copies.physics import host_link
+from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
@@ -23,7 +23,8 @@ from gputopo.reference.expectations import (
     over_nvlink,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import host_link_rates, is_far
 
@@ -130,9 +131,9 @@ class _Judge:
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
         self.to_device = host_link_rates(bandwidth.samples, "h2d", machine)
         self.to_host = host_link_rates(bandwidth.samples, "d2h", machine)
-        self.places = dict[str | None, set[str]]()  # of the copies of each group
+        self.places = dict[str | None, set[End]]()  # of the copies of each group
         for one in bandwidth.samples:
-            self.places.setdefault(one.group, set()).update((one.source, one.destination))
+            self.places.setdefault(one.group, set()).update(one.ends)
 
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
@@ -161,7 +162,7 @@ class _Judge:
             return None
         if pair is not None:
             return self._between(sample, *pair)
-        gpu = self.gpus.get(-1 if (index := sample.host_gpu) is None else index)
+        gpu = gpu_at(sample.host_gpu, self.gpus)
         if gpu is None or sample.pinned is False or not sample.is_by_copy_engine:
             return None
         if sample.kind not in ("h2d", "d2h", "bidirectional") or is_far(sample, gpu.index, self.machine):
@@ -174,7 +175,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if f"gpu:{index}" in (sample.source, sample.destination)
+            if index in (sample.source.gpu, sample.destination.gpu)
             and expected_gpu(gpu.name, gpu.pci_device_id) is None
         }
         return " and ".join(sorted(names)) or None
@@ -211,7 +212,7 @@ class _Judge:
         return ExpectedRate(source=source, gb_per_s=typical, low_gb_per_s=low)
 
     def _local(self, sample: Sample) -> ExpectedRate | None:
-        gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
+        gpu = gpu_at(sample.source.gpu, self.gpus)
         row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None

@@ -5,14 +5,15 @@ Every direction of every pair is a separate job, so that a link that is bad in o
 hidden behind its good direction.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, group_name
 from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
 from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Sample
+from gputopo.values.ends import HOST, End
 
 MIB = 2**20
 # A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
@@ -168,9 +169,9 @@ def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
             )
         )
     for gpu, reason in setting.no_kernels.items():
-        refusals.append(NotMeasured(what=f"copies by a kernel on {gpu_place(gpu)}", reason=reason))
+        refusals.append(NotMeasured(what=f"copies by a kernel on gpu:{gpu}", reason=reason))
     for gpu, reason in setting.no_local.items():
-        refusals.append(NotMeasured(what=f"d2d_local {gpu_place(gpu)} -> {gpu_place(gpu)}", reason=reason))
+        refusals.append(NotMeasured(what=f"d2d_local gpu:{gpu} -> gpu:{gpu}", reason=reason))
     return tuple(refusals)
 
 
@@ -196,23 +197,18 @@ def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
     return [(gpus[x], gpus[y]) for a, b in both for x, y in ((a, b), (b, a))]
 
 
-def without(job: CopyJob, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> CopyJob | None:
-    """The job without the copies that touch `places` or are among `copies`; None where nothing is left.
+def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) -> CopyJob | None:
+    """The job without the copies that touch `gpus` or are among `copies`; None where nothing is left.
 
     Two copies at least must be left of a group; one of two directions is no longer both.
     """
-    left = tuple(
-        copy
-        for copy in job.copies
-        if copy not in copies and not {copy.source, copy.destination} & set(places)
-    )
+    left = tuple(copy for copy in job.copies if copy not in copies and set(gpus).isdisjoint(copy.gpus))
     if left == job.copies:
         return job
     if job.group is None or len(left) < 2:
         return None
-    gpus = dict.fromkeys(index for copy in left for index in copy.gpus)
-    what = job.group.partition(" gpus:")[0]
-    return msgspec.structs.replace(job, copies=left, group=group_name(what, tuple(gpus)))
+    what, rest = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
+    return msgspec.structs.replace(rest, group=group_name(what, rest.gpus))
 
 
 def _host_copy(
@@ -224,11 +220,12 @@ def _host_copy(
     node: int | None = None,
     method: Method = "copy_engine",
 ) -> Copy:
-    place = gpu_place(gpu)
+    ends = (HOST, End.of_gpus(gpu))
+    source, destination = ends if kind == "h2d" else ends[::-1]
     return Copy(
         kind=kind,
-        source="host" if kind == "h2d" else place,
-        destination=place if kind == "h2d" else "host",
+        source=source,
+        destination=destination,
         pinned=pinned,
         method=method,
         numa_node=setting.nodes.get(gpu) if node is None else node,
@@ -239,8 +236,8 @@ def _pair_copy(kind: CopyKind, a: int, b: int, setting: Setting, method: Method 
     """Return a copy between two GPUs. A staged one takes host memory near its source."""
     return Copy(
         kind=kind,
-        source=gpu_place(a),
-        destination=gpu_place(b),
+        source=End.of_gpus(a),
+        destination=End.of_gpus(b),
         method=method,
         numa_node=setting.nodes.get(a) if kind == "p2p_staged" else None,
     )
@@ -276,7 +273,7 @@ def _allowed(method: Method, source: int, destination: int, setting: Setting) ->
 def _inside(setting: Setting) -> Iterator[CopyJob]:
     for gpu in setting.gpus:
         if gpu not in setting.no_local:
-            copy = Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu))
+            copy = Copy(kind="d2d_local", source=End.of_gpus(gpu), destination=End.of_gpus(gpu))
             size = min_local_bytes(setting.l2_bytes.get(gpu, 0))
             yield CopyJob(kind=copy.kind, copies=(copy,), min_bytes=size)
 
@@ -329,9 +326,8 @@ def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
         return
     for gpu in setting.gpus:
         others = [other for other in setting.gpus if other != gpu]
-        place = gpu_place(gpu)
-        yield _at_once(f"{place} to all", [(gpu, other) for other in others], setting)
-        yield _at_once(f"all to {place}", [(other, gpu) for other in others], setting)
+        yield _at_once(f"gpu:{gpu} to all", [(gpu, other) for other in others], setting)
+        yield _at_once(f"all to gpu:{gpu}", [(other, gpu) for other in others], setting)
 
 
 def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -378,8 +374,8 @@ def _rates(done: Sequence[Sample], kind: CopyKind, group: str | None) -> dict[in
     for sample in done:
         if (sample.kind, sample.group, sample.pinned) != (kind, group, True) or not sample.median_gb_per_s:
             continue
-        place = sample.destination if kind == "h2d" else sample.source
-        found.setdefault(int(place.removeprefix("gpu:")), sample.median_gb_per_s)
+        if (gpu := sample.host_gpu) is not None:
+            found.setdefault(gpu, sample.median_gb_per_s)
     return found
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gputopo.copies.jobs import matchings
 from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import NicPort
@@ -198,7 +199,7 @@ def nccl_command(
 
 def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
     """Return what a program measured as of these hosts, with what is expected of their cards."""
-    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     if tool == NCCL_TESTS:
         one = Sample(
             kind="network",
@@ -236,7 +237,7 @@ def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> tuple[float, s
 
 def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
     """Return a transfer that failed."""
-    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
 
 

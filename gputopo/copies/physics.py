@@ -26,7 +26,8 @@ from gputopo.reference.expectations import (
     known_gpus,
     pcie_max,
 )
-from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample, gpu_of
+from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 
 # Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
@@ -144,7 +145,7 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
 
 def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
-    ends = [index for place in (sample.source, sample.destination) if (index := gpu_of(place)) is not None]
+    ends = [end.gpu for end in sample.ends if end.gpu is not None]
     if sample.kind == "d2d_local":
         return memory_limit(gpus.get(ends[0])) if ends else None
     if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):
@@ -156,6 +157,11 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     return RateLimit(
         both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
     )
+
+
+def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
+    """Return the GPU of an end, None if it is no GPU or an unknown one."""
+    return None if index is None else gpus.get(index)
 
 
 def _row(gpu: Gpu | None) -> GpuExpectation | None:
@@ -190,7 +196,7 @@ def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> l
     """Return the copies that the L2 cache can serve and that outrun all larger ones: it served a part."""
     found = []
     for one in samples:
-        gpu = gpus.get(-1 if (index := gpu_of(one.source)) is None else index)
+        gpu = gpu_at(one.source.gpu, gpus)
         if one.kind == "d2d_local" and one.is_large and fits_cache(one, gpu):
             larger = max((copy.rate for copy in larger_copies(one, samples, gpu)), default=inf)
             if one.rate > AT_ONCE_NOISE * larger:
@@ -208,7 +214,7 @@ def _with(sample: Sample, invalid: Invalid | None) -> Sample:
 class _Path(NamedTuple):
     """A path in both directions: its two ends in order, how its bytes are moved, which host memory."""
 
-    ends: tuple[str, str]
+    ends: tuple[End, End]
     staged: bool | None
     method: Method | None
     pinned: bool | None
@@ -218,9 +224,9 @@ class _Path(NamedTuple):
 class _Found(NamedTuple):
     """The numbers of one path: alone in each direction, both at once, and in one direction among others."""
 
-    alone: dict[str, list[Sample]]  # by source
+    alone: dict[End, list[Sample]]  # by source
     both: list[Sample]
-    among: dict[str, list[Sample]]
+    among: dict[End, list[Sample]]
 
     @property
     def fastest_alone(self) -> float:
@@ -251,8 +257,7 @@ def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool
     """Return whether one direction of a direct path is faster than any PCIe link of the two GPUs."""
     if path.staged is not False or not found.alone:
         return False
-    ends = [gpus.get(-1 if (index := gpu_of(end)) is None else index) for end in path.ends]
-    return found.fastest_alone > max(pcie_limit(gpu).gb_per_s for gpu in ends)
+    return found.fastest_alone > max(pcie_limit(gpu_at(end.gpu, gpus)).gb_per_s for end in path.ends)
 
 
 def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
@@ -282,7 +287,7 @@ def _path(sample: Sample) -> _Path | None:
         staged = not sample.is_direct
     else:
         return None
-    low, high = sorted((sample.source, sample.destination))
+    low, high = sorted(sample.ends)
     method = None if sample.is_by_copy_engine else sample.method
     return _Path((low, high), staged, method, sample.pinned, sample.numa_node)
 

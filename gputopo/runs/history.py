@@ -17,7 +17,7 @@ import msgspec
 from gputopo.copies.physics import checked
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
-from gputopo.values.bandwidth import NETWORK, Bandwidth, gpu_of, host_of
+from gputopo.values.bandwidth import NETWORK, Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.machine import Gpu, Host, Machine
@@ -229,8 +229,7 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
-    gpus = {index for place in places if (index := gpu_of(place)) is not None}
+    gpus = {end.gpu for one in bandwidth.samples for end in one.ends if end.gpu is not None}
     _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
 
 
@@ -346,10 +345,8 @@ def _saved(document: bytes, machine: bytes, saved_at: float, *, origin: str) -> 
 
 def hosts_of(bandwidth: Bandwidth) -> set[str]:
     """Return the hosts between which something was measured."""
-    places = (
-        place for one in bandwidth.samples if one.kind in NETWORK for place in (one.source, one.destination)
-    )
-    return {host for place in places if (host := host_of(place)) is not None}
+    ends = (end for one in bandwidth.samples if one.kind in NETWORK for end in one.ends)
+    return {end.host for end in ends if end.host is not None}
 
 
 class StoredResult(msgspec.Struct, frozen=True, kw_only=True):

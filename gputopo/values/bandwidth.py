@@ -1,9 +1,6 @@
 """Measured bandwidths as frozen values, and their JSON form (`gputopo.bandwidth/1`).
 
-Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
-cores, of one NUMA node), `host` (host memory of an unknown node), `gpus` (all the others together,
-where a tool reports one number for them) or `host:n3` (one of several hosts by its name; `host:client` and
-`host:server` where a tool's output names neither).
+Gigabytes are 10^9 bytes.
 
 What a number counts, per kind:
 
@@ -22,7 +19,6 @@ What a number counts, per kind:
   and the OSU benchmarks report it, of an RDMA read or atomic the whole.
 """
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median, median_high
@@ -30,6 +26,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from gputopo.values.ends import End
 from gputopo.values.fields import Value
 
 # Operations of all GPUs of a group together, as NCCL and nccl-tests name them.
@@ -66,7 +63,6 @@ NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latenc
 TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
 NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
 SEPARATE_RUNS = "SEPARATE_RUNS"  # reason of a collective operation whose processes did not meet
-HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
 # How the bytes were moved: by a copy engine (between GPUs the source's, which writes; or the destination's,
 # which reads), by a kernel that reads or writes the other side, by the cores of the host, or by the driver's
@@ -121,6 +117,40 @@ class Conditions(Value, frozen=True):
     throttle_reasons: tuple[str, ...] | None = None
 
 
+class Between(Value, frozen=True):
+    """What went from one end to another."""
+
+    kind: Kind
+    source: End
+    destination: End
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        """Source and destination."""
+        return self.source, self.destination
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs of both ends, each once, those of the source first."""
+        return tuple(dict.fromkeys((*self.source.gpus, *self.destination.gpus)))
+
+    @property
+    def pair(self) -> Pair | None:
+        """Source and destination if both are GPUs and differ."""
+        source, destination = self.source.gpu, self.destination.gpu
+        if source is None or destination is None or source == destination:
+            return None
+        return source, destination
+
+    @property
+    def host_gpu(self) -> int | None:
+        """The one GPU of a copy from or to the host."""
+        source, destination = self.source.gpu, self.destination.gpu
+        if (source is None) == (destination is None):
+            return None
+        return source if destination is None else destination
+
+
 class Run(Value, frozen=True):
     """The number of one of several runs: GB/s, of a latency microseconds. `name`: None for one without."""
 
@@ -128,7 +158,7 @@ class Run(Value, frozen=True):
     value: float
 
 
-class Sample(Value, frozen=True):
+class Sample(Between, frozen=True):
     """One measured number with everything that it rests on.
 
     `group` names a set of copies that ran at the same time; None: it ran alone. `with_reverse`: a copy in the
@@ -138,9 +168,6 @@ class Sample(Value, frozen=True):
     the median is the lower median (gputopo.copies.physics).
     """
 
-    kind: Kind
-    source: str
-    destination: str
     bytes: int | None = None
     pinned: bool | None = None
     method: Method | None = None
@@ -212,22 +239,6 @@ class Sample(Value, frozen=True):
         return 2 if self.kind == "bidirectional" else 1
 
     @property
-    def pair(self) -> Pair | None:
-        """Source and destination where both are GPUs and differ."""
-        source, destination = gpu_of(self.source), gpu_of(self.destination)
-        if source is None or destination is None or source == destination:
-            return None
-        return source, destination
-
-    @property
-    def host_gpu(self) -> int | None:
-        """The one GPU of a copy from or to the host."""
-        source, destination = gpu_of(self.source), gpu_of(self.destination)
-        if (source is None) == (destination is None):
-            return None
-        return source if destination is None else destination
-
-    @property
     def floor_gb_per_s(self) -> float:
         """The rate in GB/s below which it is lower than expected; 0 where nothing is expected."""
         return max(self.expected_low_gb_per_s or 0.0, LOW_SHARE * (self.expected_gb_per_s or 0.0))
@@ -248,7 +259,7 @@ class Sample(Value, frozen=True):
         return None if self.with_reverse else self.group
 
 
-class Failure(Value, frozen=True):
+class Failure(Between, frozen=True):
     """A copy that went wrong; the others went on.
 
     `reason` is the driver's name of the error (`CUDA_ERROR_...`), or `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
@@ -256,9 +267,6 @@ class Failure(Value, frozen=True):
     while they were held back, or cannot hold a stream back, so that none could be timed.
     """
 
-    kind: Kind
-    source: str
-    destination: str
     reason: str
     says: str
     method: Method | None = None
@@ -297,12 +305,9 @@ class UplinkGroup(Value, frozen=True):
         return self.slowed or (self.from_kind,)
 
 
-class SoakRate(Value, frozen=True):
+class SoakRate(Between, frozen=True):
     """Mean rate of one copy over an interval of a soak; it ran beside others (`Soak`)."""
 
-    kind: Kind
-    source: str
-    destination: str
     gb_per_s: float
 
 
@@ -346,7 +351,7 @@ class Soak(Value, frozen=True):
         series: dict[tuple[str, str], list[float]] = {}
         for interval in self.intervals:
             for one in interval.rates:
-                if one.kind == kind and gpu == gpu_of(one.destination if receives else one.source):
+                if one.kind == kind and gpu == (one.destination if receives else one.source).gpu:
                     series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
         found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
         if not found:
@@ -379,33 +384,6 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     notes: tuple[str, ...] = ()  # to be shown with the numbers
     soak: Soak | None = None
     host_load: float | None = None  # load average before the measurement, of the logical CPUs
-
-
-@functools.lru_cache(maxsize=1024)  # a few places, asked for every sample
-def gpu_of(place: str) -> int | None:
-    """Return the index of a place `gpu:3`, None for a place that is no GPU."""
-    kind, _, number = place.partition(":")
-    return int(number) if kind == "gpu" and number.isdecimal() else None
-
-
-@functools.lru_cache(maxsize=1024)
-def gpus_of(place: str) -> tuple[int, ...]:
-    """Return the indices of a place `gpu:3` or `gpu:0,1,2`, none for a place that is no GPU."""
-    kind, _, numbers = place.partition(":")
-    found = numbers.split(",")
-    return tuple(map(int, found)) if kind == "gpu" and all(one.isdecimal() for one in found) else ()
-
-
-def host_of(place: str) -> str | None:
-    """Return the name in a place `host:n3`, None for any other place."""
-    kind, _, name = place.partition(":")
-    return name if kind == "host" and name else None
-
-
-def node_of(place: str) -> int | None:
-    """Return the index of a place `node:1`, None for any other place."""
-    kind, _, number = place.partition(":")
-    return int(number) if kind == "node" and number.isdecimal() else None
 
 
 COLLECTIVE_NAMES: dict[Kind, str] = {

@@ -203,15 +203,12 @@ _PLURAL = re.compile(r"(?<=s)es$|s$")
 
 
 def _add_fields(found: dict[str, Field], kind: type[msgspec.Struct], outer: Field | None) -> None:
-    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
-    for name, default in zip(
-        kind.__struct_fields__, (None,) * required + kind.__struct_defaults__, strict=True
-    ):
-        annotation = kind.__annotations__[name]
-        fact = declared().get((kind.__name__, name), Fact())
-        inner, listed = _struct_in(annotation)
-        default = None if default is msgspec.NODEFAULT or inner is not None else default
-        field = _field(name, fact, outer, default, leaf=inner is None)
+    for declaration in msgspec.structs.fields(kind):
+        fact = declared().get((kind.__name__, declaration.name), Fact())
+        inner, listed = _struct_in(declaration.type)
+        is_unset = declaration.default is msgspec.NODEFAULT or inner is not None
+        default = None if is_unset else declaration.default
+        field = _field(declaration.name, fact, outer, default, leaf=inner is None)
         found[field.path] = field
         if inner is not None:
             if listed:

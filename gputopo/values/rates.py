@@ -14,8 +14,6 @@ from gputopo.values.bandwidth import (
     Path,
     Sample,
     gb,
-    gpu_of,
-    node_of,
 )
 from gputopo.values.machine import Machine
 
@@ -45,7 +43,7 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
     """
     found: dict[int, Sample] = {}
     for sample in judged(samples):
-        gpu = gpu_of(sample.destination if kind == "h2d" else sample.source)
+        gpu = (sample.destination if kind == "h2d" else sample.source).gpu
         if gpu is None or sample.kind != kind or sample.pinned is False or not sample.is_by_copy_engine:
             continue
         if not is_far(sample, gpu, machine):
@@ -86,8 +84,8 @@ def memory_node(sample: Sample) -> int | None:
     """Return the node of the host memory of a copy, None where it was not bound or is unknown."""
     if sample.numa_node is not None:
         return sample.numa_node
-    node = node_of(sample.source)
-    return node if node is not None else node_of(sample.destination)
+    node = sample.source.node
+    return node if node is not None else sample.destination.node
 
 
 def _keep_faster(found: dict[Key, Sample], key: Key, sample: Sample) -> None:

@@ -1,6 +1,7 @@
 from gputopo.captures import matching, merge
 from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
@@ -9,15 +10,17 @@ MEASURED = Bandwidth(
     samples=(
         Sample(
             kind="h2d",
-            source="host",
-            destination="gpu:1",
+            source=End("host"),
+            destination=End("gpu:1"),
             group="all gpu:1 gpu:0",
             conditions=(Conditions(gpu=1), Conditions(gpu=0)),
         ),
-        Sample(kind="p2p_direct", source="gpu:1", destination="gpu:2", median_gb_per_s=2.5),
-        Sample(kind="host_memory", source="node:1", destination="node:1"),
+        Sample(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
+        Sample(kind="host_memory", source=End("node:1"), destination=End("node:1")),
     ),
-    failures=(Failure(kind="d2h", source="gpu:2", destination="host", reason="TIMED_OUT", says="x"),),
+    failures=(
+        Failure(kind="d2h", source=End("gpu:2"), destination=End("host"), reason="TIMED_OUT", says="x"),
+    ),
     not_measured=(NotMeasured(what="gpu:2 to gpu:1", reason="x"), NotMeasured(what="gpu:1", reason="x")),
     uplink_groups=(
         UplinkGroup(gpus=(0, 1), from_kind="h2d"),

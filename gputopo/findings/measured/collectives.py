@@ -9,14 +9,13 @@ from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    HOSTS,
     SEPARATE_RUNS,
     CollectiveSeries,
     Failure,
     Sample,
-    gpus_of,
     series_of,
 )
+from gputopo.values.ends import HOSTS
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -50,7 +49,7 @@ def shared_gpu(machine: Machine) -> Iterator[Fault]:
 
 def _shares(sample: Sample) -> tuple[int, ...]:
     """Return the GPUs of an operation of one host that has more ranks; none where each has its own."""
-    gpus = gpus_of(sample.source)
+    gpus = sample.source.gpus
     return gpus if sample.hosts == 1 and gpus and (sample.ranks or 0) > len(gpus) else ()
 
 
@@ -123,7 +122,7 @@ def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
 
 def _causes(sample: Sample, machine: Machine) -> list[str]:
     found = []
-    gpus = set(gpus_of(sample.source)) or {gpu.index for gpu in machine.gpus}
+    gpus = set(sample.source.gpus) or {gpu.index for gpu in machine.gpus}
     inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
     if down := [gpu.index for gpu in inactive if gpu.index in gpus]:
         found.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
@@ -176,7 +175,7 @@ def _size(sample: Sample) -> str:
 
 
 def _subject(sample: Sample | Failure) -> Subject:
-    gpus = gpus_of(sample.source)
+    gpus = sample.source.gpus
     return Subject.of_gpus(gpus) if gpus else MACHINE
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.findings.difference import difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of, noise_share
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, noise_share
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
 from gputopo.values.machine import Machine
 
@@ -93,7 +93,7 @@ def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
     if others and one.group is not None and named is None and "all" in one.group:
         return True
     members = {int(number) for number in named[1].split(",")} if named else set()
-    return not members.union(gpus_of(one.source), gpus_of(one.destination)).isdisjoint(gpus)
+    return not members.union(one.gpus).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
@@ -167,20 +167,17 @@ def _renumbered(one: Measured, new_index: Mapping[int, int]) -> Measured:
     """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
     if all(was == now for was, now in new_index.items()):
         return one
-    changed = {"source": _place(one.source, new_index), "destination": _place(one.destination, new_index)}
+    source, destination = (end.renumbered(new_index) for end in one.ends)
     group = re.sub(
         r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), one.group or ""
     )
-    renamed = msgspec.structs.replace(one, **changed, group=_sorted(group) or None)
+    renamed = msgspec.structs.replace(
+        one, source=source, destination=destination, group=_sorted(group) or None
+    )
     if isinstance(renamed, Sample):
         seen = tuple(msgspec.structs.replace(c, gpu=new_index.get(c.gpu, c.gpu)) for c in renamed.conditions)
         renamed = msgspec.structs.replace(renamed, conditions=seen)
     return renamed
-
-
-def _place(place: str, new_index: Mapping[int, int]) -> str:
-    gpus = sorted(new_index.get(gpu, gpu) for gpu in gpus_of(place))
-    return f"gpu:{','.join(map(str, gpus))}" if gpus else place
 
 
 def _sorted(group: str) -> str:

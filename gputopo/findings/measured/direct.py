@@ -8,7 +8,7 @@ from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
 from gputopo.reference.expectations import over_nvlink
 from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
-from gputopo.values.bandwidth import Failure, Pair, Path, Sample, gpu_of, noise_share
+from gputopo.values.bandwidth import Failure, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -178,7 +178,7 @@ def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
     """Yield each failure of a copy that passes host memory, with each GPU of it."""
     for failure in copies_of(machine).failures:
         staged = failure.kind == "p2p_staged" or failure.path == "staged"
-        ends = [gpu_of(failure.source), gpu_of(failure.destination)]
+        ends = [end.gpu for end in failure.ends]
         if staged or (failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends):
             yield from ((gpu, failure) for gpu in ends if gpu is not None)
 

@@ -18,9 +18,8 @@ from gputopo.values.bandwidth import (
     SEPARATE_RUNS,
     Failure,
     Sample,
-    gpu_of,
-    gpus_of,
 )
+from gputopo.values.ends import HOST, End
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -90,7 +89,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
     case = COPY_FAILED.cases.get(reason)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
-    ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
+    ends = {id(one): set(one.gpus) for one in failed}
     gpus = machine.by_index
     left = list(failed)
     while left:
@@ -141,8 +140,8 @@ def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
     bandwidth = copies_of(machine)
     if bandwidth.source == "live":
-        places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
-        yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
+        measured = {end.gpu for one in bandwidth.samples for end in one.ends}
+        yield from in_use(gpu for gpu in present(machine) if gpu.index in measured)
 
 
 @check(RAMP_UP)
@@ -151,7 +150,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     dropped = Counter(
         index
         for sample in copies_of(machine).samples
-        for index in {gpu_of(sample.source), gpu_of(sample.destination)}
+        for index in {end.gpu for end in sample.ends}
         for _ in sample.discarded_gb_per_s
     )
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
@@ -200,7 +199,7 @@ def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | No
     if rule is WRONG_DATA:
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(one.source == one.destination or "host" in (one.source, one.destination) for one in failed)
+    of_one = all(one.source == one.destination or HOST in one.ends for one in failed)
     return DRIVER_STATUS["hung"].remedy if rule is HUNG and of_one else None
 
 
@@ -210,7 +209,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
     """
     kind, reason = failed[0].kind, failed[0].reason
-    ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
+    ends = [(one.source.gpu, one.destination.gpu) for one in failed]
     pairs = [(a, b) for a, b in ends if a is not None and b is not None]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
         places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
@@ -242,7 +241,7 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
         return False
     samples = copies_of(machine).samples
     paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
-    a, b = f"gpu:{source}", f"gpu:{destination}"
+    a, b = End.of_gpus(source), End.of_gpus(destination)
     in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
         kind == "h2d" and place == b for kind, _, place in paths
     )
@@ -274,11 +273,11 @@ def path_words(sample: Sample) -> str:
 
 def subject_of(found: Iterable[Failure | Sample]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
-    places = {place for one in found for place in (one.source, one.destination)}
-    gpus = sorted(index for place in places for index in gpus_of(place))
-    if len(gpus) == 2 and len(places) == 2:
+    ends = {end for one in found for end in one.ends}
+    gpus = sorted(gpu for end in ends for gpu in end.gpus)
+    if len(gpus) == 2 and len(ends) == 2:
         return Subject.of_link(*gpus)
-    return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(places) == 1) else MACHINE
+    return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(ends) == 1) else MACHINE
 
 
 def named_paths(paths: Iterable[str]) -> str:

@@ -29,7 +29,7 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of, observed_link
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
@@ -117,7 +117,7 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
     fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
     for one in with_expectations(bandwidth, machine).samples:
-        index = gpu_of(one.source) if one.kind == "d2d_local" else one.host_gpu
+        index = one.source.gpu if one.kind == "d2d_local" else one.host_gpu
         bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
         if index is not None and one.expected_gb_per_s and any(judged([bare])):
             key = index, _words(one)
@@ -217,7 +217,7 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         (gpu, one.rate)
         for one in _steady(machine)
         if one.kind == "d2d_local" and one.is_large and one.is_by_copy_engine
-        if (gpu := gpu_of(one.source)) is not None
+        if (gpu := one.source.gpu) is not None
     )
     yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
 

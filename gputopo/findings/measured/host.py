@@ -6,7 +6,7 @@ from gputopo.copies.sharing import HOST_KINDS, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -53,8 +53,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
         for one in copies_of(machine).samples:
-            ends = {one.source, one.destination}
-            if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
+            if one.numa_wanted is not None and one.host_gpu == gpu.index:
                 seen.setdefault(one.numa_wanted, one.numa_node)
         for wanted, lies in sorted(seen.items()):
             where = "is partly on others" if lies == wanted else f"is on node {lies}"
@@ -142,8 +141,7 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
 
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    end = "destination" if kind == "h2d" else "source"
-    own = [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
+    own = [one for one in judged(samples) if one.kind == kind and one.host_gpu == gpu]
     far = (one.rate for one in own if one.pinned is not False and is_far(one, gpu, machine))
     return max(far, default=None)
 
@@ -152,7 +150,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     near: dict[int, Sample] = {}
     far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
     for sample in samples:
-        memory, cores = node_of(sample.source), node_of(sample.destination)
+        memory, cores = sample.source.node, sample.destination.node
         if sample.kind != "host_memory" or cores is None or memory is None or not sample.is_large:
             continue
         if cores == memory:

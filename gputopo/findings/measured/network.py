@@ -11,7 +11,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
-from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
+from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -88,7 +88,7 @@ def _worst(shares: Mapping[Pair, float]) -> SlowHost | None:
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words = grouped(
-        (one.says, (_name(one.source), _name(one.destination)))
+        (one.says, (one.source.name, one.destination.name))
         for one in copies_of(machine).failures
         if one.kind in NETWORK
     )
@@ -200,11 +200,7 @@ def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
 
 
 def _pair(sample: Sample) -> Pair:
-    return _name(sample.source), _name(sample.destination)
-
-
-def _name(place: str) -> str:
-    return host_of(place) or place
+    return sample.source.name, sample.destination.name
 
 
 def _named(pairs: Iterable[Pair]) -> str:

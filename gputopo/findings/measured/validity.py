@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
-from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
@@ -26,7 +26,7 @@ SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do
 def cache_rates(machine: Machine) -> Iterator[Fault]:
     """Report copies within a GPU that are faster than its memory."""
     for gpu in present(machine):
-        samples = [one for one in _invalid(machine, "cache") if gpu_of(one.source) == gpu.index]
+        samples = [one for one in _invalid(machine, "cache") if one.source.gpu == gpu.index]
         if samples:
             fastest = max(samples, key=lambda one: one.rate)
             limit = memory_limit(gpu)

@@ -6,7 +6,7 @@ from gputopo.report.bandwidth.numbers import ENGINE, Beside, Numbers, cell, grid
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import NOT_ASKED, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample
 
 _MIN_SIZES = 3  # fewer sizes are no sweep
 Methods = Sequence[Method | None]
@@ -136,7 +136,7 @@ def node_part(numbers: Numbers) -> Section | None:
     """Return the table of GPU by NUMA node where copies of a GPU used more than one."""
     speeds: dict[tuple[int, Kind, int], Sample] = {}
     for one in numbers.bandwidth.samples:
-        gpu = gpu_of(one.destination if one.kind == "h2d" else one.source)
+        gpu = (one.destination if one.kind == "h2d" else one.source).gpu
         alone = one.kind in ("h2d", "d2h") and one.group is None and one.method in ENGINE
         if alone and gpu is not None and one.numa_node is not None and one.pinned is not False:
             key = (gpu, one.kind, one.numa_node)
@@ -188,7 +188,7 @@ def _sweep_title(sample: Sample) -> str:
 
 
 def _ends(sample: Sample) -> str:
-    source, destination = gpu_of(sample.source), gpu_of(sample.destination)
+    source, destination = (end.gpu for end in sample.ends)
     if source is None or destination is None:
         return f"GPU{destination if source is None else source}"
     return f"{source}->{destination}"

@@ -7,7 +7,7 @@ from typing import Literal
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample
 from gputopo.values.machine import Machine
 
 # Copies whose method a driver or tool chose stand in the matrix of the copy engine.
@@ -32,10 +32,8 @@ class Numbers:
     @cached_property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that were measured, or tried."""
-        of_samples = (place for one in self.bandwidth.samples for place in (one.source, one.destination))
-        of_failures = (place for one in self.bandwidth.failures for place in (one.source, one.destination))
-        found = {gpu_of(place) for place in (*of_samples, *of_failures)}
-        return tuple(sorted(index for index in found if index is not None))
+        tried = (*self.bandwidth.samples, *self.bandwidth.failures)
+        return tuple(sorted({end.gpu for one in tried for end in one.ends if end.gpu is not None}))
 
     def with_host(
         self,
@@ -70,7 +68,7 @@ class Numbers:
             if one.kind == "latency"
             and one.group is None
             and one.method in methods
-            and (gpu_of(one.source), gpu_of(one.destination)) == ((None, gpu) if to_gpu else (gpu, None))
+            and (one.source.gpu, one.destination.gpu) == ((None, gpu) if to_gpu else (gpu, None))
             and one.median_us is not None
         ]
         return min(found, key=lambda one: (one.invalid is not None, one.median_us), default=None)
@@ -89,7 +87,7 @@ class Numbers:
 
         A bidirectional one counts in either order.
         """
-        ends = (f"gpu:{source}", f"gpu:{destination}")
+        ends = (source, destination)
         wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
         found = [
             one
@@ -98,7 +96,7 @@ class Numbers:
             # A tool's matrix; inside a GPU nothing is shared. One pair beside its other direction is a group.
             and (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
             and (one.with_reverse or not beside)
-            and (one.source, one.destination) in wanted
+            and (one.source.gpu, one.destination.gpu) in wanted
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
@@ -106,7 +104,7 @@ class Numbers:
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs alone, None where it was not measured."""
-        source, destination = gpu_of(sample.source), gpu_of(sample.destination)
+        source, destination = (end.gpu for end in sample.ends)
         if source is None or destination is None:
             return None
         methods = ENGINE if sample.method in ENGINE else (sample.method,)
@@ -133,7 +131,7 @@ class Numbers:
                 one
                 for one in self.bandwidth.failures
                 if one.kind == kind
-                and (gpu_of(one.source), gpu_of(one.destination)) == (source, destination)
+                and (one.source.gpu, one.destination.gpu) == (source, destination)
                 and (path is None or one.path in (path, None))
                 and (one.method in methods or one.method is None or kind == "p2p_staged")
                 and (pinned is None or one.pinned in (pinned, None))
@@ -168,8 +166,7 @@ class Numbers:
                 found.setdefault(one.group, set()).add(gpu)
         for failure in self.bandwidth.failures:
             if failure.group is not None:
-                ends = {gpu_of(failure.source), gpu_of(failure.destination)}
-                found.setdefault(failure.group, set()).update(gpu for gpu in ends if gpu is not None)
+                found.setdefault(failure.group, set()).update(failure.gpus)
         return {group: frozenset(gpus) for group, gpus in found.items()}
 
     @cached_property

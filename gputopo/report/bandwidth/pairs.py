@@ -21,6 +21,7 @@ from gputopo.report.bandwidth.numbers import (
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
 from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
+from gputopo.values.ends import ALL_GPUS
 from gputopo.values.grouping import grouped
 from gputopo.values.rates import CLEARLY_SLOWER, pair_speeds, single_paths
 
@@ -154,8 +155,6 @@ def _column(
     return Column(end_name(to), tuple(cells), styles=tuple(styles))
 
 
-ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwidth)
-
 _Pair = tuple[int, int]
 _Found = tuple[Sample | None, Failure | None]
 _PATHS: tuple[Path, ...] = get_args(Path)
@@ -256,7 +255,7 @@ def concurrent_part(numbers: Numbers) -> Section | None:
     )
     rows: dict[str, tuple[str, str]] = {}
     for group, members in groups.items():
-        ends = {place for one in members for place in (one.source, one.destination)}
+        ends = {end for one in members for end in one.ends}
         if len(ends) > 2 or ALL_GPUS in ends:
             alone = [rate for one in members if (rate := numbers.alone(one)) is not None]
             whole = number(sum(alone)) if len(alone) == len(members) else NOT_ASKED

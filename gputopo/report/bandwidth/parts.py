@@ -20,7 +20,7 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample
 from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -180,8 +180,7 @@ def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
         if one.discarded_gb_per_s:
             why = plain(one.discarded_because or "clocks were still ramping up")
             counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
-            ends = (gpu_of(one.source), gpu_of(one.destination))
-            gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
+            gpus.setdefault(why, set()).update(one.gpus)
     for why, count in counts.items():
         where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
         yield f"{counted(count, 'repeat')}{where} discarded: {why}"
