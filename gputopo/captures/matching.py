@@ -9,18 +9,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
-from gputopo.values.bandwidth import Bandwidth, Between, Failure, NotMeasured, Sample
-from gputopo.values.ends import End
+from gputopo.values.bandwidth import Bandwidth, Between, NotMeasured, with_new_indices
+from gputopo.values.ends import gpus_in, renumbered
 from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import FactPath, item
-
-_GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +59,20 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
 
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
     """Return the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
+    known = gpus.keys()
     return msgspec.structs.replace(
         bandwidth,
-        samples=tuple(s for old in bandwidth.samples if (s := _renumbered_sample(old, gpus)) is not None),
-        failures=tuple(f for old in bandwidth.failures if (f := _renumbered_failure(old, gpus)) is not None),
+        samples=tuple(with_new_indices(one, gpus) for one in bandwidth.samples if known >= {*one.gpus}),
+        failures=tuple(with_new_indices(one, gpus) for one in bandwidth.failures if known >= {*one.gpus}),
         not_measured=tuple(
-            NotMeasured(what=what, reason=one.reason)
+            NotMeasured(what=renumbered(one.what, gpus), reason=one.reason)
             for one in bandwidth.not_measured
-            if (what := in_text(one.what, gpus)) is not None
+            if known >= gpus_in(one.what)
         ),
         uplink_groups=tuple(
             msgspec.structs.replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
             for group in bandwidth.uplink_groups
-            if all(g in gpus for g in group.gpus)
+            if known >= {*group.gpus}
         ),
     )
 
@@ -83,37 +82,6 @@ def gpus_named(bandwidth: Bandwidth) -> set[int]:
     measured: tuple[Between, ...] = (*bandwidth.samples, *bandwidth.failures)
     grouped = {gpu for group in bandwidth.uplink_groups for gpu in group.gpus}
     return grouped.union(*(one.gpus for one in measured))
-
-
-def in_text(text: str, gpus: Mapping[int, int]) -> str | None:
-    """Renumber the GPUs (`gpu:3`) in a text; None where it names a GPU that `gpus` lacks."""
-    if any(int(one) not in gpus for numbers in _GPUS.findall(text) for one in numbers.split(",")):
-        return None
-    return _GPUS.sub(lambda found: End.of_gpus(*sorted(gpus[int(one)] for one in found[1].split(","))), text)
-
-
-def _renumbered_sample(sample: Sample, gpus: Mapping[int, int]) -> Sample | None:
-    moved = _ends(sample, gpus)
-    if moved is None:
-        return None
-    conditions = tuple(
-        msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in sample.conditions if one.gpu in gpus
-    )
-    return msgspec.structs.replace(sample, **moved, conditions=conditions)
-
-
-def _renumbered_failure(failure: Failure, gpus: Mapping[int, int]) -> Failure | None:
-    moved = _ends(failure, gpus)
-    return None if moved is None else msgspec.structs.replace(failure, **moved)
-
-
-def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, Any] | None:
-    """Return the ends and the group of a copy under the new indices; None if a GPU of it is gone."""
-    if not gpus.keys() >= {*value.gpus}:
-        return None
-    source, destination = (end.renumbered(gpus) for end in value.ends)
-    at_once = value.group and (in_text(value.group, gpus) or value.group)
-    return {"source": source, "destination": destination, "group": at_once}
 
 
 def _sortable(address: str) -> tuple[int, ...]:

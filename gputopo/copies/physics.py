@@ -26,8 +26,9 @@ from gputopo.reference.expectations import (
     known_gpus,
     pcie_max,
 )
-from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample
+from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 # Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
@@ -298,13 +299,11 @@ _PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
 
 def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
     """Join the samples of one key that are of several runs, at the place of the first of them."""
-    by_key: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.invalid is None and one.kind not in COLLECTIVES:
-            by_key.setdefault(_run_key(one), []).append(one)
+    of = identity()
+    by_key = grouped((of(one), one) for one in samples if one.invalid is None and not one.is_collective)
     joined: list[Sample] = []
     for one in samples:
-        own = by_key.get(_run_key(one), ()) if one.invalid is None else ()
+        own = by_key.get(of(one), ()) if one.invalid is None else ()
         if len(own) < 2 or not _are_runs(own):
             joined.append(one)
         elif one is own[0]:
@@ -353,19 +352,4 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         expected_gb_per_s=None,
         expected_low_gb_per_s=None,
         expected_source=None,
-    )
-
-
-def _run_key(sample: Sample) -> tuple[object, ...]:
-    return (
-        sample.kind,
-        sample.source,
-        sample.destination,
-        sample.bytes,
-        sample.pinned,
-        sample.method,
-        sample.path,
-        sample.group,
-        sample.with_reverse,
-        sample.numa_node,
     )

@@ -19,15 +19,19 @@ What a number counts, per kind:
   and the OSU benchmarks report it, of an RDMA read or atomic the whole.
 """
 
-from collections.abc import Iterable
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median, median_high
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from gputopo.values.ends import End
+from gputopo.values.ends import End, renumbered
 from gputopo.values.fields import Value
+from gputopo.values.grouping import grouped
 
 # Operations of all GPUs of a group together, as NCCL and nccl-tests name them.
 Collective = Literal[
@@ -259,6 +263,32 @@ class Sample(Between, frozen=True):
         return None if self.with_reverse else self.group
 
 
+class Expectation(NamedTuple):
+    """What a number should reach, and at least reaches on sound machines, in GB/s.
+
+    Without a rate it is only words about it. `without_nvls`: what a ring reaches if NVSwitches could reduce.
+    """
+
+    source: str
+    gb_per_s: float | None = None
+    low_gb_per_s: float | None = None
+    without_nvls: float | None = None
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is what the links carry at most, which few machines reach."""
+        return self.source.startswith(AT_MOST)
+
+    def beside(self, sample: Sample, digits: int) -> Sample:
+        """Return the sample with this expectation, rounded."""
+        return msgspec.structs.replace(
+            sample,
+            expected_gb_per_s=self.gb_per_s and round(self.gb_per_s, digits),
+            expected_low_gb_per_s=self.low_gb_per_s and round(self.low_gb_per_s, digits),
+            expected_source=self.source,
+        )
+
+
 class Failure(Between, frozen=True):
     """A copy that went wrong; the others went on.
 
@@ -273,6 +303,20 @@ class Failure(Between, frozen=True):
     path: Path | None = None
     pinned: bool | None = None
     group: str | None = None
+
+
+Measured = TypeVar("Measured", Sample, Failure)
+
+
+def with_new_indices(one: Measured, gpus: Mapping[int, int]) -> Measured:
+    """Return a number or a failure with the new index of each GPU; a GPU without one keeps its own."""
+    source, destination = (End(renumbered(end, gpus)) for end in one.ends)
+    group = one.group and renumbered(one.group, gpus)
+    moved = msgspec.structs.replace(one, source=source, destination=destination, group=group)
+    if isinstance(moved, Sample):
+        seen = [msgspec.structs.replace(c, gpu=gpus.get(c.gpu, c.gpu)) for c in moved.conditions]
+        return msgspec.structs.replace(moved, conditions=tuple(seen))
+    return moved
 
 
 class NotMeasured(Value, frozen=True):
@@ -441,23 +485,23 @@ class CollectiveSeries:
         )
 
 
+_MEASURED = re.compile(
+    r"(?:median|repeats|spread|discarded|expected|bus)_.*|conditions|runs?|invalid|numa_wanted"
+)
+
+
+@functools.cache
+def identity(*besides: str) -> Callable[[Sample], object]:
+    """Return what gives equal values for samples of the same thing, whatever the run and these fields are."""
+    fields = (one for one in Sample.__struct_fields__ if not _MEASURED.fullmatch(one) and one not in besides)
+    return attrgetter(*fields)
+
+
 def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
     """Return the collective operations among samples, in their order."""
-    found: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.kind in COLLECTIVES:
-            key = (
-                one.kind,
-                one.source,
-                one.ranks,
-                one.run,
-                one.algorithm,
-                one.model,
-                one.data_type,
-                one.reduction,
-            )
-            found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
-    return [CollectiveSeries(tuple(of)) for of in found.values()]
+    of = identity("bytes", "in_place")
+    found = grouped(((one.run, of(one)), one) for one in samples if one.kind in COLLECTIVES)
+    return [CollectiveSeries(tuple(one)) for one in found.values()]
 
 
 def gb(value: float) -> str:

@@ -1,5 +1,6 @@
 """The ends of a measurement as values: GPUs, host memory, a NUMA node, a host by its name."""
 
+import re
 from collections.abc import Mapping
 
 
@@ -40,11 +41,24 @@ class End(str):
         """The name of a host; of any other end its text."""
         return self.host or self
 
-    def renumbered(self, gpus: Mapping[int, int]) -> "End":
-        """Return the end with the new index of each GPU, in rising order; a GPU without one keeps its own."""
-        return End.of_gpus(*sorted(gpus.get(gpu, gpu) for gpu in self.gpus)) if self.gpus else self
-
 
 HOST = End("host")
 ALL_GPUS = End("gpus")  # all the others together, if a tool reports one number for them
 HOSTS = End("hosts")  # the GPUs of several hosts
+
+_GPUS = re.compile(r"\b(gpus?):(\d+(?:,\d+)*)\b")
+
+
+def gpus_in(text: str) -> set[int]:
+    """Return the GPUs that a text has as `gpu:3` or `gpus:0,1,2`."""
+    return {int(one) for _, numbers in _GPUS.findall(text) for one in numbers.split(",")}
+
+
+def renumbered(text: str, gpus: Mapping[int, int]) -> str:
+    """Return a text with the new index of each GPU, in rising order; a GPU without one keeps its own."""
+
+    def new(found: re.Match[str]) -> str:
+        numbers = sorted(gpus.get(int(one), int(one)) for one in found[2].split(","))
+        return f"{found[1]}:{','.join(map(str, numbers))}"
+
+    return _GPUS.sub(new, text)

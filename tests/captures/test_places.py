@@ -1,7 +1,7 @@
 from gputopo.captures import matching, merge
 from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
-from gputopo.values.ends import End
+from gputopo.values.ends import End, renumbered
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
@@ -79,6 +79,5 @@ def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice()
 
 
 def test_gpus_that_work_together_are_renumbered_together() -> None:
-    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
-    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2}) is None
-    assert matching.in_text("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"
+    assert renumbered("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
+    assert renumbered("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"

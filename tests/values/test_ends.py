@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
-from gputopo.values.ends import HOST, End
+from gputopo.values.ends import HOST, End, gpus_in, renumbered
 from gputopo.values.errors import InputError
 
 
@@ -42,9 +42,10 @@ def test_what_goes_from_one_end_to_another_has_a_pair_or_a_gpu_of_the_host() -> 
     assert (inside.gpus, inside.pair, inside.host_gpu) == ((1,), None, None)
 
 
-def test_gpus_get_new_numbers_and_other_ends_stay() -> None:
-    assert End("gpu:0,1").renumbered({0: 5}) == "gpu:1,5"
-    assert End.of_node(0).renumbered({0: 5}) == "node:0"
+def test_the_gpus_of_a_text_get_new_numbers() -> None:
+    assert renumbered("ring gpus:0,1, gpu:0", {0: 5}) == "ring gpus:1,5, gpu:5"
+    assert renumbered("node:0, host:n0", {0: 5}) == "node:0, host:n0"
+    assert gpus_in("ring gpus:0,1, gpu:7") == {0, 1, 7}
 
 
 def test_in_json_an_end_is_its_text() -> None:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
+from gputopo.copies.collectives import NETWORK_LOW_SHARE, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.faults import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     SEPARATE_RUNS,
     CollectiveSeries,
+    Expectation,
     Failure,
     Sample,
     series_of,
@@ -111,7 +112,7 @@ def _series(machine: Machine) -> list[CollectiveSeries]:
     return [one for one in series_of(samples) if one.is_of_nccl_tests and not _shares(one.best)]
 
 
-def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
+def _finding(rule: Rule, best: Sample, rate: Expectation, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
     says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"

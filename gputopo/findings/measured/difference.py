@@ -1,36 +1,25 @@
 """A saved session against one of now: only what changed beyond the noise of both."""
 
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Collection, Iterable, Iterator
 
 from gputopo.findings.difference import difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, noise_share
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    Failure,
+    Sample,
+    identity,
+    noise_share,
+    with_new_indices,
+)
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
+from gputopo.values.ends import gpus_in
+from gputopo.values.grouping import best
 from gputopo.values.machine import Machine
 
-Measured = TypeVar("Measured", Sample, Failure)
 Key = tuple[object, ...]
-# What makes two numbers comparable, beside the size of small copies.
-_SAME = (
-    *(
-        "kind",
-        "source",
-        "destination",
-        "pinned",
-        "method",
-        "path",
-        "group",
-        "numa_node",
-        "algorithm",
-        "model",
-    ),
-    *("ranks", "in_place", "data_type", "reduction", "root", "tool", "transport", "streams"),
-)
-
+_what = identity("bytes", "nccl")
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
 # 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
 # Not measured on hardware.
@@ -61,12 +50,12 @@ def bandwidth_difference(
     others = bool(missing or added)
     of_both = [one for one in old.samples if not _is_of(one, missing, others)]
     of_both_now = [one for one in new.samples if not _is_of(one, added, others)]
-    before = _by_key(_renumbered(one, new_index) for one in of_both)
+    before = _by_key(with_new_indices(one, new_index) for one in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
     changes = [found for key in shared if (found := _change(before[key], after[key]))]
     failed_before = {
-        _failed(_renumbered(one, new_index)) for one in old.failures if not _is_of(one, missing, others)
+        _failed(with_new_indices(one, new_index)) for one in old.failures if not _is_of(one, missing, others)
     }
     fails_now = {_failed(one) for one in new.failures}
     return BandwidthDifference(
@@ -83,17 +72,16 @@ def bandwidth_difference(
     )
 
 
-def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
+def _is_of(one: Sample | Failure, gpus: Collection[int], others: bool) -> bool:
     """Return whether a number is of one of these GPUs, or of a group that they were in.
 
     Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
     the same GPUs (`others`), such numbers are not compared.
     """
-    named = re.search(r"gpus:(\d+(?:,\d+)*)", one.group or "")
-    if others and one.group is not None and named is None and "all" in one.group:
+    group = one.group or ""
+    if others and "all" in group and "gpus:" not in group:
         return True
-    members = {int(number) for number in named[1].split(",")} if named else set()
-    return not members.union(one.gpus).isdisjoint(gpus)
+    return not gpus_in(group).union(one.gpus).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
@@ -101,12 +89,14 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
 
     Several runs that disagree are no number to compare.
     """
-    found: dict[Key, Sample] = {}
-    for one in samples:
-        if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us):
-            key = (*(getattr(one, name) for name in _SAME), _size(one))
-            found[key] = max(found.get(key, one), one, key=lambda sample: sample.bytes or 0)
-    return found
+    return best(
+        (
+            ((_what(one), _size(one)), one)
+            for one in samples
+            if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us)
+        ),
+        lambda one: one.bytes or 0,
+    )
 
 
 def _size(sample: Sample) -> int | None:
@@ -161,32 +151,6 @@ def _throttle_reasons(conditions: Conditions) -> str | None:
     if conditions.throttle_reasons is None:
         return None
     return ", ".join(sorted(conditions.throttle_reasons)) or "nothing"
-
-
-def _renumbered(one: Measured, new_index: Mapping[int, int]) -> Measured:
-    """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
-    if all(was == now for was, now in new_index.items()):
-        return one
-    source, destination = (end.renumbered(new_index) for end in one.ends)
-    group = re.sub(
-        r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), one.group or ""
-    )
-    renamed = msgspec.structs.replace(
-        one, source=source, destination=destination, group=_sorted(group) or None
-    )
-    if isinstance(renamed, Sample):
-        seen = tuple(msgspec.structs.replace(c, gpu=new_index.get(c.gpu, c.gpu)) for c in renamed.conditions)
-        renamed = msgspec.structs.replace(renamed, conditions=seen)
-    return renamed
-
-
-def _sorted(group: str) -> str:
-    """Write the GPUs of a group's name in rising order, as sessions name them."""
-
-    def in_order(numbers: re.Match[str]) -> str:
-        return ",".join(sorted(numbers[0].split(","), key=int))
-
-    return re.sub(r"(?<=:)\d+(?:,\d+)+", in_order, group)
 
 
 def _failed(failure: Failure) -> str:

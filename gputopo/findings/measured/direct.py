@@ -10,7 +10,7 @@ from gputopo.topology.hops import class_name
 from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import best, grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_copies
@@ -212,14 +212,15 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
-    found: dict[Pair, Sample] = {}
-    for one in samples:
-        pair = one.pair
-        if one.kind != "latency" or one.path != path or not pair or not one.median_us or one.invalid:
-            continue
-        if pair not in found or one.median_us < (found[pair].median_us or 0.0):
-            found[pair] = one
-    return found
+    return best(
+        (
+            (pair, one)
+            for one in samples
+            if one.kind == "latency" and one.path == path and (pair := one.pair)
+            if one.median_us and not one.invalid
+        ),
+        lambda one: -(one.median_us or 0.0),
+    )
 
 
 def _other_numbers(one: _Compared) -> str:

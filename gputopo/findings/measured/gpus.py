@@ -31,7 +31,7 @@ from gputopo.findings.rule import Fault, by_model, check, copies_of, present, ro
 from gputopo.reference.expectations import LinkExpectation, expected_of, observed_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped, maxima
+from gputopo.values.grouping import best, grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import judged, pair_copies
 
@@ -115,13 +115,16 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     """
     copies = copies_of(machine)
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
-    fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
-    for one in with_expectations(bandwidth, machine).samples:
-        index = one.source.gpu if one.kind == "d2d_local" else one.host_gpu
-        bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
-        if index is not None and one.expected_gb_per_s and any(judged([bare])):
-            key = index, _words(one)
-            fastest[key] = max(one, fastest.get(key, one), key=lambda one: one.rate)
+    fastest = best(
+        (
+            ((index, _words(one)), one)
+            for one in with_expectations(bandwidth, machine).samples
+            if (index := one.source.gpu if one.kind == "d2d_local" else one.host_gpu) is not None
+            and one.expected_gb_per_s
+            and any(judged([msgspec.structs.replace(one, group=None) if one.with_reverse else one]))
+        ),
+        lambda one: one.rate,
+    )
     for gpu in present(machine):
         own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
         low = {words: one for words, one in own.items() if one.rate < one.floor_gb_per_s}

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from gputopo.copies.sharing import HOST_KINDS, uplink_groups
+from gputopo.copies.sharing import HOST_KINDS, rates_at_once, uplink_groups
 from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
 from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
 from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, is_far, judged
@@ -129,14 +128,8 @@ def _all_at_once(machine: Machine, kind: Kind) -> float:
     """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
     samples = copies_of(machine).samples
     alone = host_link_rates(samples, kind, machine)
-    at_once = grouped(
-        (group, (gpu, one.rate))
-        for one in samples
-        if one.kind == kind and (group := one.one_way_group) and one.is_large
-        if (gpu := one.host_gpu) is not None
-    )
-    groups = map(dict, at_once.values())
-    whole = [sum(each.values()) for each in groups if each.keys() >= alone.keys()]
+    at_once = rates_at_once(samples, kind)
+    whole = [sum(rates.values()) for gpus, rates in at_once.items() if gpus >= alone.keys()]
     return max(whole) if whole and len(alone) > 1 else sum(alone.values())
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, identity
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
 # Copies whose method a driver or tool chose stand in the matrix of the copy engine.
@@ -16,6 +17,7 @@ READ: tuple[Method | None, ...] = ("copy_engine_read",)
 ENGINE = (*WRITTEN, *READ)
 # After a number that is shown and not used (`Sample.invalid`).
 INVALID_MARK = "?"
+_but_size = identity("bytes")
 
 # What else copied at the same time between GPUs and host: nothing; the same GPU in the other direction; all
 # other GPUs in this direction; all other GPUs in both.
@@ -141,9 +143,12 @@ class Numbers:
 
     def sizes(self, sample: Sample) -> tuple[Sample, ...]:
         """Return the samples that are the same but for their size, smallest first."""
-        key = _identity(sample)
-        found = [one for one in self.bandwidth.samples if _identity(one) == key and one.bytes is not None]
-        return tuple(sorted(found, key=lambda one: one.bytes or 0))
+        return tuple(sorted(self._sizes.get(_but_size(sample), ()), key=lambda one: one.bytes or 0))
+
+    @cached_property
+    def _sizes(self) -> dict[object, list[Sample]]:
+        samples = self.bandwidth.samples
+        return grouped((_but_size(one), one) for one in samples if one.bytes is not None)
 
     def _beside(self, sample: Sample) -> Beside | None:
         """Return what else copied with the host at the same time; None for some, but not all, of the GPUs."""
@@ -157,27 +162,22 @@ class Numbers:
         return "all both" if sample.with_reverse else "all"
 
     @cached_property
-    def _members(self) -> dict[str, frozenset[int]]:
+    def _members(self) -> dict[str | None, frozenset[int]]:
         """The GPUs that copied, or were to copy, with the host in each group."""
-        found: dict[str, set[int]] = {}
-        for one in self.bandwidth.samples:
-            gpu = one.host_gpu
-            if one.group is not None and gpu is not None:
-                found.setdefault(one.group, set()).add(gpu)
-        for failure in self.bandwidth.failures:
-            if failure.group is not None:
-                found.setdefault(failure.group, set()).update(failure.gpus)
-        return {group: frozenset(gpus) for group, gpus in found.items()}
+        copied = [(one.group, one.gpus) for one in self.bandwidth.samples if one.host_gpu is not None]
+        failed = [(one.group, one.gpus) for one in self.bandwidth.failures]
+        tried = grouped([*copied, *failed])
+        return {group: frozenset[int]().union(*gpus) for group, gpus in tried.items()}
 
     @cached_property
     def _with_host(self) -> dict[Kind, frozenset[int]]:
         """The GPUs whose copies of a kind with the host were measured, those alone where there are any."""
-        alone: dict[Kind, set[int]] = {}
-        grouped: dict[Kind, set[int]] = {}
-        for one in self.bandwidth.samples:
-            if (gpu := one.host_gpu) is not None:
-                (alone if one.group is None else grouped).setdefault(one.kind, set()).add(gpu)
-        return {kind: frozenset(alone.get(kind) or grouped[kind]) for kind in {*alone, *grouped}}
+        measured = grouped(
+            ((one.kind, one.group is None), gpu)
+            for one in self.bandwidth.samples
+            if (gpu := one.host_gpu) is not None
+        )
+        return {kind: frozenset(measured.get((kind, True)) or measured[kind, False]) for kind, _ in measured}
 
     def _rank(self, sample: Sample, gpu: int) -> tuple[bool, int, bool, float]:
         node = self._node.get(gpu)
@@ -219,19 +219,6 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
     """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
     return sample.invalid is None, sample.is_large, sample.median_gb_per_s or 0.0
-
-
-def _identity(sample: Sample) -> tuple[object, ...]:
-    return (
-        sample.kind,
-        sample.source,
-        sample.destination,
-        sample.pinned,
-        sample.method,
-        sample.path,
-        sample.group,
-        sample.numa_node,
-    )
 
 
 Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row

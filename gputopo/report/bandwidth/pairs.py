@@ -117,7 +117,7 @@ def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
 
 def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
     found: dict[LinkEnds, tuple[float, bool]] = {}
-    speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
+    speeds = {way: one.rate for way, one in single_paths(numbers.bandwidth.samples).items()}
     for a, b, _ in speeds:
         direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
