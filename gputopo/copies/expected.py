@@ -24,9 +24,8 @@ from gputopo.reference.expectations import (
 )
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
-from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Machine
-from gputopo.values.rates import host_link_rates, is_far
+from gputopo.values.rates import ends_of_groups, host_link_rates, is_far
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -120,9 +119,7 @@ class _Judge:
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
         self.to_device = host_link_rates(bandwidth.samples, "h2d", machine)
         self.to_host = host_link_rates(bandwidth.samples, "d2h", machine)
-        self.places = dict[str | None, set[End]]()  # of the copies of each group
-        for one in bandwidth.samples:
-            self.places.setdefault(one.group, set()).update(one.ends)
+        self.ends = ends_of_groups(bandwidth.samples)
 
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
@@ -141,7 +138,7 @@ class _Judge:
         if sample.kind == "d2d_local":
             return self._local(sample)
         pair = sample.pair
-        of_one_gpu = sample.with_reverse and pair is None and len(self.places[sample.group]) == 2
+        of_one_gpu = sample.with_reverse and pair is None and len(self.ends[sample.group]) == 2
         if sample.group is not None and not of_one_gpu:
             return None
         if pair is not None:

@@ -11,7 +11,7 @@ from itertools import combinations, permutations
 import msgspec
 
 from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, group_name
-from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
+from gputopo.copies.sharing import CHANGED_SHARE, Gpus, fair_rates, rates_at_once, shared
 from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Sample
 from gputopo.values.ends import HOST, End
 
@@ -98,16 +98,15 @@ def next_jobs(
     """
     wanted: list[CopyJob] = []
     for kind in _UP_AND_DOWN:
-        alone = _rates(done, kind, None)
-        whole = _largest_group(done, kind)
+        alone, at_once = _alone(done, kind), rates_at_once(done, kind)
+        whole = max(at_once.values(), key=len, default={})
         slowed = _slower(whole, alone)
         if len(slowed) < 2 or len(whole) < 3:
             continue
-        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, done, kind)]
+        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, at_once)]
         missing = [job for job in two if job.group not in tried]
         if not missing:
-            names = [group_name(kind, pair) for pair in combinations(slowed, 2)]
-            together = {frozenset(rates): rates for name in names if (rates := _rates(done, kind, name))}
+            together = {gpus: rates for gpus, rates in at_once.items() if len(gpus) == 2}
             unexplained = _slower(
                 whole, fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, together))
             )
@@ -368,25 +367,17 @@ def _sweep(setting: Setting) -> Iterator[CopyJob]:
             yield _job(_pair_copy("p2p_staged", a, b, setting), size)
 
 
-def _rates(done: Sequence[Sample], kind: CopyKind, group: str | None) -> dict[int, float]:
-    """Return GB/s by GPU of pinned copies in a group; alone (None), the first one: near memory, no sweep."""
+def _alone(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
+    """Return GB/s by GPU of the first pinned copy alone: with near memory, before a sweep of sizes."""
     found: dict[int, float] = {}
-    for sample in done:
-        if (sample.kind, sample.group, sample.pinned) != (kind, group, True) or not sample.median_gb_per_s:
-            continue
-        if (gpu := sample.host_gpu) is not None:
-            found.setdefault(gpu, sample.median_gb_per_s)
+    for one in done:
+        if (one.kind, one.group, one.pinned) == (kind, None, True) and (gpu := one.host_gpu) is not None:
+            found.setdefault(gpu, one.rate)
     return found
 
 
-def _largest_group(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
-    """Return the rates of all GPUs at once, those left out that failed in it."""
-    groups = {sample.group for sample in done if sample.kind == kind and sample.group is not None}
-    return max((_rates(done, kind, group) for group in sorted(groups)), key=len, default={})
-
-
 def _unknown_pairs(
-    slowed: Sequence[int], alone: Mapping[int, float], done: Sequence[Sample], kind: CopyKind
+    slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
 ) -> list[tuple[int, int]]:
     """Return the pairs that are to be copied to at once; of many GPUs those of one GPU, then of the next.
 
@@ -396,12 +387,11 @@ def _unknown_pairs(
     every = list(combinations(slowed, 2))
     if len(slowed) <= MAX_PEERS:
         return every
-    known: dict[frozenset[int], bool] = {}
-    for pair in every:
-        rates = _rates(done, kind, group_name(kind, pair))
-        if len(rates) == 2:
-            carried, both = sum(rates.values()), sum(alone[gpu] for gpu in pair)
-            known[frozenset(pair)] = carried < (1 - CHANGED_SHARE) * both
+    known = {
+        pair: sum(rates.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in pair)
+        for pair, rates in at_once.items()
+        if len(pair) == 2 and pair <= set(slowed)
+    }
 
     def is_apart(a: int, b: int) -> bool:
         return any(

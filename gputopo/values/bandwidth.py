@@ -134,6 +134,11 @@ class Between(Value, frozen=True):
         return self.source, self.destination
 
     @property
+    def way(self) -> str:
+        """Both ends in words: `host to gpu:0`."""
+        return f"{self.source} to {self.destination}"
+
+    @property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs of both ends, each once, those of the source first."""
         return tuple(dict.fromkeys((*self.source.gpus, *self.destination.gpus)))

@@ -15,6 +15,7 @@ from gputopo.values.bandwidth import (
     Sample,
     gb,
 )
+from gputopo.values.ends import End
 from gputopo.values.grouping import best, grouped
 from gputopo.values.machine import Machine
 
@@ -69,6 +70,12 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
     written = [(pair, one) for pair, one in found if one.is_by_copy_engine]
     read = [(pair, one) for pair, one in found if one.method == "copy_engine_read"]
     return best(written or read, lambda one: one.rate)
+
+
+def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
+    """Return the ends of the copies of each group: two if one GPU copied with the host, or one pair."""
+    by_group = grouped((one.group, end) for one in samples for end in one.ends)
+    return {group: set(ends) for group, ends in by_group.items()}
 
 
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:

@@ -155,7 +155,7 @@ def _throttle_reasons(conditions: Conditions) -> str | None:
 
 def _failed(failure: Failure) -> str:
     how = ", ".join(word for word in (failure.method, failure.path) if word)
-    copy = f"{failure.kind} {failure.source} to {failure.destination}{f' ({how})' if how else ''}"
+    copy = f"{failure.kind} {failure.way}{f' ({how})' if how else ''}"
     return f"{copy}: {failure.reason}"
 
 
@@ -185,4 +185,4 @@ def _words(sample: Sample) -> str:
         f"at once: {sample.group}" if sample.group else "",
     ]
     how = ", ".join(part for part in parts if part)
-    return f"{sample.kind} {sample.source} to {sample.destination}{f' ({how})' if how else ''}"
+    return f"{sample.kind} {sample.way}{f' ({how})' if how else ''}"

@@ -109,9 +109,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
-    return named_paths(
-        one.source if one.kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed
-    )
+    return named_paths(one.source if one.kind in COLLECTIVES else one.way for one in failed)
 
 
 @check(COPIES_THROTTLED)
@@ -268,7 +266,7 @@ def _spread(sample: Sample) -> float:
 
 def path_words(sample: Sample) -> str:
     """Return `gpu:0 to gpu:1 (direct)`."""
-    return f"{sample.source} to {sample.destination} ({_KINDS[sample.kind]})"
+    return f"{sample.way} ({_KINDS[sample.kind]})"
 
 
 def subject_of(found: Iterable[Failure | Sample]) -> Subject:

@@ -33,7 +33,7 @@ from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped, maxima
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.rates import judged, pair_copies
+from gputopo.values.rates import ends_of_groups, judged, pair_copies
 
 # Cards of workstations and home computers, whose boards often have slots of 16 and of 8 lanes.
 _BOARD_CARDS = ("GeForce", "TITAN", "Quadro", "RTX", "GTX")
@@ -254,12 +254,12 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus = grouped(((one.kind, one.group), one.host_gpu) for one in bandwidth.samples)
+    ends = ends_of_groups(bandwidth.samples)
     copies = grouped(
         (one.kind, (gpu, one.rate))
         for one in bandwidth.samples
         if (gpu := one.host_gpu) is not None
-        and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
+        and (one.group is None or len(ends[one.group]) == 2)
         and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
         and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
     )

@@ -98,15 +98,10 @@ def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
     return Section("", (Styled("\n".join(lines), QUIET),))
 
 
-def ends_in_words(kind: str, source: str, destination: str) -> str:
-    """Return `h2d host to gpu:0`."""
-    return f"{kind} {plain(source)} to {plain(destination)}"
-
-
 def _failed(failure: Failure) -> tuple[str, str]:
     extra = [failure.method, failure.path, {True: "pinned", False: "pageable", None: None}[failure.pinned]]
     details = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
-    what = ends_in_words(failure.kind, failure.source, failure.destination)
+    what = f"{failure.kind} {plain(failure.way)}"
     return f"{what}{f' ({details})' if details else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
 
 
@@ -152,7 +147,7 @@ def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
 
 
 def _number_in_words(sample: Sample) -> str:
-    return f"{ends_in_words(sample.kind, sample.source, sample.destination)} {cell(sample)}"
+    return f"{sample.kind} {plain(sample.way)} {cell(sample)}"
 
 
 def _some(found: Sequence[str]) -> str:
