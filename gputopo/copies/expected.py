@@ -165,7 +165,7 @@ class _Judge:
         over = host_link(sample, gpu)
         if over != "PCIe":
             return Expectation(f"no reference data: copies with the host over {over}")
-        measured = _one_direction(sample)
+        measured = sample.one_way_rate
         both = sample.kind == "bidirectional" or sample.with_reverse
         fits = () if both else links_for(measured, gpu)
         if seen := observed_link(gpu, sample, self.machine):
@@ -221,7 +221,7 @@ class _Judge:
         nvlinks = self.nvlinks.between(source, destination) if direct else None
         if nvlinks is not None:
             found = _over_nvlink(sample, nvlinks)
-            fits = (sample.median_gb_per_s or 0) >= (found.low_gb_per_s or 0)
+            fits = sample.rate >= (found.low_gb_per_s or 0)
             if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
                 return found
             return Expectation(
@@ -263,7 +263,7 @@ class _Judge:
                 f"staged through host memory, {STAGED_SHARE:.0%} of the slower of its links: {words}",
                 STAGED_SHARE * slower,
             )
-        if _one_direction(sample) > NVLINK_TIMES * slower:
+        if sample.one_way_rate > NVLINK_TIMES * slower:
             return Expectation("no reference data: much faster than its copies with the host")
         link = self.machine.link(source, destination)
         near = link is not None and link.hop in _NEAR
@@ -287,7 +287,7 @@ class _Judge:
             link, known_by = seen
             usual = link.copy_to_host_gb_per_s if measured is self.to_host else link.copy_to_device_gb_per_s
             return usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
-        by_model = model_link(gpu, _one_direction(sample))
+        by_model = model_link(gpu, sample.one_way_rate)
         return None if by_model is None else (by_model.copy_to_host_gb_per_s, _by_model(by_model, gpu))
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
@@ -304,10 +304,6 @@ def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     assert row is not None, "the link is one of the model"
     which = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
     return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
-
-
-def _one_direction(sample: Sample) -> float:
-    return (sample.median_gb_per_s or 0.0) / (2 if sample.kind == "bidirectional" else 1)
 
 
 def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:

@@ -63,7 +63,7 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     limited: list[Sample] = []
     for one in bare:
         limit = limit_of(one, gpus)
-        beyond = limit is not None and (one.median_gb_per_s or 0.0) > limit.gb_per_s
+        beyond = limit is not None and one.rate > limit.gb_per_s
         why: Invalid = "cache" if one.kind == "d2d_local" else "above_link"
         limited.append(_with(one, why if beyond else None))
     joined = one_of_each_run(limited)

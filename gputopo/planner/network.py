@@ -156,8 +156,8 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
     own = [one for one in rates if one.transport in (None, TCP)]
     for group, reverse in ((AT_ONCE, (False, True)), (None, (True,)), (None, (False,))):
         some = [one for one in own if one.group == group and one.with_reverse in reverse]
-        sent = [one.median_gb_per_s or 0.0 for one in some if one.source.host == host]
-        received = [one.median_gb_per_s or 0.0 for one in some if one.destination.host == host]
+        sent = [one.rate for one in some if one.source.host == host]
+        received = [one.rate for one in some if one.destination.host == host]
         if sent and received:
             return min(median(sent), median(received))
     return None

@@ -322,13 +322,12 @@ def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
         pair = one.pair
         if pair is None or not one.is_large or not one.is_direct:
             continue
-        reached = one.rate / one.directions
         limit = min(pcie_max(gpus.get(end)) for end in pair)
         unknown = [end for end in pair if end not in gpus or expected_of(gpus[end]) is None]
         if newest and len(unknown) == len(pair) and with_host.keys() & set(pair):
             host = max(with_host.get(end, 0.0) for end in pair)
             limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
-        if reached > limit:
+        if one.one_way_rate > limit:
             found.add((min(pair), max(pair)))
     return frozenset(found)
 

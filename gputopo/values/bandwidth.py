@@ -134,6 +134,11 @@ class Between(Value, frozen=True):
         return self.source, self.destination
 
     @property
+    def names(self) -> tuple[str, str]:
+        """The names of both hosts."""
+        return self.source.name, self.destination.name
+
+    @property
     def way(self) -> str:
         """Both ends in words: `host to gpu:0`."""
         return f"{self.source} to {self.destination}"
@@ -246,6 +251,11 @@ class Sample(Between, frozen=True):
     def directions(self) -> int:
         """How many directions its rate counts."""
         return 2 if self.kind == "bidirectional" else 1
+
+    @property
+    def one_way_rate(self) -> float:
+        """Its rate in GB/s in one direction: of both at once half of their sum."""
+        return self.rate / self.directions
 
     @property
     def floor_gb_per_s(self) -> float:

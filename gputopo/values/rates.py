@@ -152,18 +152,26 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     fastest large one. Copies by kernels count where the driver's copies of no pair were measured.
     """
     samples = bandwidth.samples if bandwidth else ()
-    paths = single_paths(samples)
-    at_once = both_at_once(samples)
-    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths} | at_once.keys()
+    ways = grouped(((a, b), (path, one)) for (a, b, path), one in single_paths(samples).items())
+    one_way = {pair: _speed_of(dict(copies)) for pair, copies in ways.items()}
+    at_once = {pair: _speed_of(copies) for pair, copies in _both_at_once(samples).items()}
     found: dict[Pair, PairSpeed] = {}
-    for a, b in sorted(pairs):
-        each = [_direction(paths, a, b), _direction(paths, b, a)]
-        known = [one for one in each if one is not None]
-        if len(known) == len(each):
-            found[a, b] = min(known, key=lambda one: one.gb_per_s)
+    for a, b in sorted({(min(pair), max(pair)) for pair in (*one_way, *at_once)}):
+        if (a, b) in one_way and (b, a) in one_way:
+            found[a, b] = min(one_way[a, b], one_way[b, a], key=lambda one: one.gb_per_s)
         elif (a, b) in at_once:
             found[a, b] = at_once[a, b]
     return found
+
+
+def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
+    """Return the speed by the faster path, in one direction."""
+    rates = {path: one.one_way_rate for path, one in copies.items()}
+    path = max((path for path in _PATHS if path in rates), key=lambda path: rates[path])
+    fastest = copies[path]
+    runs = () if fastest.runs_agree else tuple(run.value for run in fastest.runs)
+    at_once = fastest.rate if fastest.directions > 1 else None
+    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), at_once, runs)
 
 
 def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
@@ -209,23 +217,16 @@ def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sampl
     return best(ways, _rank)
 
 
-def both_at_once(samples: Sequence[Sample]) -> dict[Pair, PairSpeed]:
-    """Return what each pair does both directions at once by its faster path, low index first.
+def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sample]]:
+    """Return the copies of each pair in both directions at once, low index first, by path.
 
     Of two numbers, one for each GPU named first, the lower.
     """
     copies = [((pair, one.path), one) for pair, one in _between_gpus(samples) if one.kind == "bidirectional"]
     by_pair = grouped(((min(pair), max(pair)), one) for (pair, _), one in best(copies, _rank).items())
-    found: dict[Pair, PairSpeed] = {}
-    for pair, ways in by_pair.items():
-        slower = best(((one.path, one) for one in ways), lambda one: -one.rate)
-        halves = {path: one.rate / 2 for path, one in slower.items()}
-        fastest = max((path for path in _PATHS if path in halves), key=lambda path: halves[path])
-        sum_of = slower[fastest]
-        found[pair] = PairSpeed(
-            halves[fastest], fastest, halves.get("direct"), halves.get("staged"), sum_of.rate, _runs(sum_of)
-        )
-    return found
+    return {
+        pair: best(((one.path, one) for one in ways), lambda one: -one.rate) for pair, ways in by_pair.items()
+    }
 
 
 def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
@@ -245,22 +246,6 @@ def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
 
 def _rank(sample: Sample) -> tuple[bool, float]:
     return sample.is_large, sample.rate
-
-
-def _runs(sample: Sample) -> tuple[float, ...]:
-    return () if sample.runs_agree else tuple(run.value for run in sample.runs)
-
-
-def _direction(
-    paths: Mapping[tuple[int, int, Path], Sample], source: int, destination: int
-) -> PairSpeed | None:
-    ends: tuple[Path, Path] = ("direct", "staged")
-    own = {path: one for path in ends if (one := paths.get((source, destination, path))) is not None}
-    if not own:
-        return None
-    rates = {path: one.rate for path, one in own.items()}
-    path = max(own, key=lambda one: rates[one])
-    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), runs=_runs(own[path]))
 
 
 def _classes(falling: Sequence[float]) -> list[Sequence[float]]:

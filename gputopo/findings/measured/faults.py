@@ -260,7 +260,7 @@ def is_unsteady(sample: Sample) -> bool:
 def _spread(sample: Sample) -> float:
     if sample.spread_percent is not None:
         return sample.spread_percent
-    repeats, middle = sample.repeats_gb_per_s, sample.median_gb_per_s or 0
+    repeats, middle = sample.repeats_gb_per_s, sample.rate
     return 100 * (max(repeats) - min(repeats)) / middle if middle else 0.0
 
 

@@ -87,11 +87,7 @@ def _worst(shares: Mapping[Pair, float]) -> SlowHost | None:
 @check(FAILED)
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
-    by_words = grouped(
-        (one.says, (one.source.name, one.destination.name))
-        for one in copies_of(machine).failures
-        if one.kind in NETWORK
-    )
+    by_words = grouped((one.says, one.names) for one in copies_of(machine).failures if one.kind in NETWORK)
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
         yield FAILED.fault(MACHINE, f"{_named(whole)}: {says}", {"transfers": whole, "says": says})
@@ -165,7 +161,7 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
     samples = _of_pairs(copies_of(machine))
     alone = _by_pair(samples)
     together = [one for one in _rates(copies_of(machine)) if one.group is not None]
-    pairs = [(_pair(one), one.median_gb_per_s) for one in together]
+    pairs = [(one.names, one.median_gb_per_s) for one in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value and _spread(samples) <= UNSTEADY.value:
         total, share = sum(rate or 0.0 for _, rate in pairs), median(shares)
@@ -188,19 +184,12 @@ def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
 
 def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:
     """Return the GB/s of each pair; `at_best`: in its fastest interval."""
-    return {
-        _pair(one): max((one.median_gb_per_s or 0.0, *(one.repeats_gb_per_s if at_best else ())))
-        for one in samples
-    }
+    return {one.names: max((one.rate, *(one.repeats_gb_per_s if at_best else ()))) for one in samples}
 
 
 def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
     rates = [(one.median_gb_per_s, one.expected_gb_per_s) for one in samples]
     return [rate / allowed for rate, allowed in rates if rate and allowed]
-
-
-def _pair(sample: Sample) -> Pair:
-    return sample.source.name, sample.destination.name
 
 
 def _named(pairs: Iterable[Pair]) -> str:

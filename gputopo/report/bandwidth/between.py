@@ -32,7 +32,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
     if bandwidth.source != "live":
         yield _transfers(found)
         return
-    hosts = list(dict.fromkeys(place.name for one in found for place in one.ends))
+    hosts = list(dict.fromkeys(name for one in found for name in one.names))
     hosts.sort(key=natural)
     yield _by_host(found, hosts)
     if len(hosts) <= _MAX_MATRIX:
@@ -56,7 +56,7 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
 
 def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
-    rates = {(one.source.name, one.destination.name): one.median_gb_per_s for one in pairs}
+    rates = {one.names: one.median_gb_per_s for one in pairs}
     columns = [(plain(to), [_number(rates.get((host, to))) for host in hosts]) for to in hosts]
     title = f"From host (row) to host (column){_both_ways(pairs)}, GB/s{_by(found)}"
     return grid(title, "", list(map(plain, hosts)), [[column] for column in columns])

@@ -218,7 +218,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
     """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
-    return sample.invalid is None, sample.is_large, sample.median_gb_per_s or 0.0
+    return sample.invalid is None, sample.is_large, sample.rate
 
 
 Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row

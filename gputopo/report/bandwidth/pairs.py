@@ -259,7 +259,7 @@ def concurrent_part(numbers: Numbers) -> Section | None:
         if len(ends) > 2 or ALL_GPUS in ends:
             alone = [rate for one in members if (rate := numbers.alone(one)) is not None]
             whole = number(sum(alone)) if len(alone) == len(members) else NOT_ASKED
-            rows[plain(group)] = number(sum(one.median_gb_per_s or 0.0 for one in members)), whole
+            rows[plain(group)] = number(sum(one.rate for one in members)), whole
     heads = ("sum of all", "sum of each alone")
     return grid("Between GPUs at once, GB/s", "", list(rows), [_by_column(heads, list(rows.values()))])
 
