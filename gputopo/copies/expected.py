@@ -156,8 +156,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if index in (sample.source.gpu, sample.destination.gpu)
-            and expected_gpu(gpu.name, gpu.pci_device_id) is None
+            if index in sample.gpu_ends and expected_gpu(gpu.name, gpu.pci_device_id) is None
         }
         return " and ".join(sorted(names)) or None
 

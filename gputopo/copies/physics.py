@@ -146,7 +146,7 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
 
 def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
-    ends = [end.gpu for end in sample.ends if end.gpu is not None]
+    ends = [gpu for gpu in sample.gpu_ends if gpu is not None]
     if sample.kind == "d2d_local":
         return memory_limit(gpus.get(ends[0])) if ends else None
     if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):

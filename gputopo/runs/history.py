@@ -229,7 +229,7 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    gpus = {end.gpu for one in bandwidth.samples for end in one.ends if end.gpu is not None}
+    gpus = {gpu for one in bandwidth.samples for gpu in one.gpu_ends if gpu is not None}
     _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
 
 

@@ -77,6 +77,7 @@ KERNELS: tuple[Method, ...] = ("kernel_read", "kernel_write")
 
 Path = Literal["direct", "staged"]
 Pair = tuple[int, int]  # of GPUs, by index
+GpuEnds = tuple[int | None, int | None]
 
 # From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
 # generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
@@ -144,6 +145,11 @@ class Between(Value, frozen=True):
         return f"{self.source} to {self.destination}"
 
     @property
+    def gpu_ends(self) -> GpuEnds:
+        """The GPU at each end, None for any other end, and for several GPUs that work together."""
+        return self.source.gpu, self.destination.gpu
+
+    @property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs of both ends, each once, those of the source first."""
         return tuple(dict.fromkeys((*self.source.gpus, *self.destination.gpus)))
@@ -151,7 +157,7 @@ class Between(Value, frozen=True):
     @property
     def pair(self) -> Pair | None:
         """Source and destination if both are GPUs and differ."""
-        source, destination = self.source.gpu, self.destination.gpu
+        source, destination = self.gpu_ends
         if source is None or destination is None or source == destination:
             return None
         return source, destination
@@ -159,7 +165,7 @@ class Between(Value, frozen=True):
     @property
     def host_gpu(self) -> int | None:
         """The one GPU of a copy from or to the host."""
-        source, destination = self.source.gpu, self.destination.gpu
+        source, destination = self.gpu_ends
         if (source is None) == (destination is None):
             return None
         return source if destination is None else destination

@@ -178,9 +178,10 @@ def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
     """Yield each failure of a copy that passes host memory, with each GPU of it."""
     for failure in copies_of(machine).failures:
         staged = failure.kind == "p2p_staged" or failure.path == "staged"
-        ends = [end.gpu for end in failure.ends]
-        if staged or (failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends):
-            yield from ((gpu, failure) for gpu in ends if gpu is not None)
+        if staged or (
+            failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in failure.gpu_ends
+        ):
+            yield from ((gpu, failure) for gpu in failure.gpu_ends if gpu is not None)
 
 
 def _compared(machine: Machine) -> Iterator[_Compared]:

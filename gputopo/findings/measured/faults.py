@@ -138,7 +138,7 @@ def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
     bandwidth = copies_of(machine)
     if bandwidth.source == "live":
-        measured = {end.gpu for one in bandwidth.samples for end in one.ends}
+        measured = {gpu for one in bandwidth.samples for gpu in one.gpu_ends}
         yield from in_use(gpu for gpu in present(machine) if gpu.index in measured)
 
 
@@ -148,7 +148,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     dropped = Counter(
         index
         for sample in copies_of(machine).samples
-        for index in {end.gpu for end in sample.ends}
+        for index in set(sample.gpu_ends)
         for _ in sample.discarded_gb_per_s
     )
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
@@ -207,13 +207,12 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
     """
     kind, reason = failed[0].kind, failed[0].reason
-    ends = [(one.source.gpu, one.destination.gpu) for one in failed]
-    pairs = [(a, b) for a, b in ends if a is not None and b is not None]
+    pairs = [pair for one in failed if (pair := one.pair)]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
         places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
         return WRONG_DATA.cases[places.get(kind, "collective operations")].remedy
     suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
-    with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
+    with_host = all(kind in HOST_KINDS or one.host_gpu is not None for one in failed)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
         return WRONG_DATA.cases["with the host"].remedy
     if not pairs:

@@ -192,7 +192,4 @@ def _sweep_title(sample: Sample) -> str:
 
 
 def _ends(sample: Sample) -> str:
-    source, destination = (end.gpu for end in sample.ends)
-    if source is None or destination is None:
-        return f"GPU{destination if source is None else source}"
-    return f"{source}->{destination}"
+    return f"GPU{sample.host_gpu}" if sample.pair is None else "{}->{}".format(*sample.pair)

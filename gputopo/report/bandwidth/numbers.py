@@ -7,7 +7,7 @@ from typing import Literal
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, identity
+from gputopo.values.bandwidth import Bandwidth, Failure, GpuEnds, Kind, Method, Path, Sample, identity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
@@ -35,7 +35,7 @@ class Numbers:
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that were measured, or tried."""
         tried = (*self.bandwidth.samples, *self.bandwidth.failures)
-        return tuple(sorted({end.gpu for one in tried for end in one.ends if end.gpu is not None}))
+        return tuple(sorted({gpu for one in tried for gpu in one.gpu_ends if gpu is not None}))
 
     def with_host(
         self,
@@ -53,10 +53,8 @@ class Numbers:
         """
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == kind
-            and one.host_gpu == gpu
-            and one.method in methods
+            for one in self._of(kind, (None, gpu), (gpu, None))
+            if one.method in methods
             and (pinned is None or (one.pinned is not False) == pinned)
             and self._beside(one) == beside
         ]
@@ -66,12 +64,8 @@ class Numbers:
         """Return the lowest latency between the host and a GPU by one of the methods."""
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == "latency"
-            and one.group is None
-            and one.method in methods
-            and (one.source.gpu, one.destination.gpu) == ((None, gpu) if to_gpu else (gpu, None))
-            and one.median_us is not None
+            for one in self._of("latency", (None, gpu) if to_gpu else (gpu, None))
+            if one.group is None and one.method in methods and one.median_us is not None
         ]
         return min(found, key=lambda one: (one.invalid is not None, one.median_us), default=None)
 
@@ -90,15 +84,12 @@ class Numbers:
         A bidirectional one counts in either order.
         """
         ends = (source, destination)
-        wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == kind
+            for one in self._of(kind, *((ends, ends[::-1]) if kind == "bidirectional" else (ends,)))
             # A tool's matrix; inside a GPU nothing is shared. One pair beside its other direction is a group.
-            and (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
+            if (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
             and (one.with_reverse or not beside)
-            and (one.source.gpu, one.destination.gpu) in wanted
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
@@ -106,7 +97,7 @@ class Numbers:
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs alone, None where it was not measured."""
-        source, destination = (end.gpu for end in sample.ends)
+        source, destination = sample.gpu_ends
         if source is None or destination is None:
             return None
         methods = ENGINE if sample.method in ENGINE else (sample.method,)
@@ -133,7 +124,7 @@ class Numbers:
                 one
                 for one in self.bandwidth.failures
                 if one.kind == kind
-                and (one.source.gpu, one.destination.gpu) == (source, destination)
+                and one.gpu_ends == (source, destination)
                 and (path is None or one.path in (path, None))
                 and (one.method in methods or one.method is None or kind == "p2p_staged")
                 and (pinned is None or one.pinned in (pinned, None))
@@ -149,6 +140,13 @@ class Numbers:
     def _sizes(self) -> dict[object, list[Sample]]:
         samples = self.bandwidth.samples
         return grouped((_but_size(one), one) for one in samples if one.bytes is not None)
+
+    def _of(self, kind: Kind, *ends: GpuEnds) -> list[Sample]:
+        return [one for pair in ends for one in self._by_ends.get((kind, pair), ())]
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[Kind, GpuEnds], list[Sample]]:
+        return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
         """Return what else copied with the host at the same time; None for some, but not all, of the GPUs."""
