@@ -30,7 +30,7 @@ from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
-from gputopo.values.ends import HOST, End
+from gputopo.values.ends import HOST
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
@@ -262,7 +262,7 @@ class Session:
         self._earlier = earlier or EarlierSession()
         self._given_up: dict[int, str] = {}
         self._speeds, self._pace = Speeds(), Pace()
-        self._distrusted: set[End] = set()  # places where wrong data arrived
+        self._distrusted: set[int] = set()  # GPUs where wrong data arrived
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
         self._tried = {job.group for job in self._earlier.done if job.group is not None}
@@ -339,7 +339,7 @@ class Session:
         """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
             if failure.source == HOST:  # the pointers arrive by this copy
-                self._distrusted.add(failure.destination)
+                self._distrusted.update(failure.gpus)
             return
         for gpu in failure.gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
@@ -384,8 +384,7 @@ class Session:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
 
 
-def _follows_pointers(job: CopyJob, distrusted: set[End]) -> bool:
+def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
     """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
     copy = job.copies[0]
-    place = copy.destination if copy.source == HOST else copy.source
-    return job.kind == "latency" and copy.method == "kernel_read" and place in distrusted
+    return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted

@@ -19,7 +19,7 @@ from gputopo.copies.budget import (
 )
 from gputopo.copies.copies import Copy, CopyJob, Setting
 from gputopo.copies.jobs import jobs
-from gputopo.values.ends import End
+from gputopo.values.ends import HOST, End
 
 UP = Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True)
 OTHER = Copy(kind="h2d", source=End("host"), destination=End("gpu:1"), pinned=True)
@@ -95,8 +95,8 @@ def test_less_time_means_first_fewer_bytes_then_fewer_repeats(left_s: float) -> 
 def test_eight_gpus_on_one_lane_fit_into_a_quick_session() -> None:
     known = Speeds()
     for gpu in range(8):
-        for kind, source, destination in (("h2d", "host", f"gpu:{gpu}"), ("d2h", f"gpu:{gpu}", "host")):
-            known.see(Copy(kind=kind, source=source, destination=destination, pinned=True), 0.8)  # type: ignore[arg-type]
+        known.see(Copy(kind="h2d", source=HOST, destination=End.of_gpus(gpu), pinned=True), 0.8)
+        known.see(Copy(kind="d2h", source=End.of_gpus(gpu), destination=HOST, pinned=True), 0.8)
     effort, seconds = choose_effort(jobs(Setting(gpus=tuple(range(8)))), known, "quick", QUICK_SECONDS, 1.0)
     assert seconds <= QUICK_SECONDS
     assert effort.repeats >= FEWEST_REPEATS

@@ -177,11 +177,10 @@ def subject_of(pairs: Iterable[Pair]) -> Subject:
 def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
     """Yield each failure of a copy that passes host memory, with each GPU of it."""
     for failure in copies_of(machine).failures:
-        staged = failure.kind == "p2p_staged" or failure.path == "staged"
-        if staged or (
-            failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in failure.gpu_ends
-        ):
-            yield from ((gpu, failure) for gpu in failure.gpu_ends if gpu is not None)
+        ends = failure.gpu_ends
+        with_host = failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends
+        if with_host or failure.kind == "p2p_staged" or failure.path == "staged":
+            yield from ((gpu, failure) for gpu in ends if gpu is not None)
 
 
 def _compared(machine: Machine) -> Iterator[_Compared]:

@@ -19,7 +19,7 @@ from gputopo.values.bandwidth import (
     Failure,
     Sample,
 )
-from gputopo.values.ends import HOST, End
+from gputopo.values.ends import HOST
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -237,12 +237,9 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
     samples = copies_of(machine).samples
-    paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
-    a, b = End.of_gpus(source), End.of_gpus(destination)
-    in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
-        kind == "h2d" and place == b for kind, _, place in paths
-    )
-    return ("p2p_staged", a, b) in paths or in_two_steps
+    copies = {(one.kind, one.gpu_ends) for one in judged(samples)}
+    in_two_steps = {("d2h", (source, None)), ("h2d", (None, destination))} <= copies
+    return in_two_steps or ("p2p_staged", (source, destination)) in copies
 
 
 def is_busy(machine: Machine) -> bool:
