@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
-from gputopo.values.bandwidth import Bandwidth, Between, NotMeasured, with_new_indices
+from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
 from gputopo.values.ends import gpus_in, renumbered
 from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
@@ -75,13 +75,6 @@ def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandw
             if known >= {*group.gpus}
         ),
     )
-
-
-def gpus_named(bandwidth: Bandwidth) -> set[int]:
-    """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
-    measured: tuple[Between, ...] = (*bandwidth.samples, *bandwidth.failures)
-    grouped = {gpu for group in bandwidth.uplink_groups for gpu in group.gpus}
-    return grouped.union(*(one.gpus for one in measured))
 
 
 def _sortable(address: str) -> tuple[int, ...]:

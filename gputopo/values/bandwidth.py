@@ -450,6 +450,12 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     soak: Soak | None = None
     host_load: float | None = None  # load average before the measurement, of the logical CPUs
 
+    @property
+    def gpus(self) -> set[int]:
+        """The GPUs whose copies were measured or failed, and those of uplink groups."""
+        found = [one.gpus for one in (*self.samples, *self.failures)]
+        return set[int]().union(*found, *(group.gpus for group in self.uplink_groups))
+
 
 COLLECTIVE_NAMES: dict[Kind, str] = {
     "allreduce": "all-reduce",

@@ -81,16 +81,9 @@ def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
     """Return whether the host memory of a copy is known to lie on another node than the GPU."""
     near = next((one.numa_node for one in machine.gpus if one.index == gpu), None)
-    node = memory_node(sample)
-    return near is not None and node is not None and near >= 0 and node != near
-
-
-def memory_node(sample: Sample) -> int | None:
-    """Return the node of the host memory of a copy, None where it was not bound or is unknown."""
-    if sample.numa_node is not None:
-        return sample.numa_node
-    node = sample.source.node
-    return node if node is not None else sample.destination.node
+    nodes = (sample.numa_node, sample.source.node, sample.destination.node)
+    known = [node for node in nodes if node is not None]
+    return near is not None and near >= 0 and known[:1] not in ([], [near])
 
 
 # Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest

@@ -254,7 +254,7 @@ def about(machine: Machine, bandwidth: Bandwidth) -> str:
         words.append(seconds(bandwidth.duration_s))
     versions = (("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version))
     words += [f"{what} {version}" for what, version in versions if version]
-    gpus = {gpu for one in (*bandwidth.samples, *bandwidth.failures) for gpu in one.gpus}
+    gpus = bandwidth.gpus
     by_name: dict[str, list[int]] = {}
     for gpu in machine.gpus:
         if gpu.index in gpus and gpu.name:
