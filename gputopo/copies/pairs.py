@@ -58,7 +58,7 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
 def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
     """Return the rates of direct copies in one direction: half of both at once where only those are known."""
     copies, _ = direct_copies(samples)
-    found = {pair: one.rate / (2 if one.kind == "bidirectional" else 1) for pair, one in copies.items()}
+    found = {pair: one.one_way_rate for pair, one in copies.items()}
     return {(b, a): one for (a, b), one in found.items()} | found
 
 

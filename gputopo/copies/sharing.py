@@ -15,6 +15,7 @@ import msgspec
 
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
 
@@ -104,22 +105,15 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
 
 def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
-    by_group: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if (group := sample.one_way_group) is not None:
-            by_group.setdefault(group, []).append(sample)
+    by_group = grouped((group, one) for one in samples if (group := one.one_way_group) is not None)
     found: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
-        measured: dict[int, float] = {}
-        for sample in members:
-            gpu = sample.host_gpu
-            if (
-                gpu is not None
-                and sample.is_large
-                and sample.pinned is not False
-                and sample.is_by_copy_engine
-            ):
-                measured[gpu] = max(sample.rate, measured.get(gpu, 0.0))
+        measured = maxima(
+            (gpu, one.rate)
+            for one in members
+            if (gpu := one.host_gpu) is not None
+            and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+        )
         if len(measured) > 1 and all(sample.kind == kind for sample in members):
             found[frozenset(measured)] = measured
     return found

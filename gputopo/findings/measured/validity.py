@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
-from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
@@ -54,7 +54,7 @@ SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do
 def cache_rates(machine: Machine) -> Iterator[Fault]:
     """Report copies within a GPU that are faster than its memory."""
     for gpu in present(machine):
-        samples = [sample for sample in _invalid(machine, "cache") if gpu_of(sample.source) == gpu.index]
+        samples = [sample for sample in _invalid(machine, "cache") if sample.source.gpu == gpu.index]
         if samples:
             fastest = max(samples, key=lambda sample: sample.rate)
             limit = memory_limit(gpu)

@@ -20,7 +20,7 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample
 from gputopo.values.finding import Finding
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -98,15 +98,10 @@ def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
     return Section("", (Styled("\n".join(lines), QUIET),))
 
 
-def ends_in_words(kind: str, source: str, destination: str) -> str:
-    """Return `h2d host to gpu:0`."""
-    return f"{kind} {plain(source)} to {plain(destination)}"
-
-
 def _failed(failure: Failure) -> tuple[str, str]:
     extra = [failure.method, failure.path, {True: "pinned", False: "pageable", None: None}[failure.pinned]]
     details = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
-    what = ends_in_words(failure.kind, failure.source, failure.destination)
+    what = f"{failure.kind} {plain(failure.way)}"
     return f"{what}{f' ({details})' if details else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
 
 
@@ -152,7 +147,7 @@ def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
 
 
 def _number_in_words(sample: Sample) -> str:
-    return f"{ends_in_words(sample.kind, sample.source, sample.destination)} {cell(sample)}"
+    return f"{sample.kind} {plain(sample.way)} {cell(sample)}"
 
 
 def _some(found: Sequence[str]) -> str:
@@ -180,8 +175,7 @@ def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
         if one.discarded_gb_per_s:
             why = plain(one.discarded_because or "clocks were still ramping up")
             counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
-            ends = (gpu_of(one.source), gpu_of(one.destination))
-            gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
+            gpus.setdefault(why, set()).update(one.gpus)
     for why, count in counts.items():
         where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
         yield f"{counted(count, 'repeat')}{where} discarded: {why}"
