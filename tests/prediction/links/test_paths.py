@@ -21,6 +21,7 @@ from gputopo.prediction.links.paths import (
 from gputopo.prediction.step import Placement, limits
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.ends import End
 from gputopo.values.gpu import Gpu, Pcie
 from gputopo.values.machine import Hop, Link, Machine, PciNode
 from tests import there
@@ -62,8 +63,8 @@ def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object
     return msgspec.convert(
         {
             "kind": kind,
-            "source": source,
-            "destination": destination,
+            "source": End(source),
+            "destination": End(destination),
             "bytes": BYTES,
             "method": "copy_engine",
             "median_gb_per_s": rate,
