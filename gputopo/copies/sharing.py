@@ -247,10 +247,8 @@ def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, s
     The directions share one tree: groups that overlap are one group, and so is one within another where each
     is seen in one direction only and the link is the same.
     """
-    found: dict[Gpus, set[Kind]] = {}
-    for direction in directions:
-        for gpus in direction.groups:
-            found.setdefault(gpus, set()).add(direction.kind)
+    kinds_of = grouped((gpus, one.kind) for one in directions for gpus in one.groups)
+    found = {gpus: set(kinds) for gpus, kinds in kinds_of.items()}
     while same := next(
         ((a, b) for a, b in combinations(found, 2) if _is_one_link(a, b, found, directions, machine)), None
     ):

@@ -413,11 +413,12 @@ class Soak(Value, frozen=True):
         Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that
         one slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
         """
-        series: dict[tuple[str, str], list[float]] = {}
-        for interval in self.intervals:
-            for one in interval.rates:
-                if one.kind == kind and gpu == (one.destination if receives else one.source).gpu:
-                    series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
+        series = grouped(
+            (one.ends, one.gb_per_s)
+            for interval in self.intervals
+            for one in interval.rates
+            if one.kind == kind and gpu == one.gpu_ends[receives]
+        )
         found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
         if not found:
             return None

@@ -253,7 +253,7 @@ def _over_nvlink(
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
     rates = {pair: sample.rate for pair, sample in copies.items()}
-    usual = fastest(rates)
+    usual = fastest(rates.values())
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
     behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}
     if len(behind) > of.slow_share * len(copies):
@@ -276,7 +276,7 @@ def _over_nvlink(
 def _of_gpus(
     of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
-    usual = fastest(rates)
+    usual = fastest(rates.values())
     gpus = machine.by_index
     for index in ends.gpus:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
