@@ -238,10 +238,15 @@ class Sample(Between, frozen=True):
         return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
 
     @property
+    def run_values(self) -> list[float]:
+        """The numbers of all runs of a tool."""
+        return [run.value for run in self.runs]
+
+    @property
     def runs_agree(self) -> bool:
         """Whether all runs of a tool gave about the same number: within noise of their median."""
-        middle = median(run.value for run in self.runs) if self.runs else 0.0
-        return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in self.runs)
+        middle = median(self.run_values or [0.0])
+        return all(abs(value - middle) <= AGREE_SHARE * middle for value in self.run_values)
 
     @property
     def is_by_copy_engine(self) -> bool:

@@ -10,6 +10,7 @@ from math import ceil
 from statistics import median
 from typing import Literal, NamedTuple
 
+from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, check, copies_of, rule_of, threshold
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample
 from gputopo.values.grouping import grouped
@@ -32,7 +33,6 @@ OVERSUBSCRIBED = rule_of("network.oversubscribed", AT_ONCE)
 
 UNSTEADY_RATES = rule_of("network.unsteady", UNSTEADY)
 
-_MAX_NAMED = 4
 Direction = Literal["sends", "receives"]
 Pair = tuple[str, str]
 
@@ -193,6 +193,4 @@ def _shares_of_cards(samples: Iterable[Sample]) -> list[float]:
 
 
 def _named(pairs: Iterable[Pair]) -> str:
-    words = [f"{a} to {b}" for a, b in pairs]
-    more = f" and {len(words) - _MAX_NAMED} more" if len(words) > _MAX_NAMED else ""
-    return f"{', '.join(words[:_MAX_NAMED])}{more}"
+    return named_paths(f"{a} to {b}" for a, b in pairs)

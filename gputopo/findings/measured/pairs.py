@@ -239,7 +239,7 @@ def _is_below(sample: Sample, limit: float) -> bool:
 
 def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Machine) -> _NvClass | None:
     """Return the class of a pair over NVLink; None over PCIe, or where nothing is known of its NVLinks."""
-    of_gpu = next((gpu for gpu in machine.gpus if gpu.index == pair[0]), None)
+    of_gpu = machine.by_index.get(pair[0])
     row = expected_of(of_gpu) if of_gpu else None
     hybrid = row is not None and is_hybrid(row)
     known = nvlinks.between(*pair)
