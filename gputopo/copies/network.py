@@ -15,6 +15,7 @@ from gputopo.copies.jobs import matchings
 from gputopo.values.bandwidth import NETWORK_ERROR, Expectation, Failure, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import NicPort
 
@@ -109,10 +110,7 @@ def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str |
 
 def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
     """Return which hosts cannot use a tool, and why; empty if all can."""
-    by_reason: dict[str, list[str]] = {}
-    for host in hosts:
-        if (why := _lacks(tool, host)) is not None:
-            by_reason.setdefault(why, []).append(host.name)
+    by_reason = grouped((why, host.name) for host in hosts if (why := _lacks(tool, host)) is not None)
     return ", ".join(
         f"{why} ({'all hosts' if len(names) == len(hosts) else host_set(names)})"
         for why, names in by_reason.items()

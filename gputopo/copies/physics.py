@@ -28,7 +28,7 @@ from gputopo.reference.expectations import (
 )
 from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 
 # Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
@@ -68,7 +68,7 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
         limited.append(_with(one, why if beyond else None))
     joined = one_of_each_run(limited)
     valid = [one for one in joined if one.invalid is None]
-    cached, contradicted = _faster_than_larger(valid, gpus), _contradicted(valid, gpus)
+    cached, contradicted = _faster_than_larger(valid, gpus), [*_contradicted(valid, gpus)]
     samples = tuple(
         _with(one, "cache" if one in cached else "inconsistent" if one in contradicted else None)
         for one in joined
@@ -222,60 +222,27 @@ class _Path(NamedTuple):
     numa_node: int | None
 
 
-class _Found(NamedTuple):
-    """The numbers of one path: alone in each direction, both at once, and in one direction among others."""
+def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterator[Sample]:
+    """Yield the samples that cannot be, since others of the same path are as they are.
 
-    alone: dict[End, list[Sample]]  # by source
-    both: list[Sample]
-    among: dict[End, list[Sample]]
-
-    @property
-    def fastest_alone(self) -> float:
-        """The rate of the faster direction alone in GB/s; infinite where none is known."""
-        return max((one.rate for samples in self.alone.values() for one in samples), default=inf)
-
-
-def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
-    """Return the samples that cannot be, since others of the same path are as they are."""
-    paths: dict[_Path, _Found] = {}
-    for one in samples:
-        path = _path(one)
-        if path is None or not one.is_large or not one.runs_agree:
-            continue
-        found = paths.setdefault(path, _Found({}, [], {}))
-        if one.kind == "bidirectional":
-            found.both.append(one)
-        else:
-            (found.alone if one.group is None else found.among).setdefault(one.source, []).append(one)
-    wrong: list[Sample] = []
-    for path, found in paths.items():
-        wrong += _of_both(found, own_lanes=_is_over_nvlink(path, found, gpus))
-        wrong += _of_one_among(found)
-    return wrong
-
-
-def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool:
-    """Return whether one direction of a direct path is faster than any PCIe link of the two GPUs."""
-    if path.staged is not False or not found.alone:
-        return False
-    return found.fastest_alone > max(pcie_limit(gpu_at(end.gpu, gpus)).gb_per_s for end in path.ends)
-
-
-def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
-    """Yield both directions at once above twice the faster one alone.
-
-    Where directions have `own_lanes`, also those that are about as fast as one alone.
+    Both directions at once above twice the faster one alone; over NVLinks, where each direction has its own
+    lanes, also those that are about as fast as one alone. Copies among others that are far faster than in the
+    same direction alone.
     """
-    alone = found.fastest_alone
-    lowest = AT_ONCE_NVLINK * alone if own_lanes else 0.0
-    yield from (one for one in found.both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * alone)
-
-
-def _of_one_among(found: _Found) -> Iterator[Sample]:
-    """Yield the copies among others that are far faster than in the same direction alone."""
-    for source, among in found.among.items():
-        alone = max((one.rate for one in found.alone.get(source, ())), default=inf)
-        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone)
+    paths = grouped(
+        (path, one) for one in samples if (path := _path(one)) and one.is_large and one.runs_agree
+    )
+    for path, found in paths.items():
+        both = [one for one in found if one.kind == "bidirectional"]
+        one_way = [one for one in found if one.kind != "bidirectional"]
+        alone = maxima((one.source, one.rate) for one in one_way if one.group is None)
+        fastest = max(alone.values(), default=inf)
+        pcie = max(pcie_limit(gpu_at(end.gpu, gpus)).gb_per_s for end in path.ends)
+        over_nvlink = path.staged is False and alone and fastest > pcie
+        lowest = AT_ONCE_NVLINK * fastest if over_nvlink else 0.0
+        yield from (one for one in both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * fastest)
+        among = (one for one in one_way if one.group is not None)
+        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone.get(one.source, inf))
 
 
 def _path(sample: Sample) -> _Path | None:
@@ -329,10 +296,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
     runs = {run for one in samples for run in one.runs if run.name is not None}
     unnamed = [run for one in samples for run in one.runs if run.name is None]
-    own: dict[str | None, list[float]] = {}
-    for one, value in values:
-        if value is not None and not one.runs:
-            own.setdefault(one.run, []).append(value)
+    own = grouped((one.run, value) for one, value in values if value is not None and not one.runs)
     if len(own) == 1 and None in own:
         unnamed += [Run(name=None, value=value) for value in own.pop(None)]
     runs |= {Run(name=name, value=(min if in_us else max)(found)) for name, found in own.items()}

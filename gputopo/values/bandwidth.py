@@ -238,10 +238,15 @@ class Sample(Between, frozen=True):
         return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
 
     @property
+    def run_values(self) -> list[float]:
+        """The numbers of all runs of a tool."""
+        return [run.value for run in self.runs]
+
+    @property
     def runs_agree(self) -> bool:
         """Whether all runs of a tool gave about the same number: within noise of their median."""
-        middle = median(run.value for run in self.runs) if self.runs else 0.0
-        return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in self.runs)
+        middle = median(self.run_values or [0.0])
+        return all(abs(value - middle) <= AGREE_SHARE * middle for value in self.run_values)
 
     @property
     def is_by_copy_engine(self) -> bool:
@@ -413,11 +418,12 @@ class Soak(Value, frozen=True):
         Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that
         one slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
         """
-        series: dict[tuple[str, str], list[float]] = {}
-        for interval in self.intervals:
-            for one in interval.rates:
-                if one.kind == kind and gpu == (one.destination if receives else one.source).gpu:
-                    series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
+        series = grouped(
+            (one.ends, one.gb_per_s)
+            for interval in self.intervals
+            for one in interval.rates
+            if one.kind == kind and gpu == one.gpu_ends[receives]
+        )
         found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
         if not found:
             return None

@@ -31,7 +31,7 @@ def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples
         if (sample.group is None or sample.kind == "d2d_local")
         and sample.is_large
-        and (sample.runs_agree or max(run.value for run in sample.runs) < sample.floor_gb_per_s)
+        and (sample.runs_agree or max(sample.run_values) < sample.floor_gb_per_s)
     )
 
 
@@ -162,7 +162,7 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
     rates = {path: one.one_way_rate for path, one in copies.items()}
     path = max((path for path in _PATHS if path in rates), key=lambda path: rates[path])
     fastest = copies[path]
-    runs = () if fastest.runs_agree else tuple(run.value for run in fastest.runs)
+    runs = () if fastest.runs_agree else tuple(fastest.run_values)
     at_once = fastest.rate if fastest.directions > 1 else None
     return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), at_once, runs)
 

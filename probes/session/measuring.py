@@ -360,7 +360,7 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
 
 def _l2_bytes(machine: Machine, gpu: int) -> int:
     """Return the L2 cache of a GPU by its model; of an unknown one the largest that there is."""
-    mib = l2_mib(next((one for one in machine.gpus if one.index == gpu), None))
+    mib = l2_mib(machine.by_index.get(gpu))
     return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
 
 

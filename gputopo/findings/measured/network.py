@@ -9,6 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.pairs import SlowEnds, fastest, slow_ends
+from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample
 from gputopo.values.grouping import grouped
@@ -113,7 +114,6 @@ UNSTEADY_RATES = Rule(
     thresholds=(UNSTEADY,),
 )
 
-_MAX_NAMED = 4
 Pair = tuple[str, str]
 
 
@@ -130,7 +130,7 @@ def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = Non
 
     `best`: the rates that are compared with the fast one of `rates`, if they are others.
     """
-    fast = fastest(rates)
+    fast = fastest(rates.values())
     shares = {pair: rate / fast for pair, rate in (best or rates).items()}
     slow = {pair for pair, share in shares.items() if share < SLOW.value}
     return NetworkVerdict(fast, shares, slow_ends(slow, shares))
@@ -250,6 +250,4 @@ def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, 
 
 
 def _named(pairs: Iterable[Pair]) -> str:
-    words = [f"{a} to {b}" for a, b in pairs]
-    more = f" and {len(words) - _MAX_NAMED} more" if len(words) > _MAX_NAMED else ""
-    return f"{', '.join(words[:_MAX_NAMED])}{more}"
+    return named_paths(f"{a} to {b}" for a, b in pairs)

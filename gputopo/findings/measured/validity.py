@@ -144,7 +144,7 @@ def contradiction(machine: Machine) -> str | None:
     for finding in (*above_link(machine), *inconsistent(machine)):
         return finding.says
     for sample in copies_of(machine).samples:
-        values = [run.value for run in sample.runs]
+        values = sample.run_values
         if sample.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
             return f"{path_words(sample)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
     return None
@@ -185,7 +185,7 @@ def _ranges(samples: Sequence[Sample]) -> str:
     """Return the smallest and the largest number of all runs of each copy, the widest ranges first."""
     words = []
     for one in sorted(samples, key=lambda one: -_width(one)):
-        values = [run.value for run in one.runs]
+        values = one.run_values
         unit = "us" if one.kind == "latency" else "GB/s"
         words.append(f"{path_words(one)} {gb(min(values))} to {gb(max(values))} {unit} ({len(values)} runs)")
     more = len(words) - _MAX_RANGES
@@ -193,7 +193,7 @@ def _ranges(samples: Sequence[Sample]) -> str:
 
 
 def _width(sample: Sample) -> float:
-    values = [run.value for run in sample.runs]
+    values = sample.run_values
     return max(values) / (min(values) or 1.0)
 
 

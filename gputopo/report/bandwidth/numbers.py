@@ -207,7 +207,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
     value = value_of(sample)
     if sample is None or value is None:
         return NOT_ASKED if failure is None else FAILED
-    runs = [run.value for run in sample.runs]
+    runs = sample.run_values
     text = number(value) if sample.runs_agree else f"{number(min(runs))}-{number(max(runs))}"
     if sample.invalid:
         return f"{text}{INVALID_MARK}"

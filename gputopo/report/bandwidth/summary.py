@@ -255,10 +255,7 @@ def about(machine: Machine, bandwidth: Bandwidth) -> str:
     versions = (("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version))
     words += [f"{what} {version}" for what, version in versions if version]
     gpus = bandwidth.gpus
-    by_name: dict[str, list[int]] = {}
-    for gpu in machine.gpus:
-        if gpu.index in gpus and gpu.name:
-            by_name.setdefault(gpu.name, []).append(gpu.index)
+    by_name = grouped((gpu.name, gpu.index) for gpu in machine.gpus if gpu.index in gpus and gpu.name)
     names = [f"GPU {index_ranges(indices)} {name}" for name, indices in by_name.items()]
     if missed := sum(one.not_understood for one in machine.lines):
         names.append(f"{counted(missed, 'line')} not understood: gputopo inspect --from lists them")
