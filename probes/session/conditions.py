@@ -13,12 +13,13 @@ from typing import NamedTuple, Protocol, Self
 import msgspec
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
 from gputopo.copies.settling import settle
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
+from gputopo.values.ends import HOST, End
 from gputopo.values.run.events import GpuSample
 
 # A clock below this share of what it is in the windows that count was still rising. Boost clocks of a GPU
@@ -344,10 +345,10 @@ def _windows(
 def _job(kind: CopyKind, setting: Setting) -> CopyJob:
     copies = []
     for gpu in setting.gpus:
-        place = gpu_place(gpu)
+        place = End.of_gpus(gpu)
         if kind == "d2d_local":
             copies.append(Copy(kind=kind, source=place, destination=place))
         else:
             node = setting.nodes.get(gpu)
-            copies.append(Copy(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
+            copies.append(Copy(kind=kind, source=HOST, destination=place, pinned=True, numa_node=node))
     return CopyJob(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))

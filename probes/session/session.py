@@ -24,13 +24,13 @@ from gputopo.copies.copies import (
     Setting,
     WindowRunner,
     describe,
-    gpu_place,
     path_of,
 )
 from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval, gpu_of
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
+from gputopo.values.ends import HOST
 
 # Windows beyond those wanted, for repeats that do not count or do not agree.
 EXTRA_REPEATS = 4
@@ -55,7 +55,7 @@ def measure_job(
         if not wrong:
             return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
         failures += wrong.values()
-        left = without(job, frozenset(), list(wrong))
+        left = without(job, (), list(wrong))
         if left is None or left == job:
             return (), failures
         job = left
@@ -152,9 +152,7 @@ def _sample(
         path=path_of(job),
         group=job.group,
         # whether a copy of the other direction runs at the same time, whose bytes do not count
-        with_reverse=job.group is not None
-        and (copies[0].destination, copies[0].source)
-        in {(one.source, one.destination) for one in job.copies},
+        with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
         spread_percent=_spread(counted, middle),
@@ -264,7 +262,7 @@ class Session:
         self._earlier = earlier or EarlierSession()
         self._given_up: dict[int, str] = {}
         self._speeds, self._pace = Speeds(), Pace()
-        self._distrusted: set[str] = set()  # places where wrong data arrived
+        self._distrusted: set[int] = set()  # GPUs where wrong data arrived
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
         self._tried = {job.group for job in self._earlier.done if job.group is not None}
@@ -313,7 +311,7 @@ class Session:
 
     def _possible(self, job: CopyJob) -> CopyJob | None:
         """Return what can be measured of a job; where that is nothing, note why."""
-        left = without(job, {gpu_place(gpu) for gpu in self._given_up})
+        left = without(job, self._given_up)
         if left is None:
             gone = [gpu for gpu in job.gpus if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
@@ -340,17 +338,15 @@ class Session:
     def _judge(self, failure: Failure) -> None:
         """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
-            if failure.source == "host":  # the pointers arrive by this copy
-                self._distrusted.add(failure.destination)
+            if failure.source == HOST:  # the pointers arrive by this copy
+                self._distrusted.update(failure.gpus)
             return
-        ends = (gpu_of(failure.source), gpu_of(failure.destination))
-        gpus = {gpu for gpu in ends if gpu is not None}
-        for gpu in gpus:
+        for gpu in failure.gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
             if unusable is not None:
-                self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {unusable}"
-            elif len(gpus) == 1 and failure.group is None and failure.reason == _REFUSED_MEMORY:
-                self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
+                self._given_up[gpu] = f"gpu:{gpu} is no longer used: {unusable}"
+            elif len(failure.gpus) == 1 and failure.group is None and failure.reason == _REFUSED_MEMORY:
+                self._given_up[gpu] = f"gpu:{gpu} refused the memory ({failure.reason})"
 
     def _choose(self) -> None:
         pause = max(_CHOOSE_EVERY, len(self._queue) // _CHOOSE_PART)
@@ -388,8 +384,7 @@ class Session:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
 
 
-def _follows_pointers(job: CopyJob, distrusted: set[str]) -> bool:
+def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
     """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
     copy = job.copies[0]
-    place = copy.destination if copy.source == "host" else copy.source
-    return job.kind == "latency" and copy.method == "kernel_read" and place in distrusted
+    return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted
