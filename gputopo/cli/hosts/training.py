@@ -150,6 +150,7 @@ def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
 def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
     from gputopo.cli.run import training
+    from gputopo.cli.run.showing import show_only
     from gputopo.launch.hosts.messages import RunEnd
 
     options = host.options
@@ -162,7 +163,7 @@ def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
             if options.dry_run:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
-                return training.show_only(target, spec, options)
+                return show_only(target, spec, options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
             begun(os.environ)
             return training.train(target, spec, options, rendezvous=rendezvous)

@@ -1,6 +1,7 @@
 """What a run shows: its display, its dry run, the file of metrics."""
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,15 +10,18 @@ from pathlib import Path
 import msgspec
 
 from gputopo.cli.printing import unwritten
-from gputopo.launch.spec.env import HostPlace
+from gputopo.launch.checks import require_runnable
+from gputopo.launch.jobs import run
+from gputopo.launch.spec.env import HostPlace, changes
+from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
 from gputopo.launch.target import Target
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema
-from gputopo.values.errors import HardwareError, InputError
+from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.run.events import Event, RunFinished, RunStarted
-from gputopo.values.run.options import Shape
+from gputopo.values.run.options import OutputOptions, Shape
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.spec import RunSpec
 
@@ -124,6 +128,20 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     command: tuple[str, ...]
     spec: RunSpec | None = None  # of the built-in core
     host: HostPlace = HostPlace()  # the CPUs, memory and threads of a run on GPUs
+
+
+_FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
+_FUTURE_EVENTS_FD = 3
+
+
+def show_only(target: Target, spec: RunSpec, options: OutputOptions) -> int:
+    """Print what `train` would start, and start nothing."""
+    require_runnable(target, spec, options)
+    environment = target.environment(os.environ, spec)
+    place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
+    command = run.worker_command(place, _FUTURE_EVENTS_FD)
+    show_dry_run(target, spec, changes(os.environ, environment), command, options.shape)
+    return ExitCode.OK
 
 
 def show_dry_run(
