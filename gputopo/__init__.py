@@ -10,8 +10,6 @@
 `gputopo explain python` has all of it. The types of these names are in `__init__.pyi`.
 """
 
-import importlib
-
 __version__ = "0.1.0"
 
 # The module of each public name. It is loaded when the name is used, so that commands start fast.
@@ -35,6 +33,8 @@ def __getattr__(name: str) -> object:
     """Load the module of a public name."""
     if name not in _MODULES:
         raise AttributeError(f"module 'gputopo' has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 

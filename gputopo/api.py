@@ -20,8 +20,8 @@ from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.finding import Inspection as InspectionDocument
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.measurement import Measurement
-from gputopo.values.run.plan import Plan
-from gputopo.values.run.result import Result
+from gputopo.values.run.plan import Plan as PlanDocument
+from gputopo.values.run.result import Result as ResultDocument
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +61,24 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
 
 class _ThisMachine(Inspection, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
     """An inspection of this machine, which `plan` plans for with its claims and earlier runs."""
+
+
+class Plan(PlanDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
+    """The chosen GPUs and placement, with reasons. `repr` is the first line of `gputopo plan`."""
+
+    def __repr__(self) -> str:
+        from gputopo.report.plan import answer
+
+        return answer(self)
+
+
+class Result(ResultDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
+    """What a run measured. `repr` is the first line of `gputopo run`."""
+
+    def __repr__(self) -> str:
+        from gputopo.report.runs.report import speed_words, title
+
+        return ": ".join(filter(None, [speed_words(self), title(self)]))
 
 
 def inspect(*sources: str | Path, identities: bool = False) -> Inspection:

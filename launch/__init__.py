@@ -3,14 +3,18 @@
 `strategy` is for the user's own script, and loads TensorFlow when it is called.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    from gputopo.launch.user_strategy import strategy as strategy
+
+__all__ = ["strategy"]
 
 
-def strategy(model: object = None, **asked: Any) -> "tf.distribute.Strategy":
-    """Return the strategy of the plan: `gputopo.launch.user_strategy.strategy`, arguments and errors."""
-    from gputopo.launch.user_strategy import strategy as of_plan
+def __getattr__(name: str) -> object:
+    """Load the module of a public name when the name is used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gputopo.launch' has no attribute {name!r}")
+    from gputopo.launch import user_strategy
 
-    return of_plan(model, **asked)
+    return user_strategy.strategy

@@ -31,19 +31,13 @@ _CHUNK_BYTES = 64 * 1024
 _STDIN = 0
 
 
-def begun(environ: Mapping[str, str]) -> None:
-    """Tell the driver, if there is one, that all hosts have joined, and the training has begun here."""
-    if is_driven(environ):
-        _write(report("begun"))
-
-
 def is_driven(environ: Mapping[str, str]) -> bool:
     """Whether a driver has started this process: what rank 0 prints is seen where its own output is."""
     return DRIVEN in environ
 
 
 def report(words: str) -> str:
-    """Return a line for the driver: `started`, `begun` (the training), `ended 3` (the exit code)."""
+    """Return a line for the driver: `started`, `ended 3` (the exit code)."""
     return f"{MARK}gputopo {words}\n"
 
 

@@ -128,7 +128,7 @@ class HostProcess:
     ) -> None:
         """Start it. `stdout`: where that goes. Raises HardwareError if there is no such program."""
         self.start = start
-        self.has_started = self.has_begun = self.is_over = False
+        self.has_started = self.is_over = False
         self.ended: int | None = None
         self.said = ""  # the last text that it wrote to stderr
         self._rest = ""
@@ -185,8 +185,6 @@ class HostProcess:
         match words.split():
             case ["gputopo", "started"]:
                 self.has_started = True
-            case ["gputopo", "begun"]:
-                self.has_begun = True
             case ["gputopo", "ended", code] if code.isdecimal():
                 self.ended = int(code)
         return text if mark else f"{line}\n"

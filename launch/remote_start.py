@@ -22,11 +22,9 @@ from gputopo.values.index_ranges import host_ranges
 
 _LAST_LINES = 20
 # How long hosts may take to end. Seconds, not measured on hardware.
-SETTLE_S = 1.0  # before the training has begun, for those that fail by the same cause
 LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it misses it, and saves its result
-# The others after rank 0: they hear of it within a second. Where a network was cut, ssh ends after 20 s, and
-# rank 0 after SILENT_S.
-OTHERS_S = 12.0
+# The others after rank 0 has failed: they hear of it within a second; the agents end those that do not.
+OTHERS_S = 2.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
 _SSH_S = 5.0  # ssh itself, after its agent had its time to end
 _DRAIN_S = 1.0  # for output that comes after the report of the end
@@ -83,7 +81,7 @@ def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand,
 class RankEnds:
     """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given.
 
-    A rank that fails ends the others.
+    A rank that fails ends the others; one that ends well does not.
     """
 
     def __init__(self) -> None:
@@ -109,14 +107,13 @@ class RankEnds:
         """Whether all are ended now."""
         return self.end_at is not None and now_s >= self.end_at
 
-    def ended(self, rank: int, code: int, now_s: float, *, has_begun: bool) -> None:
-        """Note that the process of a rank has ended; `has_begun`: after the training has begun there."""
+    def ended(self, rank: int, code: int, now_s: float) -> None:
+        """Note that the process of a rank has ended."""
         self.codes[rank] = code
         if rank == 0:
             self._leader = None if self.is_ending(now_s) else code
-            self.end_within(OTHERS_S if has_begun or not code else SETTLE_S, now_s)
-        elif code:
-            self.end_within(LEADER_S if has_begun else SETTLE_S, now_s)
+        if code:
+            self.end_within(LEADER_S if rank else OTHERS_S, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
         """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""
@@ -214,7 +211,7 @@ class _Driver:
             label = f"{host.start.host}: " if rank else ""
             self.show("".join(label + text for text in texts))
         if host.ended is not None and rank not in self.ends.codes:
-            self.ends.ended(rank, host.ended, time.monotonic(), has_begun=host.has_begun)
+            self.ends.ended(rank, host.ended, time.monotonic())
         if not host.is_over:
             return
         self.selector.unregister(host.stderr)
@@ -229,4 +226,4 @@ class _Driver:
                 error = not_started(host.start, code, lines, self.agents.remote_python)
                 self.error = self.error or error
                 self.ends.end_within(0.0, now_s)
-        self.ends.ended(rank, int(ExitCode.HARDWARE), now_s, has_begun=host.has_started)
+        self.ends.ended(rank, int(ExitCode.HARDWARE), now_s)

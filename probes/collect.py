@@ -12,11 +12,12 @@ from gputopo.probes.host import read_host
 from gputopo.probes.nics import max_rate, not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
 from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading
-from gputopo.probes.pci import host_acs, interface_name, normal_address, read_pci
+from gputopo.probes.pci import host_acs, interface_name, read_pci
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import UNCOUNTED
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
 from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
@@ -83,7 +84,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     if not gpus:
         addresses = {node.address for node in on_bus}
         if nvml.error == _NOT_IN_COPY:  # a copied bus may lack the vendors, or be left out
-            addresses |= {name for listed in listed_gpus(root) if (name := normal_address(listed))}
+            addresses |= {name for listed in listed_gpus(root) if (name := kernel_address(listed))}
         reason = nvml.error or "NO_GPU_IN_NVML"
         gpus, links = _gpus_of_bus(sorted(addresses, key=address_order), reason, missing)
     gpus = with_addresses(gpus, on_bus, missing)
@@ -141,7 +142,7 @@ def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu,
     whole = not any(gpu.lost or gpu.mig.mode for gpu in gpus)
     if known and whole and (len(gpus) == 1 or len(kinds) == 1):
         for gpu in gpus:
-            missing.found(at_gpu(gpu.index, "cuda_index"))
+            missing.clear(at_gpu(gpu.index, "cuda_index"))
         return tuple(msgspec.structs.replace(gpu, cuda_index=gpu.index) for gpu in gpus)
     missing.note("CUDA_ORDER_NOT_CERTAIN", *(at_gpu(gpu.index, "cuda_index") for gpu in gpus))
     return tuple(gpus)
@@ -214,7 +215,7 @@ def _explain(
         for name in ("hop", "p2p_read", "p2p_write"):
             path = at_link(link.a, link.b, name)
             if getattr(link, name) is not None:
-                missing.found(path)
+                missing.clear(path)
             else:
                 missing.note_if_none(reason, path)
     for nic in nics:

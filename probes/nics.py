@@ -160,7 +160,7 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
     for device in devices:
         for number in _numbers(folder / "infiniband" / device / "ports"):
             place = folder / "infiniband" / device / "ports" / str(number)
-            mine = next((one for one, at in interfaces.items() if _is_of(at, number)), None)
+            mine = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
             ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
     ports += [(None, one) for one in interfaces.items()]
     read = []
@@ -276,7 +276,7 @@ def _own_interfaces(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _is_of(interface: Path, port: int) -> bool:
+def _has_port(interface: Path, port: int) -> bool:
     """Return whether an interface is of a port of its card.
 
     It names the port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).

@@ -113,25 +113,12 @@ def host_acs(nodes: Sequence[PciNode], root: Path) -> tuple[str | None, str]:
     return None, read if isinstance(read, str) else _NOT_IN_SYS
 
 
-_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 _KERNEL_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 _NVIDIA = "10de"
 _GPU_CLASSES = ("0300", "0302")  # VGA and 3D controller; the card's sound and USB functions are no GPUs
 _NIC_CLASS = "02"
-
-
-def normal_address(text: str) -> str | None:
-    """Write a PCI address as the kernel does (`0000:05:00.0`), or None if it is none.
-
-    The domain has four digits, more only where it needs them: NVML's `00000000:05:00.0` is `0000:05:00.0`.
-    """
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, device, function = (int(part, 16) for part in match.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
 def read_pci(root: Path) -> tuple[PciNode, ...]:

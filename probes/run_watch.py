@@ -75,7 +75,7 @@ class RunWatch(Closed):
         self._host.note()
         load = self._host.read() if self._number % _HOST_EVERY == 0 else None
         gap_s = self._mended()
-        of_gpus = self._of_gpus()
+        of_gpus = self._sample_gpus()
         found: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
         self._notices.clear()
         if of_gpus.gpus or load is not None:
@@ -90,7 +90,7 @@ class RunWatch(Closed):
         if self._gpus is not None:
             self._gpus.close()
 
-    def _of_gpus(self) -> MachineSample:
+    def _sample_gpus(self) -> MachineSample:
         watch = self._gpus
         if watch is None:
             return MachineSample(time_s=time.time(), gpus=())
@@ -156,11 +156,6 @@ class Counted:
                     for policy in {**known, **sample.throttled_s}
                 }
             sample = msgspec.structs.replace(sample, **more)
-        last = self._last.get(sample.gpu, GpuSample(gpu=sample.gpu))
-        known_now = {
-            name: value
-            for name in (*_COUNTERS, "throttled_s")
-            if (value := getattr(sample, name)) is not None
-        }
-        self._last[sample.gpu] = msgspec.structs.replace(last, **known_now)
+        if not sample.lost:
+            self._last[sample.gpu] = sample.with_earlier(self._last.get(sample.gpu))
         return sample

@@ -62,7 +62,7 @@ def read_tensorflow(
         cudnn_version=_version_of_cudnn(libraries[-1].file) if libraries else None,
         kernels=tuple(map(str, kernels)) if isinstance(kernels, list | tuple) else (),
         missing_libraries=tuple(one.name for one in libraries if one.file is None) if libraries else None,
-        unreached_libraries=tuple(one.name for one in libraries if one.is_unreached),
+        unreached_libraries=tuple(library.name for library in libraries if library.is_unreached),
     )
 
 

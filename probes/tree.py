@@ -24,7 +24,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
     )
     if not fits:
         return tuple(gpus)
-    missing.found(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
+    missing.clear(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
     return tuple(
         msgspec.structs.replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True)
     )
@@ -48,7 +48,7 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
         for name, value in _link_by_tree(node, slot).items()
         if value is not None and getattr(gpu.pcie, name) is None
     }
-    missing.found(*(within(pcie_path, name) for name in (*added, "limiting_hop", "gen_max_host")))
+    missing.clear(*(within(pcie_path, name) for name in (*added, "limiting_hop", "gen_max_host")))
     if slot_generation is None:
         reason = "NOT_REPORTED_BY_THE_BRIDGE" if slot else "NO_BRIDGE_ABOVE"
         missing.note(reason, within(pcie_path, "gen_max_host"))
@@ -56,14 +56,14 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
             missing.note(reason, within(pcie_path, "limiting_hop"))
     numa_node = node.numa_node if gpu.numa_node is None else gpu.numa_node
     if numa_node is not None:
-        missing.found(within(path, "numa_node"))
+        missing.clear(within(path, "numa_node"))
     device_id = gpu.pci_device_id or node.device_id
     if device_id is not None:
-        missing.found(within(path, "pci_device_id"))
+        missing.clear(within(path, "pci_device_id"))
     if node.aer is None:
         missing.note("NO_AER_IN_SYS", within(pcie_path, "aer"))
     else:
-        missing.found(within(pcie_path, "aer"))
+        missing.clear(within(pcie_path, "aer"))
     pcie = msgspec.structs.replace(
         gpu.pcie,
         gen_max_host=slot_generation,

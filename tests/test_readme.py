@@ -9,7 +9,7 @@ import pytest
 from gputopo import pages
 from gputopo.captures import recording
 from gputopo.cli import run_command
-from tests.kit import commands
+from tests.pages.outputs import check_output
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -79,18 +79,11 @@ def test_the_first_two_commands_set_up_and_run_and_set_up_and_test() -> None:
         "gputopo inspect --from 7gforce",
         "gputopo bandwidth --from 7gforce",
         "gputopo report --published keras-multi-gpu",
+        "gputopo run --from 7gforce --num-gpus 2 --prefer-pix --dry-run -- python train.py",
+        "gputopo run --model resnet50 --from dgx1-v100 --hosts n1,n2 --dry-run --format sbatch",
     ],
 )
 def test_what_a_command_shows_that_measures_nothing_is_what_the_readme_shows(
     command: str, tmp_path: Path
 ) -> None:
-    _, _, after = README.partition(f"```\n$ {command}\n")
-    shown = [part for part in after.partition("```\n")[0].split("...\n") if part]
-    words = shlex.split(re.sub("^gputopo", "python -m gputopo", command))[1:]
-    done = commands.run(*words, COLUMNS="80", GPUTOPO_HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert shown
-    rest = done.stdout
-    for part in shown:
-        _, found, rest = rest.partition(part)
-        assert found, part
+    check_output(README, command, tmp_path)

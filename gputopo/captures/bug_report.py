@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import intake, kernel_log, ledger
+from gputopo.captures import kernel_log, ledger, limits
 from gputopo.values.errors import InputError
 from gputopo.values.machine import LineCounts, Machine, Unread
 from gputopo.values.samples import PASSING, facts_of, gpu_with, of_sample
@@ -61,7 +61,7 @@ class BugReportPart(NamedTuple):
         return _READ.search(self.title) is not None or _CONTENT.search(self.text) is not None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is such a report."""
     return _BUG_REPORT.search(text) is not None
 
@@ -86,7 +86,7 @@ def parts(text: str) -> list[BugReportPart]:
     return found
 
 
-def read(text: str, origin: str, captures: Captures) -> list[Machine]:
+def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
     """Read the parts that show the machine. Raises InputError if none does."""
     machines: list[Machine] = []
     refused: list[Unread] = []
@@ -94,7 +94,7 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
     for part in _joined(part for part in parts(text) if part.is_read):
         try:
             found = captures(part.text, origin)
-        except intake.TooMuchError:
+        except limits.TooMuchError:
             raise
         except InputError as error:
             if _LOG.search(part.title) is None:  # most logs have no line about GPUs
@@ -104,25 +104,30 @@ def read(text: str, origin: str, captures: Captures) -> list[Machine]:
             continue
         is_log = _LOG.search(part.title) is not None
         earlier = kernel_log.EARLIER.search(part.title) is not None
-        machines += [_of_log(one, earlier) if is_log else _with_lines(one, part.line) for one in found]
+        machines += [
+            _without_other_lines(one, earlier) if is_log else _with_lines(one, part.line) for one in found
+        ]
     if not machines:
         raise InputError(f"{origin} is a bug report without a part that shows the GPUs", _HINT)
-    accounted = sum(of.read + of.known + of.not_understood for one in machines for of in one.lines)
+    accounted = sum(of.read + of.known + of.not_understood for machine in machines for of in machine.lines)
     filled = sum(1 for line in text.split("\n") if line and not line.isspace())
     known = max(filled - accounted - not_understood, 0)
     counts = LineCounts(source=SOURCE, read=0, known=known, not_understood=not_understood)
-    return [*_of_one_sample(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
+    return [*_passing_from_one(machines), Machine(source=SOURCE, unread=tuple(refused), lines=(counts,))]
 
 
-def _of_log(machine: Machine, earlier: bool) -> Machine:
+def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
     """Return the machine of a log, of an earlier boot or not: lines that are not the kernel's are known."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
-    events = (replace(one, earlier=earlier or one.earlier) for one in machine.kernel_events)
+    events = (replace(event, earlier=earlier or event.earlier) for event in machine.kernel_events)
     return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
 
 
 def _with_lines(machine: Machine, above: int) -> Machine:
-    return replace(machine, unread=tuple(replace(one, line=one.line + above) for one in machine.unread))
+    return replace(
+        machine,
+        unread=tuple(replace(unread_line, line=unread_line.line + above) for unread_line in machine.unread),
+    )
 
 
 def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
@@ -140,12 +145,12 @@ def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
     return [*whole.values(), *others]
 
 
-def _of_one_sample(machines: Sequence[Machine]) -> list[Machine]:
+def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
     """Return the machines, with what passes (load, clocks, link now) only in the output that has most of it.
 
     The commands of a report run within seconds: their differences are not two states of the machine.
     """
-    passing = [sum(len(of_sample(facts_of(gpu))) for gpu in one.gpus) for one in machines]
+    passing = [sum(len(of_sample(facts_of(gpu))) for gpu in machine.gpus) for machine in machines]
     most = max(range(len(machines)), key=lambda at: passing[at])
     return [one if at == most else _lasting(one) for at, one in enumerate(machines)]
 

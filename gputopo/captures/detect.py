@@ -17,10 +17,10 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 
 def formats() -> tuple[Format, ...]:
     """Return the formats in the order in which they are tried: the one that is surest of itself first."""
-    from gputopo.captures import host, kernel_log, nccl_log, tensorflow_log
+    from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
-    from gputopo.captures.pci import lspci, nccl_xml
-    from gputopo.captures.smi import csv_table, dmon, links, overview, topo_matrix, xml
+    from gputopo.captures.pci import lspci_list, lspci_tree, nccl_xml
+    from gputopo.captures.smi import csv_table, dmon, nvlink, overview, p2p, topo_matrix, xml
     from gputopo.captures.smi import text as smi_text
 
     return (
@@ -34,15 +34,15 @@ def formats() -> tuple[Format, ...]:
         smi_text.FORMAT,
         overview.FORMAT,
         dmon.FORMAT,
-        links.P2P_FORMAT,
-        lspci.TREE_FORMAT,
-        lspci.LIST_FORMAT,
+        p2p.FORMAT,
+        lspci_tree.FORMAT,
+        lspci_list.FORMAT,
         nccl_log.FORMAT,
         tensorflow_log.FORMAT,
         csv_table.FORMAT,
-        links.NVLINK_FORMAT,
+        nvlink.FORMAT,
         host.FORMAT,
-        host.MODULE_FORMAT,
+        kernel_module.FORMAT,
         kernel_log.FORMAT,
     )
 
@@ -51,26 +51,26 @@ def format_of(text: str, *, but: Format | None = None) -> Format | None:
     """Return the first format, other than `but`, that recognises a text."""
     if but is None:
         return _first_format(text)
-    return next((one for one in formats() if one is not but and one.recognise(text)), None)
+    return next((kind for kind in formats() if kind is not but and kind.detect(text)), None)
 
 
 @functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
 def _first_format(text: str) -> Format | None:
-    if recording.recognise(text):
+    if recording.detect(text):
         return recording.FORMAT  # without loading the others
-    return next((one for one in formats() if one.recognise(text)), None)
+    return next((kind for kind in formats() if kind.detect(text)), None)
 
 
 def sections(text: str) -> list[str]:
     """Return the captures in a text, each as a text with all other lines blank."""
     if text.lstrip().startswith("{"):
         return [text]
-    return intake.sections(text, [one.begins for one in formats() if one.begins is not None])
+    return intake.sections(text, [kind.begins for kind in formats() if kind.begins is not None])
 
 
 def is_readable(text: str) -> bool:
     """Return whether a text, or a section of it, is of a format."""
-    return format_of(text) is not None or any(format_of(one) is not None for one in sections(text))
+    return format_of(text) is not None or any(format_of(section) is not None for section in sections(text))
 
 
 def known_output(text: str) -> dict[str, str] | None:

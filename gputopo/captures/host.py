@@ -1,13 +1,4 @@
-"""CPUs and NUMA nodes (`lscpu`, `numactl -H`) and files of the NVIDIA kernel module: text in, Machine out.
-
-Of /proc/driver/nvidia `version`, and `gpus/*/information` of each GPU that is bound to the module, whether
-NVML answers or not:
-
-    NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
-
-    Model:           NVIDIA GeForce RTX 3090
-    Bus Location:    0000:01:00.0
-"""
+"""CPUs and NUMA nodes (`lscpu`, `numactl -H`): text in, Machine out."""
 
 import re
 from collections.abc import Sequence
@@ -15,12 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputopo.captures.ledger import Format, Lines, read_lines
-from gputopo.captures.smi import values
-from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.index_ranges import index_ranges, parse_ranges
-from gputopo.values.machine import Driver, Gpu, Host, Machine, NumaNode
-from gputopo.values.subject import EVERY, at_gpu
+from gputopo.values.machine import Host, Machine, NumaNode
 
 _LSCPU = "lscpu"
 _NUMACTL = "numactl"
@@ -51,7 +39,7 @@ _VIRTUAL = {
 }
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only these tools print."""
     if not any(word in text for word in ("(s)", "available: ", "node ", "Architecture:")):
         return False
@@ -89,9 +77,9 @@ class _Reading:
 
     def take(self, number: int, line: str) -> bool:
         """Read a line. False where it is not understood."""
-        return self._of_numactl(line) or self._of_lscpu(line)
+        return self._take_numactl(line) or self._take_lscpu(line)
 
-    def _of_numactl(self, line: str) -> bool:
+    def _take_numactl(self, line: str) -> bool:
         if _AVAILABLE.fullmatch(line) or _DISTANCES.fullmatch(line):
             self.sources[_NUMACTL] = None
         elif found := _NODE.fullmatch(line):
@@ -129,7 +117,7 @@ class _Reading:
     def _set(self, index: int, fact: str, value: Any) -> None:
         self.nodes.setdefault(index, {}).setdefault(fact, value)
 
-    def _of_lscpu(self, line: str) -> bool:
+    def _take_lscpu(self, line: str) -> bool:
         found = _PAIR.fullmatch(line)
         if found is None:
             return False
@@ -179,90 +167,7 @@ class _Reading:
 FORMAT = Format(
     "`lscpu` and `numactl -H` text",
     "CPU model, sockets, NUMA nodes with CPUs, memory and distances",
-    recognise,
+    detect,
     parse,
     begins=begins,
-)
-
-
-MODULE = "/proc/driver/nvidia"
-
-_MODULE_HINT = "use head -50 /proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information > FILE"
-_VERSION = re.compile(r"NVRM version: +NVIDIA .{1,80}?  ?(\d{2,4}\.\d{1,4}(?:\.\d{1,4})?)(?: .*)?")
-_COMPILER = re.compile(r"GCC version:.*|==> \S+ <==|\*\*\* .*")
-_MODULE_PAIR = re.compile(
-    r"(Model|IRQ|GPU UUID|Video BIOS|Bus Type|DMA Size|DMA Mask|Bus Location|Device Minor"
-    r"|GPU Firmware|GPU Excluded|Blacklisted|Card Type)\s*:\s*(.*?)\s*"
-)
-_BEGIN = re.compile(r"Model: ?\t")
-_FACTS = {
-    "Model": "name",
-    "GPU UUID": "uuid",
-    "Video BIOS": "vbios_version",
-    "GPU Firmware": "gsp_firmware_version",
-}
-
-
-def recognise_module(text: str) -> bool:
-    """Return whether the text has a version of the module, or a GPU with its address."""
-    if "NVRM version:" not in text and "Bus Location:" not in text:
-        return False
-    lines = (line.strip() for line in text.splitlines())
-    return any(_VERSION.fullmatch(line) or line.startswith("Bus Location:") for line in lines)
-
-
-def begins_module(lines: Sequence[str]) -> bool:
-    """Return whether a line is the version, or the first of a GPU's file."""
-    return _VERSION.fullmatch(lines[0].strip()) is not None or _BEGIN.match(lines[0]) is not None
-
-
-def parse_module(text: str, *, origin: str) -> Machine:
-    """Read the files. Raises InputError if there is neither a version nor a GPU with its address."""
-    blocks: list[dict[str, str]] = []
-    versions: list[str] = []
-
-    def take(number: int, line: str) -> bool:
-        if found := _VERSION.fullmatch(line):
-            versions.append(found[1])
-        elif found := _MODULE_PAIR.fullmatch(line):
-            if not blocks or found[1] in blocks[-1]:
-                blocks.append({})
-            blocks[-1][found[1]] = found[2]
-        else:
-            return _COMPILER.fullmatch(line) is not None
-        return True
-
-    lines = read_lines(text, take)
-    version = next(iter(versions), None)
-    gpus = {where: block for block in blocks if (where := values.address(block.get("Bus Location", "")))}
-    if version is None and not gpus:
-        raise InputError(f"{origin} has no version or GPU of the NVIDIA kernel module in it", _MODULE_HINT)
-    missing = {at_gpu(EVERY, fact): f"not reported by {MODULE}" for fact in ("clocks_mhz", "pcie", "power_w")}
-    return Machine(
-        source=MODULE,
-        driver=Driver(kernel_module_version=version),
-        gpus=tuple(
-            _gpu(index, where, gpus[where]) for index, where in enumerate(sorted(gpus, key=address_order))
-        ),
-        missing=missing if gpus else {"gpus": f"not reported by {MODULE}/version"},
-        unread=lines.unread(MODULE),
-    )
-
-
-def _gpu(index: int, where: str, block: dict[str, str]) -> Gpu:
-    facts: dict[str, Any] = {}
-    for name, fact in _FACTS.items():
-        kind = "uuid" if fact == "uuid" else "words"
-        value = values.read(kind, block.get(name, "")).value
-        if value is not None and "?" not in value and value != "Unknown":
-            facts[fact] = value.upper() if fact == "vbios_version" else value  # as nvidia-smi writes it
-    return Gpu(index=index, pci_address=where, **facts)
-
-
-MODULE_FORMAT = Format(
-    "files of `/proc/driver/nvidia`",
-    "version of the kernel module, GPUs that are bound to it",
-    recognise_module,
-    parse_module,
-    begins=begins_module,
 )

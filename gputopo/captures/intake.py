@@ -1,12 +1,10 @@
-"""From the bytes of a file to the captures in it, within limits.
+"""From the bytes of a file to the captures in it.
 
 Packed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
-`sections`. Every step keeps the numbers of the lines. A capture is made by other people and other programs:
-past a limit (bytes, lines, GPUs, seconds) it is refused in two lines.
+`sections`. Every step keeps the numbers of the lines.
 """
 
 import bz2
-import contextlib
 import functools
 import gzip
 import html
@@ -14,12 +12,9 @@ import io
 import itertools
 import lzma
 import re
-import signal
 import textwrap
-import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
 
 from gputopo.values.errors import InputError
 
@@ -226,9 +221,9 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
     owners = _owners(lines, formats)
     end = "\n" if text.endswith("\n") else ""
     by_format = [
-        "\n".join(line if owner is one else "" for line, owner in zip(lines, owners, strict=True)) + end
-        for one in formats
-        if one in owners
+        "\n".join(line if owner is kind else "" for line, owner in zip(lines, owners, strict=True)) + end
+        for kind in formats
+        if kind in owners
     ]
     return [*documents, *by_format] if documents or len(by_format) > 1 else [text]
 
@@ -238,7 +233,7 @@ def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | No
 
     @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
     def begun(ahead: tuple[str, ...]) -> Begins | None:
-        return next((one for one in formats if one(ahead)), None)
+        return next((kind for kind in formats if kind(ahead)), None)
 
     filled = [number for number, line in enumerate(lines) if line.strip()]
     owners: list[Begins | None] = [None] * len(lines)
@@ -279,59 +274,3 @@ def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
             f"{origin} is an archive", "unpack it (tar -xf FILE), and name the folder or a file in it"
         )
     return content
-
-
-MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
-# A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
-MAX_TEXT_BYTES = 32 * 2**20
-MAX_LINES = 1_000_000
-MAX_LINE = 2**20  # of a text that is no JSON or XML
-MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
-MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
-
-
-class TooMuchError(InputError):
-    """A file that is beyond a limit, whatever it holds."""
-
-
-def require_text_size(text: str, origin: str) -> None:
-    """Raise InputError for a text that is longer than any capture."""
-    if len(text) > MAX_TEXT_BYTES:
-        raise TooMuchError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
-    if text.count("\n") > MAX_LINES:
-        raise TooMuchError(f"{origin} has more than {MAX_LINES:,} lines", _PART)
-    document = text[:100].lstrip().startswith(("{", "<"))
-    if len(text) > MAX_LINE and not document and any(len(line) > MAX_LINE for line in io.StringIO(text)):
-        raise TooMuchError(f"{origin} has a line of more than {MAX_LINE >> 20} MiB", _PART)
-
-
-def require_gpus(gpus: Sized, origin: str) -> None:
-    """Raise InputError for more GPUs than any machine has; a reader asks before it works on each of them."""
-    if len(gpus) > MAX_GPUS:
-        raise TooMuchError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
-
-
-@contextlib.contextmanager
-def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
-    """Raise InputError in the block after so many seconds of CPU time of this process.
-
-    The timer is the process's own (ITIMER_PROF), so it works in the main thread only, elsewhere there is no
-    limit. Regular expressions look for signals while they search.
-    """
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_PROF)[0]:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise TooMuchError(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
-
-    former = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, former)
-
-
-_PART = "pass the capture alone, or a part of it"

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.captures.ledger import Format, is_noise
-from gputopo.captures.pci import pci_tree
 from gputopo.values.errors import InputError
-from gputopo.values.fields import rows_of
+from gputopo.values.fields import kernel_address, rows_of
 from gputopo.values.machine import KernelEvent, KernelEventKind, LineCounts, Machine, Unread
 from gputopo.values.samples import seconds
 
@@ -139,7 +138,7 @@ class Taken(NamedTuple):
         return self.is_log and "GPU" not in self.rest and of_daemons
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has an error of a GPU or of PCIe in a line of the kernel, or several lines."""
     return take(text).is_log
 
@@ -261,7 +260,7 @@ def _address(text: str | None) -> str | None:
     """Return the address of a function; that of function 0 where only bus and device are named."""
     if text is None:
         return None
-    return pci_tree.address(text if "." in text else f"{text}.0")
+    return kernel_address(text if "." in text else f"{text}.0")
 
 
 class _Log:
@@ -418,6 +417,6 @@ def _severity(text: str) -> str:
 FORMAT = Format(
     "kernel log lines (dmesg, journalctl -k), the fabric manager's log",
     "Xid, SXid, AER, NVLink and driver errors with their times",
-    recognise,
+    detect,
     parse,
 )

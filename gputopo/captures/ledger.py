@@ -45,7 +45,7 @@ class Format:
 
     reads: str  # what it reads, in words
     facts: str  # the facts in it, for the page of the formats
-    recognise: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
+    detect: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
     parse: Callable[..., Machine]  # (text, *, origin); raises InputError that names `origin`
     begins: Callable[[Sequence[str]], bool] | None = None  # the first of these lines begins an output of it
     # The lines of a text that are its own, where the reader passes over what it does not know.
@@ -111,7 +111,7 @@ def filled(text: str) -> dict[int, str]:
 def completed(machine: Machine, text: str, kind: Format) -> Machine:
     """Return the machine of a section with its lines counted, and all listed that were not understood."""
     lines = filled(text)
-    listed = {one.line for one in machine.unread}
+    listed = {unread_line.line for unread_line in machine.unread}
     others = lines.keys() - listed
     is_document = kind.claims is None and text.lstrip().startswith("<")
     noise = {number for number in others if not is_document and is_noise(lines[number])}
@@ -126,7 +126,7 @@ def completed(machine: Machine, text: str, kind: Format) -> Machine:
 
 def without(machine: Machine, lines: Collection[int]) -> Machine:
     """Return a machine of whose lines these are no longer listed as not understood, but counted as read."""
-    kept = tuple(one for one in machine.unread if one.line not in lines)
+    kept = tuple(unread_line for unread_line in machine.unread if unread_line.line not in lines)
     if not machine.lines:
         return replace(machine, unread=kept)
     first, fewer = machine.lines[0], len(machine.unread) - len(kept)

@@ -15,7 +15,7 @@ import msgspec
 
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
-from gputopo.values.fields import short_address
+from gputopo.values.fields import kernel_address, short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 from gputopo.values.subject import FactPath, item
 
@@ -49,9 +49,8 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
     GPUs are numbered by PCI address, as NVML does, where the list has the address of every one; CUDA's own
     order is the fastest first. Without addresses CUDA's numbers stand.
     """
-    from gputopo.captures.pci import pci_tree  # a merge needs the places only
 
-    addresses = {number: pci_tree.address(device.address or "") for number, device in devices.items()}
+    addresses = {number: kernel_address(device.address or "") for number, device in devices.items()}
     known = [address for address in addresses.values() if address is not None]
     if len(known) == len(devices) == len(set(known)):
         in_order = sorted(devices, key=lambda number: _sortable(addresses[number] or ""))

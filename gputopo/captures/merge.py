@@ -207,9 +207,8 @@ class _Merge:
         groups = self._groups()
         samples = [self._sample(group) for group in groups]
         if samples:
-            last = max(
-                range(len(samples)), key=lambda n: (samples[n].time or "", -self._doubts(groups[n]), -n)
-            )
+            doubts = [sum(len(self.reserved[self.names[place]]) for place in group) for group in groups]
+            last = max(range(len(samples)), key=lambda n: (samples[n].time or "", -doubts[n], -n))
             self.sample = frozenset(self.names[place] for place in groups[last])
         merged = self._merged()
         if len(samples) > 1:
@@ -347,10 +346,6 @@ class _Merge:
             if _is_filled(machine, fact) and (name in self.sample or not passes)
         ]
         return bool(sources) and all(fact in self.reserved[name] for name in sources)
-
-    def _doubts(self, group: Sequence[int]) -> int:
-        """Return how many facts of a sample have a reservation."""
-        return sum(len(self.reserved[self.names[place]]) for place in group)
 
     def _captures(self) -> Iterable[tuple[str, Machine]]:
         return zip(self.names, self.machines, strict=True)

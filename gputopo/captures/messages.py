@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputopo.captures import ledger
-from gputopo.captures.smi.machine import Unanswered, unanswered_of, with_lost
+from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
 from gputopo.values.fields import rows_of
 from gputopo.values.machine import Driver, DriverStatus, KernelEvent, LineCounts, Machine
 
@@ -116,7 +116,9 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     messages = _messages(text)
     if not messages:
         return list(machines)
-    own = {one.line + n for one in messages for n in range(one.found[0].strip("\n").count("\n") + 1)}
+    own = {
+        message.line + n for message in messages for n in range(message.found[0].strip("\n").count("\n") + 1)
+    }
     known = ledger.filled(text).keys() - own if not machines else ()
     counts = LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)
     machine = replace(_machine(messages, text, machines), lines=() if machines else (counts,))
@@ -148,7 +150,7 @@ def _messages(text: str) -> list[Message]:
 
 def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
     """Return what the messages show. `machines`: what else is in the text, of which GPUs may be lost."""
-    said = {one.status: one.found[0].strip()[:_MAX_DETAIL] for one in reversed(messages)}
+    said = {message.status: message.found[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
     lost = {one.address or one.number: one for one in map(_lost, messages) if one is not None}
     gpus = [gpu for machine in machines for gpu in machine.gpus]
     listed = {gpu.index for gpu in gpus} | {gpu.pci_address for gpu in gpus}
@@ -184,7 +186,7 @@ def _lost(message: Message) -> Unanswered | None:
         return None
     line = message.found.string[message.found.start() :].partition("\n")[0]
     gpu = _GPU.search(line)
-    return unanswered_of(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
+    return parse_unanswered(line) or Unanswered(int(gpu[1]) if gpu else None, None, "GPU is lost")
 
 
 def _in_words(message: Message) -> str:

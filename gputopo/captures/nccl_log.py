@@ -19,11 +19,12 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from gputopo.captures.intake import require_gpus
 from gputopo.captures.ledger import Claims, Format, by_line
+from gputopo.captures.limits import require_gpus
 from gputopo.captures.matching import aligned
-from gputopo.captures.pci import nccl_xml, pci_tree
+from gputopo.captures.pci import nccl_xml
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import (
     Driver,
     Gpu,
@@ -101,7 +102,7 @@ def version_in(line: str) -> tuple[str, str | None] | None:
 
 def deciding(settings: Iterable[str]) -> dict[str, None]:
     """Return the variables that decide how NCCL copies, as `NCCL_ALGO=Ring`."""
-    return {one: None for one in settings if _DECIDING.match(one)}
+    return {setting: None for setting in settings if _DECIDING.match(setting)}
 
 
 def settings_in(line: str) -> list[str]:
@@ -109,7 +110,7 @@ def settings_in(line: str) -> list[str]:
     return [f"{name}={value}" for name, value in _SET.findall(line)] if "NCCL_" in line else []
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a line shows a path, a rank, a network or a warning of NCCL."""
     lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL " in line) if "NCCL " in text else ()
     return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
@@ -199,7 +200,9 @@ class NcclLog:
         where = _address(bus) or found[5]
         tree = self.trees_of.setdefault(host, nccl_xml.TopologyReading(SOURCE, SOURCE))
         if found[2] == "NVL":
-            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _count_of(rate)
+            tree.nvlinks.setdefault(parent or "", {})["switch" if kind == "NVS" else where] = _nvlink_count(
+                rate
+            )
             return True
         lowest = min([rate, *(above for _, _, above in self.above[-1:])])
         self.above.append((len(found[1]), where, lowest))
@@ -397,7 +400,7 @@ class NcclLog:
         )
 
 
-def _count_of(rate: float) -> int:
+def _nvlink_count(rate: float) -> int:
     """Return how many NVLinks have this rate together; 0 if no GPU has such a number."""
     counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
     return next(
@@ -414,13 +417,13 @@ def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
 
 def _address(bus: int) -> str | None:
     """Return the PCI address of a bus id: `1b000` is 0000:1b:00.0."""
-    return pci_tree.address(f"{bus >> 20:x}:{bus >> 12 & 255:x}:{bus >> 4 & 255:x}.{bus & 15:x}")
+    return kernel_address(f"{bus >> 20:x}:{bus >> 12 & 255:x}:{bus >> 4 & 255:x}.{bus & 15:x}")
 
 
 FORMAT = Format(
     "NCCL's log (`NCCL_DEBUG=INFO`)",
     "GPUs, transport of each pair (P2P, SHM, NET), network cards, rings, trees, NVLS, settings",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gputopo.captures import detect, intake, ledger, merge, recording
-from gputopo.captures.bandwidth import bandwidth_test, runs
+from gputopo.captures import detect, intake, ledger, limits, merge, recording
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.captures.pci import sysfs
@@ -39,12 +38,15 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         raise InputError("standard input can be read only once", "give - once")
     machines = []
     for source in sources:
-        with intake.limited_time(_STDIN if source == "-" else source):
+        with limits.limited_time(_STDIN if source == "-" else source):
             machines.append(_load_one(source, read_tree))
     names = _names(sources)
     _refuse_machines_of_files(sources, machines)
-    unknown = _of_unknown_host(names, machines)
-    names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
+    unknown = _unknown_host(names, machines)
+    if len(machines) > 1:
+        from gputopo.captures.bandwidth import bandwidth_test, runs  # most captures are one file
+
+        names, machines = runs.by_files(names, bandwidth_test.renumbered(sources, machines))
     merged = merge.merge(machines, names)
     if unknown is not None:
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))
@@ -72,7 +74,7 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
         raise InputError(what, f"add --fleet: gputopo inspect --fleet --from {path} {other_path}")
 
 
-def _of_unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
+def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
     """Return what several recordings say of their host if not all of them have its fingerprint."""
     said = {
         name: one.host.fingerprint or "none"
@@ -135,13 +137,13 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
         raise InputError("standard input is closed", "pipe a capture into it, or name a file")
-    return sys.stdin.buffer.read(intake.MAX_FILE_BYTES + 1)
+    return sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1)
 
 
 def _content(path: Path) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read(intake.MAX_FILE_BYTES + 1)
+            return file.read(limits.MAX_FILE_BYTES + 1)
     except IsADirectoryError as error:
         hint = "name a file in it, or the folder that holds a copied sys"
         raise InputError(f"{path} is a folder", hint) from error
@@ -169,22 +171,22 @@ def read_bytes(data: bytes, *, origin: str) -> Machine:
 
 
 def _read_bytes(data: bytes, origin: str) -> Machine:
-    if len(data) <= intake.MAX_FILE_BYTES:
-        data = intake.unpacked(data, origin=origin, max_bytes=intake.MAX_TEXT_BYTES)
+    if len(data) <= limits.MAX_FILE_BYTES:
+        data = intake.unpacked(data, origin=origin, max_bytes=limits.MAX_TEXT_BYTES)
     machine = _read_text(_decoded(data, origin), origin)
-    intake.require_gpus(machine.gpus, origin)
+    limits.require_gpus(machine.gpus, origin)
     return machine
 
 
 def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
-    if len(data) > intake.MAX_FILE_BYTES:
-        size = intake.MAX_FILE_BYTES >> 20
+    if len(data) > limits.MAX_FILE_BYTES:
+        size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
     text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)
-    intake.require_text_size(text, origin)
+    limits.require_text_size(text, origin)
     return text
 
 
@@ -203,8 +205,8 @@ def _read_text(text: str, origin: str) -> Machine:
         from gputopo.captures import bug_report
         from gputopo.captures.pci import pci_tree
 
-        if bug_report.recognise(text):
-            return pci_tree.with_hops(merge.merge(bug_report.read(text, origin, _captures)))
+        if bug_report.detect(text):
+            return pci_tree.with_hops(merge.merge(bug_report.parse(text, origin, _captures)))
     return merge.merge(_captures(text, origin))
 
 
@@ -218,11 +220,11 @@ def _captures(text: str, origin: str) -> list[Machine]:
     refused: InputError | None = None
     try:
         machines = _machines(text, origin) if document else _by_format(text, origin)
-    except intake.TooMuchError:
+    except limits.TooMuchError:
         raise
     except InputError as error:
         refused = error
-    is_recording = document and any(one.source != "nvbandwidth" for one in machines)
+    is_recording = document and any(machine.source != "nvbandwidth" for machine in machines)
     found = machines if is_recording else messages.add(machines, text)
     if not found:
         raise refused or detect.refusal(text, origin=origin)
@@ -261,7 +263,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
         if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
             return machines
         raise
-    others = [*_sections(rest, origin, but=programs.FORMAT), *_of_nccl(text, origin)]
+    others = [*_sections(rest, origin, but=programs.FORMAT), *_parse_nccl_log(text, origin)]
     if not others:
         return [ledger.completed(programs.with_unread(machine, rest), text, programs.FORMAT)]
     understood = len(ledger.filled(text)) - len(ledger.filled(rest))
@@ -269,12 +271,12 @@ def _machines(text: str, origin: str) -> list[Machine]:
     return [*others, replace(machine, lines=(counts,))]
 
 
-def _of_nccl(text: str, origin: str) -> list[Machine]:
+def _parse_nccl_log(text: str, origin: str) -> list[Machine]:
     """Read the log of NCCL among the output of a program that measures; its lines are counted there."""
     from gputopo.captures import nccl_log
 
     try:
-        return [nccl_log.parse(text, origin=origin)] if nccl_log.recognise(text) else []
+        return [nccl_log.parse(text, origin=origin)] if nccl_log.detect(text) else []
     except InputError:
         return []  # of AMD's, or only a few of its lines
 
@@ -296,7 +298,9 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
     if len(outputs) > 1:
         from gputopo.captures.smi.machine import identity_of, refuse_others
 
-        refuse_others([identity_of(one, f"one of the outputs ({one.source})") for one in outputs], origin)
+        refuse_others(
+            [identity_of(output, f"one of the outputs ({output.source})") for output in outputs], origin
+        )
 
 
 def readable() -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.captures import intake, matching
+from gputopo.captures import limits, matching
 from gputopo.captures.ledger import Format
 from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
@@ -39,7 +39,7 @@ class _Measured(msgspec.Struct, tag_field="schema", tag="gputopo.bandwidth/1"):
     machine: Machine | None = None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is, or begins as, a JSON object with one of our schemas."""
     return text.lstrip().startswith("{") and _OURS.search(text) is not None
 
@@ -76,7 +76,7 @@ def _measured(text: str, origin: str) -> Machine:
 
 def _check(machine: Machine, origin: str) -> None:
     """Refuse a machine edited by hand into one that cannot be. Raises InputError."""
-    intake.require_gpus(machine.gpus, origin)
+    limits.require_gpus(machine.gpus, origin)
     indices = [gpu.index for gpu in machine.gpus]
     if twice := {index for index in indices if indices.count(index) > 1}:
         raise InputError(f"{origin} has two GPUs with the index {min(twice)}", _HINT)
@@ -124,5 +124,5 @@ def _folder() -> "Traversable":
 
 
 FORMAT = Format(
-    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)", "everything", recognise, parse
+    "a gputopo recording (`inspect --record FILE`, `bandwidth --json`)", "everything", detect, parse
 )

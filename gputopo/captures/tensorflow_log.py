@@ -12,9 +12,9 @@ from decimal import Decimal
 
 from gputopo.captures.bandwidth.texts import access_links
 from gputopo.captures.ledger import Claims, Format, Lines, read_lines
-from gputopo.captures.pci import pci_tree
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Machine, MemoryMib, Unread
 from gputopo.values.subject import at_gpu
 
@@ -74,7 +74,7 @@ class _Reading:
             self.block = _Device(int(found[1]), number)
             self.devices.append(self.block)
         elif created := _CREATED.search(line):
-            address = pci_tree.address(created[3])
+            address = kernel_address(created[3])
             self.devices.append(_Device(int(created[1]), number, address, created[2]))
         elif matrix := _MATRIX.search(line):
             self.in_matrix = True
@@ -97,14 +97,14 @@ class _Reading:
                 self.peers.setdefault((int(row[1]), column), set()).add(cell)
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line in which TensorFlow names a GPU."""
     return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
 
 
 def begins(lines: Sequence[str]) -> bool:
     """Return whether TensorFlow names a GPU in a line."""
-    return recognise(lines[0])
+    return detect(lines[0])
 
 
 def claims(text: str) -> Claims:
@@ -126,7 +126,7 @@ def parse(text: str, *, origin: str) -> Machine:
 def _add_facts(block: _Device, line: str) -> bool:
     """Add the content of a line to the device of its block; the first number of each kind counts."""
     if address := _ADDRESS.search(line):
-        block.address = block.address or pci_tree.address(address[1])
+        block.address = block.address or kernel_address(address[1])
     if name := _NAME.search(line):
         block.name = block.name or name[1].strip()
     clock = _CORE.search(line) or _CORE_OF_1.search(line)
@@ -221,7 +221,7 @@ def _gpu(
 FORMAT = Format(
     "a TensorFlow log",
     "names, PCI addresses, memory, peer matrix",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.captures import intake, training_keras, training_logs, training_table
+from gputopo.captures import (
+    intake,
+    limits,
+    training_keras,
+    training_table,
+    training_tensorpack,
+    training_tf_cnn,
+)
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
@@ -123,12 +130,12 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
         for file, named in _files(path):
             looked_at += 1
             if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
-                raise intake.TooMuchError(
+                raise limits.TooMuchError(
                     f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
                     "name folders in it",
                 )
             try:
-                some = _one(file, read_run, read_json)
+                some = _read_file_or_run(file, read_run, read_json)
             except InputError as error:
                 if named:
                     raise
@@ -144,7 +151,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
                 continue
             found += some
     return FoundMeasurements(
-        tuple(_encodable(one) for one in found),
+        tuple(msgspec.structs.replace(one, source=encodable(one.source)) for one in found),
         tuple(unread),
         passed,
     )
@@ -153,11 +160,6 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
 def encodable(path: str) -> str:
     """Return a path as text that any file can have: bytes that are no UTF-8 as `\\xff`."""
     return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
-
-
-def _encodable(one: Measurement) -> Measurement:
-    shown = encodable(one.source)
-    return one if shown == one.source else msgspec.structs.replace(one, source=shown)
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:
@@ -185,12 +187,9 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
             yield Path(folder, name), False
 
 
-def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
+def _read_file_or_run(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
     """Return the measurements of a file or a run folder; None: it is something else."""
-    if path.is_dir():
-        run = read_run(path)
-        return () if run is None else (run,)
-    if path.name == "events.jsonl":
+    if path.is_dir() or path.name == "events.jsonl":
         run = read_run(path)
         return () if run is None else (run,)
     data = _content(path)
@@ -206,18 +205,18 @@ def _one(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measure
 
 def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
     """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
-    if training_table.recognise(text):
+    if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
-    with intake.limited_time(origin):
-        if training_logs.is_tensorpack(text):
-            found = training_logs.parse_tensorpack(text, origin=origin)
+    with limits.limited_time(origin):
+        if training_tensorpack.detect(text):
+            found = training_tensorpack.parse(text, origin=origin)
         elif training_keras.is_horovod(text):
             found = training_keras.parse_horovod(text, origin=origin)
         elif training_keras.is_keras(text):
             found = training_keras.parse_keras(text, origin=origin)
-        elif training_logs.is_tf_cnn(text) or facts:
-            found = training_logs.parse_tf_cnn(text, origin=origin)
+        elif training_tf_cnn.detect(text) or facts:
+            found = training_tf_cnn.parse(text, origin=origin)
         else:
             return None
     if len(found) == 1:

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median, stdev
 from typing import NamedTuple
 
-from gputopo.captures.training_logs import VERSION, failure_in
+from gputopo.captures.training_failures import failure_in
+from gputopo.captures.training_tensorpack import VERSION
 from gputopo.values.run.measurement import COMPLETE, FAILED, Measurement
 
 _CONTROL = re.compile(r"\x1b\[[\d;]{0,8}m")  # colours of Keras 3
@@ -47,7 +48,7 @@ class _Epoch(NamedTuple):
 def is_keras(text: str) -> bool:
     """Return whether the text is the output of `fit`."""
     lines = _lines(text)
-    return any(map(_EPOCH.match, lines)) and any(_BAR.match(one) or _TRACKED.match(one) for one in lines)
+    return any(map(_EPOCH.match, lines)) and any(_BAR.match(line) or _TRACKED.match(line) for line in lines)
 
 
 def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
@@ -63,7 +64,7 @@ def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
         samples is not None and counted and int(samples) == counted[0].steps
     )
     images = 1 if is_of_samples else batch
-    tracked = [float(found[1]) for one in lines if (found := _TRACKED.match(one))]
+    tracked = [float(found[1]) for line in lines if (found := _TRACKED.match(line))]
     speeds = [images / one.seconds_per_step for one in counted if images]
     speed = tracked[-1] if tracked else median(speeds) if speeds else None
     error = None
@@ -94,7 +95,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    return next((found[1] for one in lines if (found := pattern.match(one))), None)
+    return next((found[1] for line in lines if (found := pattern.match(line))), None)
 
 
 def _epochs(lines: Sequence[str]) -> Iterator[_Epoch]:
@@ -130,7 +131,7 @@ def is_horovod(text: str) -> bool:
 def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
     """Return the run of a log; failed with its reason if it has no total."""
     lines = text.splitlines()
-    stated = {found[1]: found[2] for one in lines if (found := _OF_HOROVOD.match(one))}
+    stated = {found[1]: found[2] for line in lines if (found := _OF_HOROVOD.match(line))}
     total, count = _TOTAL.search(text), _COUNT.search(text)
     speed = float(total[3]) if total else 0.0
     deviation = float(total[4]) / 1.96 if total else 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.intake import TooMuchError
+from gputopo.captures.limits import TooMuchError
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import COLUMNS, Measurement
 
@@ -31,7 +31,7 @@ _HINT = (
 )
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the first line is a header of such a table."""
     names = _names(text.lstrip("\ufeff").split("\n", 1)[0])
     return "images_per_sec" in names and "model" in names
@@ -94,7 +94,7 @@ def _value(name: str, text: str, where: str) -> Any:
             return count
         if name == "gpus":
             numbers = text.replace(",", " ").split()
-            return [_index(one) for one in numbers[:4096]]
+            return [_index(number) for number in numbers[:4096]]
         if name in _SWITCHES:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[
                 text.lower()

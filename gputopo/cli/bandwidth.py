@@ -223,9 +223,9 @@ def _save_network(measured: "Bandwidth") -> None:
     from gputopo.runs import history
 
     path = history.history_file()
-    history.save_network(
-        path, msgspec.structs.replace(measured, measured_at=time.time()), saved_at=time.time()
-    )
+    measured = msgspec.structs.replace(measured, measured_at=time.time())
+    if lost := history.save_network(path, measured, saved_at=time.time()):
+        note(lost)
     is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
     to_stderr(f"gputopo: saved in {path}{use}\n")
@@ -351,7 +351,8 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     from gputopo.runs import history
 
     path = history.history_file()
-    history.save(path, machine, measured, saved_at=time.time())
+    if lost := history.save(path, machine, measured, saved_at=time.time()):
+        note(lost)
     to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
 
 
@@ -410,6 +411,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     """
     from gputopo.findings.rule import named
     from gputopo.runs import history
+    from gputopo.topology.same_machine import answering
 
     path = history.history_file()
     if (old := history.latest(path, machine, gpus)) is not None:
@@ -418,9 +420,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )
-    then, now = (
-        {gpu.pci_address: named(gpu) for gpu in history.answering(one)} for one in (old.machine, machine)
-    )
+    then, now = ({gpu.pci_address: named(gpu) for gpu in answering(one)} for one in (old.machine, machine))
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
     to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")

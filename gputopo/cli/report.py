@@ -15,14 +15,16 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
+from gputopo.values.run.spec import PROGRAM
 
 if TYPE_CHECKING:
     from gputopo.report.document import Document
     from gputopo.values.box import Box
     from gputopo.values.run.measurement import Measurement
+    from gputopo.values.run.result import Result
     from gputopo.values.study import Study
 
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
@@ -136,7 +138,8 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.measurements.box import box_of
     from gputopo.measurements.from_ours import of_result
     from gputopo.measurements.run_folders import machine_name
-    from gputopo.runs.history import fingerprint, history_file, stored_bandwidths, stored_results
+    from gputopo.runs.history import bandwidths, history_file, past
+    from gputopo.topology.same_machine import fingerprint
 
     begin = None if since is None else _date(since)
     machine = machine_from(())
@@ -149,7 +152,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     file = history_file()
     name = machine_name(machine)
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
-    stored = list(stored_results(file, model=model, since=begin))
+    stored = [one for one in past(file, model=model, since=begin, limit=None) if _is_training(one.result)]
     runs = [
         of_result(
             one.result,
@@ -159,20 +162,29 @@ def history_of(model: str | None, since: str | None) -> "Box":
             gpus=names,
             time_s=one.finished_at,
         )
-        for one in stored
+        for one in reversed(stored)
         if one.fingerprint == key
     ]
     elsewhere = len(stored) - len(runs)
-    bandwidths = [] if model is not None else stored_bandwidths(file, machine)
-    bandwidths = [one for one in bandwidths if begin is None or one.saved_at >= begin]
-    if not runs and not bandwidths:
+    try:
+        saved = [*bandwidths(file, machine)]
+    except InputError as error:
+        note(f"without saved bandwidths, and runs whose folders are gone: {error.what}")
+        saved = []
+    rates = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
+    if not runs and not rates:
         wanted = " with --model or --since" if model or since else ""
         others = f"; {elsewhere} runs are of other hardware" if elsewhere else ""
         raise InputError(
             f"{file} has no runs of this machine{wanted}{others}",
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
-    return box_of(name, runs, bandwidths, elsewhere)
+    return box_of(name, runs, rates, elsewhere)
+
+
+def _is_training(result: "Result") -> bool:
+    """Return whether a run is of the built-in training, and shows something of its machine."""
+    return result.rehearsal_of is None and result.spec.get("task") != PROGRAM
 
 
 def _date(text: str) -> float:
@@ -263,7 +275,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
         to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
-    unread = (*found.unread, *ours.damaged, *before.unread, *earlier.damaged)
+    unread = (*found.unread, *ours.failed, *before.unread)
     study = study_of(
         found.measurements,
         title="Training throughput",
@@ -271,6 +283,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         earlier=before.measurements,
         references=published_measurements(),
         smallest_effect=options.smallest_effect / 100,
+        unfinished=ours.unfinished,
         unread=[UnreadFile(source=encodable(name), why=encodable(why)) for name, why in unread],
     )
     if options.baseline:

@@ -1,8 +1,8 @@
-"""Pairs of GPUs as measured: their NVLinks, and GPUs that explain slow pairs."""
+"""Pairs of GPUs as measured: their NVLinks, and ends (GPUs or hosts) that explain slow pairs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ class PairNvLinks(NamedTuple):
     by: Literal["source", "model", "rate"]
 
 
-def fastest(rates: Mapping[Pair, float]) -> float:
+def fastest(rates: Mapping[Any, float]) -> float:
     """Return the rate that nine of ten copies do not exceed."""
     ordered = sorted(rates.values())
     return ordered[ceil(FASTEST_SHARE * len(ordered)) - 1]
@@ -139,47 +139,50 @@ def _min_links(counts: Iterable[int], gb_per_s: float, row: NvLinkExpectation) -
     return next((one for one in counts if gb_per_s <= one * row.link_gb_per_s), None)
 
 
-# A GPU explains its slow copies in one direction where more than half of those with its peers are slow, and
-# at least two: with fewer, the pair may be slow. Ours.
+# An end explains its slow copies in one direction where more than half of those with its peers are slow, and
+# at least two: with fewer, the pair may be slow. Not measured; chosen because a slow end slows all of them.
 MIN_PARTNERS = 2
 SLOW_SHARE = 0.5
+End = TypeVar("End", int, str)  # a GPU by its index, or a host by its name
 
 
-class SlowEnds(NamedTuple):
-    """GPUs that are slow as source or as destination, each with its slow copies, and the other slow pairs."""
+class SlowEnds(NamedTuple, Generic[End]):
+    """Ends that are slow as source or as destination, each with its slow copies, and the other slow pairs."""
 
-    out: dict[int, list[Pair]]
-    into: dict[int, list[Pair]]
-    pairs: list[Pair]
+    out: dict[End, list[tuple[End, End]]]
+    into: dict[End, list[tuple[End, End]]]
+    pairs: list[tuple[End, End]]
 
     @property
-    def gpus(self) -> list[int]:
-        """Return the GPUs that are slow in one direction or both."""
-        return sorted({*self.out, *self.into})
+    def blamed(self) -> list[End]:
+        """Return the ends that are slow in one direction or both."""
+        return sorted(self.out.keys() | self.into.keys())
 
 
-def slow_ends(slow: Collection[Pair], measured: Collection[Pair]) -> SlowEnds:
-    """Return the fewest GPUs that explain the slow ones among measured copies (source, destination).
+def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]]) -> SlowEnds[End]:
+    """Return the fewest ends that explain the slow ones among measured copies (source, destination).
 
     The end with the largest share of slow copies explains them first; the others are judged by the rest.
     """
-    found = SlowEnds({}, {}, [])
+    found = SlowEnds[End]({}, {}, [])
     rest, left = set(measured), set(slow)
     while left:
-        ends = {(side, gpu) for pair in left for side, gpu in enumerate(pair)}
-        side, gpu = max(sorted(ends), key=lambda end: _share(left, rest, end))
-        if _share(left, rest, (side, gpu)) <= SLOW_SHARE:
+        ends = {(side, end) for pair in left for side, end in enumerate(pair)}
+        side, worst = max(sorted(ends), key=lambda end: _share(left, rest, end))
+        if _share(left, rest, (side, worst)) <= SLOW_SHARE:
             break
-        (found.into if side else found.out)[gpu] = sorted(pair for pair in left if pair[side] == gpu)
-        rest = {pair for pair in rest if pair[side] != gpu}
+        (found.into if side else found.out)[worst] = sorted(pair for pair in left if pair[side] == worst)
+        rest = {pair for pair in rest if pair[side] != worst}
         left &= rest
     found.pairs.extend(sorted(left))
     return found
 
 
-def _share(slow: Collection[Pair], measured: Collection[Pair], end: tuple[int, int]) -> float:
-    """Return the share of slow copies among those out of (0) or into (1) a GPU; 0 where one alone is slow."""
-    side, gpu = end
-    of_end = [pair for pair in measured if pair[side] == gpu]
+def _share(
+    slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]], of: tuple[int, End]
+) -> float:
+    """Return the share of slow copies of those out of (0) or into (1) an end; 0 where one alone is slow."""
+    side, end = of
+    of_end = [pair for pair in measured if pair[side] == end]
     count = sum(pair in slow for pair in of_end)
     return count / len(of_end) if count >= MIN_PARTNERS else 0.0

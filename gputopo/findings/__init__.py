@@ -3,27 +3,33 @@
 A missing fact makes no finding. So the checks that had facts are counted: "no findings" alone would say the
 same of a capture that shows only the topology and of a whole machine.
 
-A new rule: its row in `rules.csv`, its thresholds and a check in the module of its theme, the check in
-`CHECKS` with the facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its
-measured copies) or in `watched.WATCHES` (over what was counted in time). A fact that is None makes no
-finding: neither a fault nor a pass.
+A new rule: a `Rule`, its thresholds and a check in the module of its theme, the check in `CHECKS` with the
+facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its measured copies) or in
+`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
+a pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from gputopo.findings import (
     clocks,
+    configuration,
     driver,
+    field_errors,
+    kernel_log,
     memory_health,
     network,
     nvlink,
     pcie,
+    peer_access,
     peers,
+    program_errors,
     rising,
     sources,
     tensorflow,
     throttling,
     usage,
+    xids,
 )
 from gputopo.findings.rule import Case, Check, Rule, Threshold, by_model, fails, present, reaches, worst_first
 from gputopo.findings.tensorflow import Support, install_support, support_of
@@ -91,53 +97,47 @@ CHECKS: Mapping[Check[[]], Need] = {
     driver.lost_gpus: of_gpus("pstate", "temperature_c.gpu"),
     driver.unlisted_gpus: of_machine("driver.status"),
     driver.logged_losses: of_machine("kernel_events"),
-    driver.logged_xids: of_machine("kernel_events"),
-    driver.program_errors: of_machine("kernel_events"),
-    driver.kernel_errors: of_machine("kernel_events"),
+    xids.logged_xids: of_machine("kernel_events"),
+    program_errors.program_errors: of_machine("kernel_events"),
+    kernel_log.kernel_errors: of_machine("kernel_events"),
     memory_health.verdicts: of_gpus("ecc", "remapped_rows", "retired_pages", "recovery_action"),
-    memory_health.ecc_mode: of_gpus("ecc.mode_pending"),
     memory_health.ecc_off: of_gpus("ecc.mode"),
     throttling.slowdowns: of_gpus("throttle"),
     throttling.temperatures: of_gpus("temperature_c.gpu", "temperature_c.memory", "temperature_c.margin"),
     throttling.power_limits: of_gpus("power_w.limit"),
     throttling.times: of_gpus("violation_ns"),
-    throttling.fans: of_gpus("fan_percent"),
-    clocks.beside_peers: of_gpus("temperature_c.gpu", "power_w.draw", peers=_PEERS),
-    clocks.low: of_gpus("clocks_mhz", when=usage.busy),
-    peers.below_reference: of_gpus("clocks_mhz"),
+    clocks.check_against_peers: of_gpus("power_w.draw", when=usage.busy, peers=_PEERS),
+    clocks.check_low_clocks: of_gpus("clocks_mhz", when=usage.busy),
+    peers.below_default: of_gpus("clocks_mhz"),
     peers.facts: of_gpus("clocks_mhz", "memory_mib.total", "pcie", "power_w", peers=2),
-    clocks.below_peers: of_gpus("pstate", peers=_PEERS),
-    memory_health.field_errors: of_gpus("pstate", peers=2),
+    field_errors.field_errors: of_gpus("pstate", peers=2),
     pcie.widths: of_gpus("pcie.width_now"),
     pcie.generations: of_gpus("pcie.gen_now", when=under_load),
     pcie.slots: of_gpus("pcie.gen_max_host", "pcie.limiting_hop"),
     pcie.errors: of_gpus("pcie.replay_counter", "pcie.aer"),
     pcie.logged_errors: of_machine("kernel_events"),
-    pcie.chipset_slots: of_machine("pci"),
     pcie.shared_uplinks: of_machine("pci"),
-    nvlink.down: of_gpus("nvlinks"),
-    nvlink.thin_bridge: of_machine("links[*].nvlinks"),
-    nvlink.apart: of_machine("links[*].nvlinks"),
-    nvlink.errors: of_gpus("nvlinks[*].errors"),
-    nvlink.logged_errors: of_machine("kernel_events"),
-    nvlink.fabric: of_gpus("fabric"),
-    nvlink.acs: of_machine("host.acs", "pci[*].acs"),
-    nvlink.staged: of_machine("nccl"),
-    nvlink.off: of_machine("links[*].p2p_read"),
+    nvlink.check_links_down: of_gpus("nvlinks"),
+    nvlink.check_thin_bridges: of_machine("links[*].nvlinks"),
+    nvlink.check_gpus_apart: of_machine("links[*].nvlinks"),
+    nvlink.check_errors: of_gpus("nvlinks[*].errors"),
+    nvlink.check_logged_errors: of_machine("kernel_events"),
+    nvlink.check_fabric: of_gpus("fabric"),
+    peer_access.check_acs: of_machine("host.acs", "pci[*].acs"),
+    peer_access.check_paths_of_nccl: of_machine("nccl"),
+    peer_access.check_peer_access: of_machine("links[*].p2p_read"),
     usage.used: of_gpus("processes", "utilization_percent.gpu", "memory_mib.used"),
-    usage.modes: of_gpus("compute_mode", "mig.mode"),
-    usage.cuda_order: of_gpus("cuda_index"),
-    usage.numa: of_machine("host.numa_nodes"),
-    usage.persistence: of_gpus("persistence_mode"),
-    usage.mixed_models: never,
-    usage.no_expectation: never,
+    configuration.modes: of_gpus("compute_mode", "mig.mode"),
+    configuration.cuda_order: of_gpus("cuda_index"),
+    configuration.persistence: of_gpus("persistence_mode"),
+    configuration.mixed_models: never,
+    configuration.no_expectation: never,
     tensorflow.tensorflow: of_machine("tensorflow"),
     network.links_down: of_machine("nics[*].ports"),
     network.rates: of_machine("nics[*].ports"),
     network.mtus: of_machine("nics[*].ports"),
     network.errors: of_machine("nics[*].ports"),
     network.far_gpus: of_machine("nics[*].hops"),
-    network.shared_cards: of_machine("nics[*].hops"),
     network.peer_memory: of_machine("driver.peer_memory_module"),
     network.of_nccl: of_machine("nccl"),
     sources.gaps: never,
@@ -163,7 +163,7 @@ def find(machine: Machine) -> tuple[Finding, ...]:
     """
     measured = find_bandwidth(machine)
     known = {(finding.id, finding.subject) for finding in measured}
-    read = [one for one in find_read(machine) if (one.id, one.subject) not in known]
+    read = [finding for finding in find_read(machine) if (finding.id, finding.subject) not in known]
     return worst_first([*read, *measured])
 
 
@@ -171,17 +171,23 @@ def find_read(machine: Machine) -> list[Finding]:
     """Return the findings from readings, over all samples of the machine; counters by their maximum."""
     samples = at_samples(machine, max_counters(machine))
     of = max((history.samples for history in machine.series), default=0)
-    read = [one for check in CHECKS for one in check.over(samples, of if of > len(samples) else None)]
-    lost = {one.subject: one for one in read[::-1] if one.id == driver.GPU_LOST.id}  # samples and kernel log
-    read = [one for one in read if lost.get(one.subject, one) is one or one.id != driver.GPU_LOST.id]
+    read = [finding for check in CHECKS for finding in check.over(samples, of if of > len(samples) else None)]
+    lost = {
+        finding.subject: finding for finding in read[::-1] if finding.id == driver.GPU_LOST.id
+    }  # samples and kernel log
+    read = [
+        finding
+        for finding in read
+        if lost.get(finding.subject, finding) is finding or finding.id != driver.GPU_LOST.id
+    ]
     watched = _find_in_series(machine)
-    return [*(one for one in read if not _is_in(one, watched)), *watched, *rising.rising(machine)]
+    return [*(finding for finding in read if not _is_in(finding, watched)), *watched, *rising.rising(machine)]
 
 
-def _is_in(one: Finding, others: Sequence[Finding]) -> bool:
+def _is_in(finding: Finding, others: Sequence[Finding]) -> bool:
     """Return whether others of its rule report a finding for each of its GPUs, and no milder."""
-    same = [other for other in others if other.id == one.id and reaches([other], one.severity)]
-    return bool(one.subject.gpus) and set(one.subject.gpus) <= {
+    same = [other for other in others if other.id == finding.id and reaches([other], finding.severity)]
+    return bool(finding.subject.gpus) and set(finding.subject.gpus) <= {
         gpu for other in same for gpu in other.subject.gpus
     }
 
@@ -204,7 +210,7 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     from gputopo.findings.measured import COPY_CHECKS
 
     # Of a program that did not come to its end the text shows why.
-    reported = () if machine.bandwidth.source == "live" else (driver.status, driver.program_errors)
+    reported = () if machine.bandwidth.source == "live" else (driver.status, program_errors.program_errors)
     return worst_first(finding for check in (*reported, *COPY_CHECKS) for finding in check(machine))
 
 

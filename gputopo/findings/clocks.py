@@ -1,42 +1,140 @@
-"""Clocks: different from GPUs of the same model, or low under load."""
+"""Clocks and power under load: different from GPUs of the same model, or low."""
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from gputopo.findings import pcie, throttling
-from gputopo.findings.compare import differences, known
-from gputopo.findings.rule import Fault, Threshold, accused, by_model, check, present, rule_of, threshold
+from gputopo.findings import throttling
+from gputopo.findings.compare import known
+from gputopo.findings.rule import Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.findings.throttling import explained
 from gputopo.findings.usage import BUSY_PERCENT, busy
-from gputopo.reference.clock_events import IDLE, LOAD_STATES, reasons_of
+from gputopo.reference.clock_events import reasons_of
 from gputopo.reference.expectations import expected_of
 from gputopo.values import history
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import Gpu, Machine
 
-MEMORY_SHARE = threshold("clocks.MEMORY_SHARE")
-CORE_SHARE = threshold("clocks.CORE_SHARE")
-CORE_BUSY_SHARE = threshold("clocks.CORE_BUSY_SHARE")
-MEMORY_BUSY_FLOOR = threshold("clocks.MEMORY_BUSY_FLOOR")
-MEAN_BELOW_SHARE = threshold("clocks.MEAN_BELOW_SHARE")
-CORE_BUSY_FLOOR = threshold("clocks.CORE_BUSY_FLOOR")
-CORE_MAXIMUM_FLOOR = threshold("clocks.CORE_MAXIMUM_FLOOR")
-MODEL_SHARE = threshold("clocks.MODEL_SHARE")
-
-MEMORY_DIFFERS = rule_of("clocks.memory_differs", MEMORY_SHARE)
-CORE_DIFFERS = rule_of("clocks.core_differs", CORE_SHARE)
-APPLICATION_DIFFERS = rule_of("clocks.application_differs", MEMORY_SHARE)
-APPLICATION_BELOW_DEFAULT = rule_of("clocks.application_below_default", MEMORY_SHARE)
-CORE_BELOW_MAXIMUM = rule_of("clocks.core_below_maximum", CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT)
-MEMORY_BELOW_MAXIMUM = rule_of("clocks.memory_below_maximum", MEMORY_BUSY_FLOOR, BUSY_PERCENT)
-CORE_SLOWER_THAN_PEERS = rule_of(
-    "clocks.core_slower_than_peers", CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT
+MEMORY_SHARE = Threshold(
+    "memory or application clock difference",
+    0.01,
+    "of the most common clock",
+    "GPUs of one model have one memory clock; drivers round differently by 1 MHz (Tesla T4: 5000 of 5001)",
 )
-MEMORY_BELOW_MODEL = rule_of("clocks.memory_below_model", MODEL_SHARE)
+CORE_SHARE = Threshold(
+    "core clock difference",
+    0.02,
+    "of the most common clock",
+    "Reference and factory-overclocked GTX 1070 differ by 5% (1683 and 1771 MHz), clock steps are 15 MHz",
+)
+CORE_BUSY_SHARE = Threshold(
+    "core clock below peers under load",
+    0.1,
+    "below the median of the peers",
+    "not measured on hardware: GPUs of one model under the same load vary by chip and cooler, some 5%",
+)
+MEMORY_BUSY_FLOOR = Threshold(
+    "memory clock under load",
+    0.9,
+    "of the maximum or application clock",
+    (
+        "CUDA runs GeForce GPUs in P2 with slower memory: 9251 of 9501 MHz (RTX 3080), 5005 of 5505 (GTX "
+        "1080 Ti)"
+    ),
+)
+MEAN_BELOW_SHARE = Threshold(
+    "mean core clock below peers over many samples",
+    0.05,
+    "below the median of the peers",
+    (
+        "not measured on hardware: boost clocks of GPUs of one model differ by some percent with chips "
+        "and temperatures"
+    ),
+)
+CORE_BUSY_FLOOR = Threshold("core clock under load", 0.9, "of the rated boost or application clock")
+CORE_MAXIMUM_FLOOR = Threshold(
+    "core clock under load, where only NVML's maximum is known",
+    0.65,
+    "of the maximum clock",
+    "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
+)
+
+MEMORY_DIFFERS = Rule(
+    "clocks.memory_differs",
+    "max memory clock differs from GPUs of the same model",
+    remedy=(
+        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
+        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+    ),
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_DIFFERS = Rule(
+    "clocks.core_differs",
+    "max core clock differs from GPUs of the same model",
+    remedy=(
+        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
+        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+    ),
+    severities=("info",),
+    thresholds=(CORE_SHARE,),
+)
+APPLICATION_BELOW_DEFAULT = Rule(
+    "clocks.application_below_default",
+    "application clock set below the default",
+    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
+    thresholds=(MEMORY_SHARE,),
+)
+CORE_BELOW_MAXIMUM = Rule(
+    "clocks.core_below_maximum",
+    "low core clock under load, no throttle reason reported",
+    remedy=(
+        "See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked clocks with sudo nvidia-smi -i GPU -rgc, "
+        "application clocks with sudo nvidia-smi -i GPU -rac."
+    ),
+    thresholds=(CORE_BUSY_FLOOR, CORE_MAXIMUM_FLOOR, BUSY_PERCENT),
+)
+MEMORY_BELOW_MAXIMUM = Rule(
+    "clocks.memory_below_maximum",
+    "low memory clock under load, no throttle reason reported",
+    remedy=(
+        "See nvidia-smi -q -d CLOCK,PERFORMANCE. Remove locked memory clocks with sudo nvidia-smi -i GPU "
+        "-rmc."
+    ),
+    thresholds=(MEMORY_BUSY_FLOOR, BUSY_PERCENT),
+)
+CORE_SLOWER_THAN_PEERS = Rule(
+    "clocks.core_slower_than_peers",
+    "lower core clock under load than GPUs of the same model",
+    remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
+    thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
+)
+# Samples of one training differ by less.
+SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
+PEERS = Threshold(
+    "GPUs at the same load",
+    3,
+    "GPUs",
+    "not measured on hardware: a median of fewer is not meaningful",
+)
+
+LOW_DRAW_SHARE = Threshold(
+    "low power draw under load",
+    0.6,
+    "of the median of the peers",
+    "not measured on hardware: GPUs of one training draw within a tenth of one another",
+)
+ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
+LOW_DRAW = Rule(
+    "power.below_peers",
+    "much lower power draw than GPUs of the same model at the same load",
+    remedy=(
+        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
+        "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
+    ),
+    thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),
+)
 
 
 @check(CORE_BELOW_MAXIMUM, MEMORY_BELOW_MAXIMUM, CORE_SLOWER_THAN_PEERS)
-def low(machine: Machine) -> Iterator[Fault]:
+def check_low_clocks(machine: Machine) -> Iterator[Fault]:
     """Find low clocks under load without a throttle reason."""
     loaded = [gpu for gpu in present(machine) if busy(gpu) and not explained(reasons_of(gpu.throttle))]
     core = [fault for gpu in loaded if (fault := _low_core(gpu))]
@@ -62,24 +160,13 @@ def below_default(gpu: Gpu) -> Fault | None:
     )
 
 
-def below_model(gpu: Gpu) -> Fault | None:
-    """Return the fault of a GPU whose max memory clock is below the reference, or None."""
-    row, top = expected_of(gpu), gpu.clocks_mhz.memory.max
-    of_model = row.max_memory_mhz if row else None
-    if row is None or not of_model or not top or top >= of_model * (1 - MODEL_SHARE.value):
-        return None
-    says = f"max memory clock {top} MHz, {of_model} MHz for {row.name}"
-    evidence = {"max_mhz": top, "expected_mhz": of_model, "source": row.source}
-    return MEMORY_BELOW_MODEL.fault(gpu, says, evidence)
-
-
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
     """Return a clock of the memory or of the core: of the SMs, or where that is unknown of the graphics
     domain. Captures of nvidia-smi have clocks for applications of the graphics domain alone.
     """
     clocks = gpu.clocks_mhz
     domains = (clocks.sm, clocks.graphics) if domain == "core" else (clocks.memory,)
-    return next((value for one in domains if (value := getattr(one, kind))), None)
+    return next((value for of_domain in domains if (value := getattr(of_domain, kind))), None)
 
 
 def _low_core(gpu: Gpu) -> Fault | None:
@@ -122,109 +209,42 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
     }
     limits = {index: min(filter(None, of[1:]), default=None) for index, of in clocks.items()}
     shares = {index: of[0] / limit for index, of in clocks.items() if of[0] and (limit := limits[index])}
-    for gpu in (gpu for gpu in group if gpu.index in shares and len(shares) > 1):
-        share = shares[gpu.index]
-        usual = median(other for index, other in shares.items() if index != gpu.index)
-        if share < usual * (1 - CORE_BUSY_SHARE.value):
+    usual = medians_of_others(shares)
+    for gpu in (gpu for gpu in group if gpu.index in usual):
+        share, of_peers = shares[gpu.index], usual[gpu.index]
+        if share < of_peers * (1 - CORE_BUSY_SHARE.value):
             now = clocks[gpu.index][0]
-            says = f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {usual:.0%}"
-            evidence = {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(usual, 3)}
+            says = f"{now} MHz under load, {share:.0%} of its limit; same-model GPUs reach {of_peers:.0%}"
+            evidence = {"now_mhz": now, "share_of_due": round(share, 3), "peers_share": round(of_peers, 3)}
             yield CORE_SLOWER_THAN_PEERS.fault(gpu, says, evidence)
 
 
-# Samples of one training differ by less.
-SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
-IDLE_PERCENT = threshold("clocks.IDLE_PERCENT")
-PEERS = threshold("clocks.PEERS")
-HOTTER_C = threshold("clocks.HOTTER_C")
-MEMORY_NOW_SHARE = threshold("clocks.MEMORY_NOW_SHARE")
-
-HOTTER = rule_of("thermal.hotter_than_peers", HOTTER_C, SAME_LOAD_POINTS, PEERS)
-LOW_DRAW_SHARE = threshold("clocks.LOW_DRAW_SHARE")
-ALIKE_SHARE = threshold("clocks.ALIKE_SHARE")
-LOW_DRAW = rule_of("power.below_peers", LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS)
-MEMORY_SLOWER = rule_of("clocks.memory_slower_than_peers", MEMORY_NOW_SHARE, PEERS)
-LINK_SLOWER = rule_of("pcie.link_slower_than_peers", PEERS)
-
-
-@check(HOTTER, LOW_DRAW)
-def beside_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that are much hotter than their peers at the same load, but not near their limits, or
-    that draw much less power under load.
-    """
-    covered = accused(machine, throttling.temperatures, throttling.slowdowns)
-    slow = accused(machine, throttling.slowdowns, throttling.power_limits, low)
-    for group in _same_load(machine):
-        for name, sensor in (("gpu", ""), ("memory", "memory ")):
-            for gpu, heat, others in _with_others(group, f"temperature_c.{name}"):
-                usual = median(others)
-                if heat >= usual + HOTTER_C.value and gpu.index not in covered:
-                    says = f"{sensor}{heat} °C, {usual:.0f} °C on GPUs of this model at the same load"
-                    yield HOTTER.fault(gpu, says, {f"{name}_c": heat, "peers_c": usual} | _load(gpu))
-                    covered.add(gpu.index)
-        for gpu, draw, others in _with_others(group, "power_w.draw"):
-            usual = median(others)
-            little = draw < LOW_DRAW_SHARE.value * usual and min(others) >= ALIKE_SHARE.value * usual
-            if little and busy(gpu) and gpu.index not in slow:
-                says = f"draws {draw:.0f} W under load, {usual:.0f} W on GPUs of this model at the same load"
-                yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": usual} | _load(gpu))
+@check(LOW_DRAW)
+def check_against_peers(machine: Machine) -> Iterator[Fault]:
+    """Find GPUs that draw much less power than their peers at the same load: they wait, or do less."""
+    slow = accused(machine, throttling.slowdowns, throttling.power_limits, check_low_clocks)
+    for group in _at_the_same_load(machine):
+        draws = known(group, "power_w.draw")
+        usual = medians_of_others(draws) if len(draws) >= PEERS.value else {}
+        for gpu in (gpu for gpu in group if gpu.index in usual and gpu.index not in slow):
+            draw, of_peers = draws[gpu.index], usual[gpu.index]
+            alike = all(
+                watts >= ALIKE_SHARE.value * of_peers for at, watts in draws.items() if at != gpu.index
+            )
+            if alike and draw < LOW_DRAW_SHARE.value * of_peers:
+                says = (
+                    f"draws {draw:.0f} W under load, {of_peers:.0f} W on GPUs of this model at the same load"
+                )
+                yield LOW_DRAW.fault(gpu, says, {"draw_w": draw, "peers_w": of_peers} | _load(gpu))
 
 
-@check(MEMORY_SLOWER, LINK_SLOWER)
-def below_peers(machine: Machine) -> Iterator[Fault]:
-    """Find memory clocks, and links in a P-state for load, below those of most peers in the same P-state,
-    where no other finding shows it.
-    """
-    slow, narrow = accused(machine, low), accused(machine, pcie.generations, pcie.slots)
-    for group in _same_load(machine):
-        unthrottled = [gpu for gpu in group if not throttling.explained(reasons_of(gpu.throttle))]
-        for gpu, now, common in _odd(unthrottled, "clocks_mhz.memory.now", MEMORY_NOW_SHARE.value):
-            limits = (gpu.clocks_mhz.memory.max, gpu.clocks_mhz.memory.application)
-            lowered = min((one for one in limits if one), default=common) < common
-            if now < common and not lowered and gpu.index not in slow:
-                says = f"memory at {now} MHz in {gpu.pstate}, {common} MHz on GPUs of this model"
-                yield MEMORY_SLOWER.fault(gpu, says, {"now_mhz": now, "peers_mhz": common} | _load(gpu))
-        for gpu, now, common in _odd(group if group[0].pstate in LOAD_STATES else (), "pcie.gen_now"):
-            slot = gpu.pcie.gen_max is not None and gpu.pcie.gen_max < common
-            if now < common and not slot and gpu.index not in narrow:
-                says = f"PCIe link at generation {now} in {gpu.pstate}, {common} on GPUs of this model"
-                yield LINK_SLOWER.fault(gpu, says, {"gen_now": now, "peers_gen": common} | _load(gpu))
-
-
-def _with_others(group: Sequence[Gpu], path: str) -> Iterator[tuple[Gpu, float, list[float]]]:
-    """Yield the GPUs with their value of a fact and those of their peers, where there are enough."""
-    values = known(group, path)
-    for gpu in group:
-        others = [value for index, value in values.items() if index != gpu.index]
-        if gpu.index in values and len(others) >= PEERS.value - 1:
-            yield gpu, values[gpu.index], others
-
-
-def _odd(group: Sequence[Gpu], path: str, noise: float = 0.0) -> Iterator[tuple[Gpu, int, int]]:
-    """Yield the GPUs that differ from most in a fact, with their value and the common one."""
-    found = differences(group, path, noise)
-    if found is not None and found.common is not None:
-        yield from ((gpu, found.odd[gpu.index], found.common) for gpu in group if gpu.index in found.odd)
-
-
-def _same_load(machine: Machine) -> list[list[Gpu]]:
-    """Return the GPUs of one model in one P-state that are all idle, or all under about the same load."""
-    groups = []
+def _at_the_same_load(machine: Machine) -> Iterator[list[Gpu]]:
+    """Yield the GPUs of one model in one P-state that are under about the same load."""
     for model in by_model(machine):
-        used = {gpu.index: gpu.utilization_percent.gpu for gpu in model if gpu.pstate is not None}
-        loads = {index: percent for index, percent in used.items() if percent is not None}
-        loaded = {index: percent >= BUSY_PERCENT.value for index, percent in loads.items()}
-        comparable = [
-            gpu
-            for gpu in model
-            if gpu.index in loads
-            and (loads[gpu.index] <= IDLE_PERCENT.value or loaded[gpu.index])
-            and not (loaded[gpu.index] and IDLE in reasons_of(gpu.throttle))
-        ]
-        for group in grouped(((gpu.pstate, loaded[gpu.index]), gpu) for gpu in comparable).values():
-            usual = median(loads[gpu.index] for gpu in group)
-            groups.append([gpu for gpu in group if abs(loads[gpu.index] - usual) <= SAME_LOAD_POINTS.value])
-    return [group for group in groups if len(group) >= PEERS.value]
+        for group in grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)).values():
+            like = history.at_the_usual_load({gpu.index: gpu.utilization_percent.gpu or 0 for gpu in group})
+            if len(like) >= PEERS.value:
+                yield [gpu for gpu in group if gpu.index in like]
 
 
 def _load(gpu: Gpu) -> dict[str, object]:

@@ -37,11 +37,13 @@ def majority(
     for value in values.values():
         count[value] += 1
     near = {
-        one: [other for other in distinct if other == one or (same is not None and same(other, one))]
-        for one in distinct
+        value: [other for other in distinct if other == value or (same is not None and same(other, value))]
+        for value in distinct
     }
-    having = {one: sum(count[other] for other in near[one]) for one in distinct}
-    common = max(distinct, key=lambda one: (having[one], float(one) if isinstance(one, int | float) else 0.0))
+    having = {value: sum(count[other] for other in near[value]) for value in distinct}
+    common = max(
+        distinct, key=lambda value: (having[value], float(value) if isinstance(value, int | float) else 0.0)
+    )
     if having[common] == len(values):
         return None
     if 2 * having[common] <= len(values):

@@ -48,12 +48,14 @@ def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> Fin
     """Compare the findings of two readings, without identities. `gpus`: the new indices of the old GPUs."""
     before, after = find(without_identities(old)), find(without_identities(new))
 
-    was = maxima((key, one.rank) for one in before for key in finding_keys(one, gpus))
-    now = {key for one in after for key in finding_keys(one)}
-    stayed = [one for one in after if all(one.rank <= was.get(key, -1) for key in finding_keys(one))]
+    was = maxima((key, finding.rank) for finding in before for key in finding_keys(finding, gpus))
+    now = {key for finding in after for key in finding_keys(finding)}
+    stayed = [
+        finding for finding in after if all(finding.rank <= was.get(key, -1) for key in finding_keys(finding))
+    ]
     return FindingChanges(
-        came=tuple(one for one in after if one not in stayed),
-        went=tuple(one for one in before if not {*finding_keys(one, gpus)} <= now),
+        came=tuple(finding for finding in after if finding not in stayed),
+        went=tuple(finding for finding in before if not {*finding_keys(finding, gpus)} <= now),
         stayed=tuple(stayed),
     )
 
@@ -187,18 +189,18 @@ def _paired(
     left, open_ = list(old), list(new)
     for is_same in tests:
         for now in list(open_):
-            was = next((one for one in left if is_same(one, now)), None)
+            was = next((device for device in left if is_same(device, now)), None)
             if was is not None:
                 pairs.append((was, now))
-                left = [one for one in left if one is not was]
-                open_ = [one for one in open_ if one is not now]
+                left = [device for device in left if device is not was]
+                open_ = [device for device in open_ if device is not now]
     return sorted(pairs, key=lambda pair: pair[1].index)
 
 
 def _alone(devices: Sequence[Device], paired: Iterable[Device]) -> list[Device]:
     """Return the devices that are in no pair."""
     ids = set(map(id, paired))
-    return [one for one in devices if id(one) not in ids]
+    return [device for device in devices if id(device) not in ids]
 
 
 def _same_card(was: Gpu, now: Gpu) -> bool:

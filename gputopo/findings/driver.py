@@ -1,4 +1,4 @@
-"""The driver: whether it works, GPUs that do not answer, Xid errors, and what the kernel log shows."""
+"""The driver: whether it works, and GPUs that do not answer."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,9 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Case, Fault, Rule, check, named, rule_of
-from gputopo.reference import expectations
-from gputopo.reference.expectations import expected_of
+from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, times
+from gputopo.findings.rule import Case, Fault, Rule, check, named
 from gputopo.topology.kernel import (
     NVIDIA_DRIVER,
     SET_ASIDE,
@@ -17,77 +16,193 @@ from gputopo.topology.kernel import (
     gpus_of_other_drivers,
     kernel_events,
 )
-from gputopo.values.fields import rows_of
-from gputopo.values.finding import SEVERITIES, Finding, Severity
-from gputopo.values.index_ranges import parse_ranges
-from gputopo.values.machine import Driver, Gpu, KernelEvent, Machine
+from gputopo.values.finding import Finding
+from gputopo.values.machine import Driver, DriverStatus, Machine
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu, label
 
-_STATUSES = (
-    *("not_loaded", "library_missing", "version_mismatch", "too_old", "not_ready", "no_permission"),
-    *("other_driver", "hung", "crashed", "failed"),
+NOT_LOADED = Rule(
+    "driver.not_loaded",
+    "the NVIDIA kernel module is not loaded",
+    remedy=(
+        "Run sudo modprobe nvidia. If it fails, see sudo dmesg | grep -i nvidia: after a kernel update "
+        "the driver must be installed again; with Secure Boot its module must be signed."
+    ),
+    severities=("error", "warning"),
 )
-DRIVER_STATUS = {status: rule_of(f"driver.{status}") for status in _STATUSES}
-_RESERVED = DRIVER_STATUS["other_driver"].cases["vfio-pci"]
-NO_DEVICE = rule_of("machine.no_nvidia_device")
-GPU_LOST = rule_of("gpu.lost")
-GPU_NO_ANSWER = rule_of("gpu.no_answer")
-PROGRAM_ERROR = rule_of("program.error")
-
-_UNCERTAIN = (
-    "not_read",
-    "not_loaded",
-    "library_missing",
-    "failed",
-)  # states that another kernel driver explains
-OFF_THE_BUS = 79  # Xid
-FABRIC_MANAGER = "fabric manager"  # as the driver of an event of its log
-
-
-def known_errors(file: str, actions: Mapping[str, Case]) -> dict[tuple[int, str], Case]:
-    """Return the errors of a catalogue, by code and "" or what makes a difference: severity or recovery
-    action of the message, architecture. `actions`: by their names in it, what to do.
-
-    xids.csv: NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) and the one for older GPUs, "immediate
-    action"; sxids.csv: the appendix on SXid errors of NVIDIA's Fabric Manager User Guide (DU-09883-001), also
-    as in leptonai/gpud, sxid.go. Faults of programs are warnings, those of the card errors.
-    """
-    found: dict[tuple[int, str], Case] = {}
-    for row in rows_of(expectations.__file__, f"data/{file}"):
-        severity, action = msgspec.convert(row["severity"], Severity), actions[row["action"]]
-        whens = row["when"].split() if row["meaning"] else [row["when"]]
-        for code in parse_ranges(row["codes"]) or ():
-            for when in whens or [""]:
-                says = row["meaning"] or f"{found[code, ''].says}: {when}"
-                found[code, when] = Case(says, action.remedy, severity, action.fits)
-    return found
-
-
-XIDS = known_errors("xids.csv", rule_of("driver.xid").cases)
-XID = rule_of(
-    "driver.xid",
-    cases={f"Xid {code}" + (f" ({when})" if when else ""): case for (code, when), case in XIDS.items()},
+LIBRARY_MISSING = Rule(
+    "driver.library_missing",
+    "the driver library libnvidia-ml.so.1 is not found",
+    remedy=(
+        "Install the user-space part of the driver in the version of the kernel module. In a container, "
+        "start it with GPU access (docker run --gpus all)."
+    ),
+    severities=("error", "warning"),
 )
-# Its cases: by what the messages have in common, the first that fits.
-KERNEL_ERROR = rule_of("driver.kernel_error")
-_UNKNOWN_XID = Case("not in the table of known Xid errors", XID.remedy, "warning")
+VERSION_MISMATCH = Rule(
+    "driver.version_mismatch",
+    "driver library and kernel module have different versions",
+    remedy=(
+        "Reboot: the driver was updated under a running kernel module. In a container, update the driver "
+        "of the host, or remove the driver libraries from the image."
+    ),
+    severities=("error", "warning"),
+)
+TOO_OLD = Rule(
+    "driver.too_old",
+    "the driver is older than the CUDA runtime of the program",
+    remedy=(
+        "Update the driver to a version that supports this CUDA (nvidia-smi shows the highest it "
+        "supports), or install a framework built for an older CUDA. In a container, update the driver of "
+        "the host."
+    ),
+    severities=("error", "warning"),
+)
+NOT_READY = Rule(
+    "driver.not_ready",
+    "CUDA waits for the NVSwitch fabric",
+    remedy=(
+        "Start the fabric manager in the version of the driver: sudo systemctl status "
+        "nvidia-fabricmanager and /var/log/fabricmanager.log show why it does not run; then restart the "
+        "program."
+    ),
+    severities=("error", "warning"),
+)
+NO_PERMISSION = Rule(
+    "driver.no_permission",
+    "/dev/nvidia* is missing, or permission is denied",
+    remedy=(
+        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU access "
+        "(docker run --gpus all)."
+    ),
+    severities=("error", "warning"),
+)
+RESERVED = Case(
+    "vfio-pci",
+    "reserved for a virtual machine",
+    severity="info",
+    remedy="Use it in the virtual machine, or bind it to nvidia.",
+)
+OTHER_DRIVER = Rule(
+    "driver.other_driver",
+    "another kernel driver is bound to the NVIDIA device",
+    remedy="Install NVIDIA's driver, blacklist the other driver (nouveau) and reboot.",
+    severities=("error", "warning", "info"),
+    cases=(RESERVED,),
+)
+HUNG = Rule(
+    "driver.hung",
+    "a call into the NVIDIA driver did not return",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
+        "state D. End the programs on the GPUs and reset them (sudo nvidia-smi -r -i GPU), or reboot."
+    ),
+    severities=("error", "warning"),
+)
+CRASHED = Rule(
+    "driver.crashed",
+    "a call into the NVIDIA driver crashed",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvrm -e xid -e segfault. Install the driver again so that "
+        "libnvidia-ml.so.1 and the kernel module are of one version, and reboot."
+    ),
+    severities=("error", "warning"),
+)
+FAILED = Rule(
+    "driver.failed",
+    "the NVIDIA driver does not work",
+    remedy=(
+        "See nvidia-smi and sudo dmesg | grep -i -e nvrm -e xid, and reboot. If nvidia-smi lists the "
+        "GPUs, check CUDA_VISIBLE_DEVICES; restart a container that lost its GPUs."
+    ),
+    severities=("error", "warning"),
+    cases=(
+        Case(
+            "blocked by the operating system",
+            "",
+            severity="error",
+            remedy=(
+                "In WSL update Windows' driver of the GPU and WSL (wsl --update), and install no Linux "
+                "driver. In a container start it again with GPU access (docker run --gpus all)."
+            ),
+        ),
+        Case(
+            "is lost",
+            "",
+            severity="error",
+            remedy=(
+                "See sudo dmesg | grep -i xid for the GPU (79: fell off the bus), and reboot or "
+                "power-cycle. If it happens again, check seat, riser, power cables and temperature of "
+                "the card."
+            ),
+            fits="slot",
+        ),
+    ),
+)
+DRIVER_STATUS: Mapping[DriverStatus, Rule] = {
+    "not_loaded": NOT_LOADED,
+    "library_missing": LIBRARY_MISSING,
+    "version_mismatch": VERSION_MISMATCH,
+    "too_old": TOO_OLD,
+    "not_ready": NOT_READY,
+    "no_permission": NO_PERMISSION,
+    "other_driver": OTHER_DRIVER,
+    "hung": HUNG,
+    "crashed": CRASHED,
+    "failed": FAILED,
+}
+NO_DEVICE = Rule(
+    "machine.no_nvidia_device",
+    "no NVIDIA device on the PCI bus",
+    remedy="To inspect another machine, pass its capture: --from FILE.",
+    severities=("info",),
+)
+GPU_LOST = Rule(
+    "gpu.lost",
+    "the GPU does not answer",
+    remedy=(
+        "See sudo dmesg | grep -i xid (79: fell off the bus), and reboot or power-cycle. If it happens "
+        "again, check seat, riser, power cables and temperature of the card."
+    ),
+    severities=("error",),
+    fits="slot",
+    cases=(
+        Case(
+            "external power",
+            "",
+            severity="error",
+            remedy=(
+                "Connect all power cables of the card to the power supply, each by a cable of its own, "
+                "and power-cycle."
+            ),
+            fits="slot",
+        ),
+        Case(
+            "requires a reset",
+            "",
+            severity="error",
+            remedy=(
+                "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. See "
+                "sudo dmesg | grep -i xid for the cause."
+            ),
+        ),
+    ),
+)
+GPU_NO_ANSWER = Rule(
+    "gpu.no_answer",
+    "the driver refuses to report what the GPU is, or does not list it",
+    remedy=(
+        "See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
+        "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables "
+        "and temperature of the card."
+    ),
+    severities=("error", "warning"),
+    fits="slot",
+)
 
-
-_PREVIOUS = re.compile(r"caused by previous Xid (\d{1,4})")  # the cause of an Xid 45
+# States that another kernel driver explains.
+_UNCERTAIN = ("not_read", "not_loaded", "library_missing", "failed")
 # Reasons that are no code of NVML's.
 _NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
-
-
-def xid_case(code: int, said: str | None = None, gpu: Gpu | None = None) -> Case:
-    """Return what an Xid means; one that is not in the table is a warning without a meaning.
-
-    `said`: the severity or the recovery action in its message. `gpu`: may be of an architecture with another
-    meaning.
-    """
-    reference = expected_of(gpu) if gpu is not None else None
-    architectures = (gpu and gpu.architecture, reference and reference.architecture)
-    whens = (word.lower() for word in (said, *architectures) if word)
-    return next((XIDS[code, when] for when in (*whens, "") if (code, when) in XIDS), _UNKNOWN_XID)
 
 
 @check(*DRIVER_STATUS.values())
@@ -103,7 +218,10 @@ def status(machine: Machine) -> Iterator[Fault]:
     rule = DRIVER_STATUS.get(name)
     if rule is None:
         return
-    evidence = _driver_evidence(machine)
+    facts = msgspec.to_builtins(driver)
+    evidence: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
+    if devices := {node.address: node.driver for node in gpu_nodes(machine)}:
+        evidence["pci_devices"] = devices
     effect = "no GPU of this machine can be used"
     if differ or (driver.version is not None and machine.gpus):  # another output shows GPUs that answer
         effect = "programs may fail"
@@ -123,14 +241,14 @@ def status(machine: Machine) -> Iterator[Fault]:
         f"{rule.title}{f' ({detail})' if detail else ''}: {effect}",
         evidence,
         "warning" if driver.status in ("ok", "not_read") else "error",
-        case=_case_in(driver.detail or "", rule.cases) if name == "failed" else None,
-        remedy=_RESERVED.remedy
+        case=FAILED.case_in(driver.detail or "") if name == "failed" else None,
+        remedy=RESERVED.remedy
         if holders and holders <= SET_ASIDE
         else _reset(rule, [label(machine, gpu) for gpu in machine.gpus if stopped_at(gpu.index)]),
     )
 
 
-def stopped(status: str, detail: str, gpus: Iterable[int] = ()) -> Finding:
+def stopped(status: DriverStatus, detail: str, gpus: Iterable[int] = ()) -> Finding:
     """Return the finding of a driver that hung or crashed during a watch, in a call about these GPUs."""
     rule = DRIVER_STATUS[status]
     says = f"{rule.title} ({detail}): no further samples"
@@ -143,7 +261,7 @@ def _reset(rule: Rule, gpus: Iterable[str]) -> str:
     return rule.remedy.replace(" -i GPU", f" -i {which}" if which else "")
 
 
-@check(DRIVER_STATUS["other_driver"])
+@check(OTHER_DRIVER)
 def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
 
@@ -157,13 +275,13 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
     for holder in sorted(set(bound.values())):
         those = [node for address, node in nodes.items() if bound.get(address) == holder]
         words = (f"{node.address} ({node.name})" if node.name else node.address for node in those)
-        yield DRIVER_STATUS["other_driver"].fault(
+        yield OTHER_DRIVER.fault(
             MACHINE,
             f"kernel driver {holder} is bound to {', '.join(words)}: not listed by nvidia-smi, not usable by "
             "CUDA",
             {"pci_devices": {address: node.driver for address, node in nodes.items()}},
-            _RESERVED.severity if holder in SET_ASIDE else "warning",
-            remedy=_RESERVED.remedy if holder in SET_ASIDE else None,
+            None if holder in SET_ASIDE else "warning",
+            case=RESERVED if holder in SET_ASIDE else None,
         )
 
 
@@ -191,7 +309,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             },
         }
         events = kernel_events(machine, "xid", "lost", "nvrm")
-        logged = [event for one, event in events if one is gpu and not event.earlier]
+        logged = [event for event_gpu, event in events if event_gpu is gpu and not event.earlier]
         if logged:
             evidence["kernel_events"] = [event_evidence(event) for event in logged]
         xids = ", ".join(sorted({f"Xid {event.code}" for event in logged if event.code is not None}))
@@ -206,7 +324,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
             when = f" ({code})" if code not in ("", "GPU_IS_LOST", "no answer") else ""
             who = named(gpu) if (known := label(machine, gpu)) == str(gpu.index) else f"GPU {known}"
             says = f"{who} was enumerated and then did not answer{when}{also}"
-            yield GPU_LOST.fault(subject, says, evidence, case=_case_in(code, GPU_LOST.cases))
+            yield GPU_LOST.fault(subject, says, evidence, case=GPU_LOST.case_in(code))
 
 
 @check(GPU_NO_ANSWER)
@@ -232,22 +350,6 @@ def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
             )
 
 
-@check(XID)
-def logged_xids(machine: Machine) -> Iterator[Fault]:
-    """Find Xid errors in the kernel log, but for the one of a GPU that fell off the bus: `logged_losses`."""
-    for gpu, event in kernel_events(machine, "xid"):
-        if event.code == OFF_THE_BUS and not event.earlier:
-            continue
-        case = xid_case(event.code or 0, event.severity, gpu)
-        says = f"Xid {event.code} in the kernel log{times(event)}: {case.says}"
-        if previous := _PREVIOUS.search(event.text):
-            case = xid_case(int(previous[1]), None, gpu)
-            says = f"{says}, caused by Xid {previous[1]}: {case.says}"
-        says = says if gpu is not None else f"{_device(event)}: {says}"
-        severity, part = severity_of(event, case.severity), str(event.code)
-        yield XID.fault(gpu or DRIVER, says, event_evidence(event), severity, remedy=case.remedy, part=part)
-
-
 @check(GPU_LOST)
 def logged_losses(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that fell off the bus by the kernel log of this boot."""
@@ -262,75 +364,7 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
         if gpu is not None and not gpu.lost:
             yield GPU_LOST.fault(gpu, says, evidence)
         elif gpu is None:
-            yield GPU_LOST.fault(DRIVER, f"{_device(event)}: {says}", evidence)
-
-
-@check(PROGRAM_ERROR)
-def program_errors(machine: Machine) -> Iterator[Fault]:
-    """Find failures that programs report. They number the GPUs as CUDA does: none is named as the subject."""
-    for _, event in kernel_events(machine, "program"):
-        says, case = f"{event.device_driver} reports {event.text}", _case_in(event.text, PROGRAM_ERROR.cases)
-        yield PROGRAM_ERROR.fault(MACHINE, says, event_evidence(event), case=case, part=event.text)
-
-
-@check(KERNEL_ERROR)
-def kernel_errors(machine: Machine) -> Iterator[Fault]:
-    """Find errors of the kernel module without an Xid in the kernel log."""
-    known = {event.pci_address for _, event in kernel_events(machine, "xid") if event.code == OFF_THE_BUS}
-    cases = [*KERNEL_ERROR.cases, None]
-    found = [
-        (case, gpu, event)
-        for gpu, event in kernel_events(machine, "nvrm", "lost")
-        if event.kind == "nvrm" or (event.earlier and event.pci_address not in known)  # else `logged_losses`
-        for case in [_case_in(event.text, KERNEL_ERROR.cases)]
-    ]
-    for case, gpu, event in sorted(found, key=lambda one: cases.index(one[0])):  # a cause before its effects
-        says, evidence = f"error in the {log_of(event)}{times(event)}: {event.text}", event_evidence(event)
-        if case == "nothing to do":
-            says = f"{KERNEL_ERROR.cases[case].says}: needed with NVSwitches only"
-        usual = KERNEL_ERROR.cases[case].severity if case else KERNEL_ERROR.severities[0]
-        severity = severity_of(event, usual)
-        yield KERNEL_ERROR.fault(gpu or DRIVER, says, evidence, severity, case=case, part=event.text)
-
-
-def _case_in(text: str, cases: Mapping[str, Case]) -> str | None:
-    """Return the first case whose name is in a message."""
-    return next((word for word in cases if word in text.lower().replace("_", " ")), None)
-
-
-def log_of(event: KernelEvent) -> str:
-    """Return which log an event is in."""
-    return "fabric manager's log" if event.device_driver == FABRIC_MANAGER else "kernel log"
-
-
-def times(event: KernelEvent) -> str:
-    """Return how often an event is in the log, and when it was last, in brackets."""
-    words = [f"{event.count} times"] if event.count > 1 else []
-    if event.last_time is not None:
-        since_boot = " after boot" if event.last_time.endswith(" s") else ""
-        words.append(f"{'last ' if words else ''}at {event.last_time}{since_boot}")
-    words += ["before the last boot or driver load"] if event.earlier else []
-    return f" ({', '.join(words)})" if words else ""
-
-
-def severity_of(event: KernelEvent, severity: Severity) -> Severity:
-    """Return the severity of an event: one before the last boot is not of the machine as it is now."""
-    return SEVERITIES[max(0, SEVERITIES.index(severity) - event.earlier)]
-
-
-def event_evidence(event: KernelEvent) -> dict[str, Any]:
-    """Return the known facts of an event."""
-    return {name: value for name, value in msgspec.to_builtins(event).items() if value not in (None, False)}
-
-
-def _device(event: KernelEvent) -> str:
-    return f"device {event.pci_address}" if event.pci_address else "unknown GPU"
-
-
-def _driver_evidence(machine: Machine) -> dict[str, Any]:
-    known = {name: value for name, value in msgspec.to_builtins(machine.driver).items() if value is not None}
-    devices = {node.address: node.driver for node in gpu_nodes(machine)}
-    return known | ({"pci_devices": devices} if devices else {})
+            yield GPU_LOST.fault(DRIVER, f"{device_words(event)}: {says}", evidence)
 
 
 def _other_drivers_of_all(machine: Machine) -> set[str]:

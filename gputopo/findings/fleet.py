@@ -17,7 +17,7 @@ from gputopo.findings.fleet_hosts import (
     facts_of_host,
     kinds,
 )
-from gputopo.findings.rule import MAX_MESSAGES, Rule, rule_of
+from gputopo.findings.rule import MAX_MESSAGES, Rule
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
@@ -28,13 +28,56 @@ from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
 from gputopo.values.subject import GROUPS, MACHINE, Subject, within
 
-NO_ANSWER = rule_of("fleet.no_answer")
-GPU_COUNT = rule_of("fleet.gpu_count")
-NIC_COUNT = rule_of("fleet.nic_count")
-DIFFERS = rule_of("fleet.differs")
-SPLIT = rule_of("fleet.split")
-NOT_READ = rule_of("fleet.not_read")
-CHANGED = rule_of("fleet.changed")
+NO_ANSWER = Rule(
+    "fleet.no_answer",
+    "host without a reading",
+    remedy=(
+        "Run gputopo inspect --record FILE on this host again. If it does not answer, look at its "
+        "console or management controller."
+    ),
+    severities=("error", "info"),
+)
+GPU_COUNT = Rule(
+    "fleet.gpu_count",
+    "host with fewer or more GPUs than like hosts",
+    remedy=(
+        "On the host that lacks the GPU, see sudo dmesg | grep -i -e xid -e pcie, and whether lspci "
+        "lists it. Power-cycle the host; if the GPU stays away, reseat or replace it."
+    ),
+    severities=("error",),
+)
+NIC_COUNT = Rule(
+    "fleet.nic_count",
+    "host with fewer or more network cards than like hosts",
+    remedy="See whether lspci lists the card on the host that lacks it, and reseat it.",
+)
+DIFFERS = Rule(
+    "fleet.differs",
+    "host with facts that differ from those of like hosts",
+    remedy=(
+        "Compare the host with a like one (gputopo inspect --from HOST --diff OTHER), and bring it to "
+        "the same state, or replace what is defective."
+    ),
+)
+SPLIT = Rule(
+    "fleet.split",
+    "like hosts of which no majority agrees",
+    remedy="Decide which value is right: none is on more than half of the hosts, so no host is an outlier.",
+)
+NOT_READ = Rule(
+    "fleet.not_read",
+    "facts that one host does not show and like hosts do",
+    remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
+    severities=("info",),
+)
+CHANGED = Rule(
+    "fleet.changed",
+    "host that is not as in the baseline",
+    remedy=(
+        "See what was changed or repaired on this host. If the new state is right, record the hosts "
+        "again (--fleet --record FOLDER)."
+    ),
+)
 # Devices whose number is compared, with their rule and name.
 _COUNTED = {"gpus": (GPU_COUNT, "GPU"), "nics": (NIC_COUNT, "network card")}
 _NOT_ASKED = "in the baseline, and not asked"

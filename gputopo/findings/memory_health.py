@@ -8,42 +8,171 @@ nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain and Reset" running program
 warning; after every other action the GPU is unusable.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from gputopo.findings.rule import Fault, by_model, check, each_gpu, kind_of_board, present, rule_of, threshold
+from gputopo.findings.places import kind_of_board
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu
 from gputopo.reference.expectations import expected_of
-from gputopo.values.fields import fields_of, path_in_words
 from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import DOES_NOT_APPLY, FactPath
 
 MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
 
 VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
-RETIRED_PAGES = threshold("memory_health.RETIRED_PAGES")
-NO_SPARE_BANKS = threshold("memory_health.NO_SPARE_BANKS")
+RETIRED_PAGES = Threshold(
+    "retired pages",
+    60,
+    "pages",
+    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
+)
+NO_SPARE_BANKS = Threshold(
+    "memory banks without spare rows",
+    1,
+    "banks",
+    (
+        "NVIDIA, GPU Memory Error Management (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt): the next "
+        "error in such a bank fails to remap"
+    ),
+)
 
 
-ECC_UNCORRECTED = rule_of("ecc.uncorrected")
-ECC_UNCORRECTED_BEFORE = rule_of("ecc.uncorrected_before")
-ECC_MODE_PENDING = rule_of("ecc.mode_pending")
-ECC_OFF = rule_of("ecc.off")
-SRAM_THRESHOLD = rule_of("memory.sram_threshold_exceeded")
-REMAP_FAILED = rule_of("memory.remap_failed")
-UNREPAIRABLE = rule_of("memory.unrepairable")
-MANY_RETIRED_PAGES = rule_of("memory.many_retired_pages", RETIRED_PAGES)
-REPAIR_PENDING = rule_of("memory.repair_pending")
-REMAP_PENDING = rule_of("memory.remap_pending")
-RETIREMENT_PENDING = rule_of("memory.retirement_pending")
-FEW_SPARE_ROWS = rule_of("memory.few_spare_rows", NO_SPARE_BANKS)
-REPAIRED = rule_of("memory.repaired")
-RESET_REQUIRED = rule_of("gpu.reset_required")
-RESET_RECOMMENDED = rule_of("gpu.reset_recommended")
+ECC_UNCORRECTED = Rule(
+    "ecc.uncorrected",
+    "uncorrected ECC errors since the driver was loaded",
+    remedy=(
+        "Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
+        "reboot. If it happens again, run NVIDIA's field diagnostic, which decides on a return."
+    ),
+    severities=("error",),
+)
+ECC_UNCORRECTED_BEFORE = Rule(
+    "ecc.uncorrected_before",
+    "uncorrected ECC errors before the driver was loaded",
+    remedy=(
+        "Watch whether the count grows: nvidia-smi -q -d ECC,ROW_REMAPPER. If it does, run NVIDIA's "
+        "field diagnostic. Results of earlier runs on this GPU may be wrong."
+    ),
+    severities=("warning", "info"),
+)
+ECC_OFF = Rule(
+    "ecc.off",
+    "ECC off on a model that has it on by default: memory errors corrupt results unnoticed",
+    remedy=(
+        "If not wanted, turn it on: sudo nvidia-smi -i GPU -e 1, and reboot. GDDR models have 1/16 less "
+        "memory with ECC, those with HBM the same."
+    ),
+    severities=("warning", "info"),
+)
+SRAM_THRESHOLD = Rule(
+    "memory.sram_threshold_exceeded",
+    "SRAM threshold exceeded: more uncorrectable errors in on-chip memory than NVIDIA allows",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+REMAP_FAILED = Rule(
+    "memory.remap_failed",
+    "row remapping failed: a failing memory row could not be replaced",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+UNREPAIRABLE = Rule(
+    "memory.unrepairable",
+    "unrepairable memory: a failing memory channel could not be replaced",
+    remedy=(
+        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
+        "RMA policy); the field diagnostic decides."
+    ),
+    severities=("error",),
+)
+MANY_RETIRED_PAGES = Rule(
+    "memory.many_retired_pages",
+    "more retired memory pages than the warranty allows",
+    remedy="Have the card replaced (NVIDIA, Dynamic Page Retirement: 60 pages).",
+    severities=("error",),
+    thresholds=(RETIRED_PAGES,),
+)
+REPAIR_PENDING = Rule(
+    "memory.repair_pending",
+    "repair of a memory channel or TPC pending: done at the next GPU reset",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+REMAP_PENDING = Rule(
+    "memory.remap_pending",
+    "row remapping pending: done at the next GPU reset",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+RETIREMENT_PENDING = Rule(
+    "memory.retirement_pending",
+    "page retirement pending: done at the next reboot",
+    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+)
+FEW_SPARE_ROWS = Rule(
+    "memory.few_spare_rows",
+    "memory banks with few or no spare rows: remapping may fail at the next error",
+    remedy=(
+        "Keep long runs off this GPU where others are free, and watch nvidia-smi -q -d ROW_REMAPPER. "
+        "Have the card replaced when remapping fails."
+    ),
+    severities=("warning", "info"),
+    thresholds=(NO_SPARE_BANKS,),
+)
+REPAIRED = Rule(
+    "memory.repaired",
+    "memory rows remapped or pages retired after errors",
+    remedy="None needed. Watch whether the number grows: nvidia-smi -q -d ROW_REMAPPER,PAGE_RETIREMENT.",
+    severities=("info",),
+)
+RESET_REQUIRED = Rule(
+    "gpu.reset_required",
+    "the GPU cannot be used before a reset or reboot",
+    remedy="Do what the driver requests, or reboot. See sudo dmesg | grep -i xid for the cause.",
+    severities=("error",),
+    cases=(
+        Case(
+            "reset",
+            "must be reset before it can be used",
+            severity="error",
+            remedy=(
+                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where "
+                "NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+            ),
+        ),
+        Case(
+            "reboot",
+            "the machine must be rebooted before it can be used",
+            severity="error",
+            remedy="Reboot. See sudo dmesg | grep -i xid for the cause.",
+        ),
+        Case(
+            "drain p2p",
+            "all P2P traffic must end before the fault can be recovered",
+            severity="error",
+            remedy=(
+                "End all programs that copy between GPUs, then see the next action: nvidia-smi "
+                "--query-gpu=gpu_recovery_action --format=csv. See sudo dmesg | grep -i xid for the "
+                "cause."
+            ),
+        ),
+    ),
+)
+RESET_RECOMMENDED = Rule(
+    "gpu.reset_recommended",
+    "the GPU works with reduced capacity until it is reset (drain and reset)",
+    remedy=(
+        "Let its programs finish, start no new ones, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs "
+        "at once where NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+    ),
+)
 
 
 @each_gpu(
@@ -64,7 +193,9 @@ RESET_RECOMMENDED = rule_of("gpu.reset_recommended")
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
     signs = sorted(
-        _signs(gpu), key=lambda one: (SEVERITIES.index(one[1].severity), VERDICTS.index(one[0])), reverse=True
+        _signs(gpu),
+        key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
+        reverse=True,
     )
     if signs:
         evidence: dict[str, Any] = {"verdict": max((verdict for verdict, _ in signs), key=VERDICTS.index)}
@@ -72,15 +203,6 @@ def verdicts(gpu: Gpu) -> Iterator[Fault]:
             evidence |= {name: value for name, value in fault.evidence.items() if name not in evidence}
         says = "; ".join(fault.says for _, fault in signs)
         yield msgspec.structs.replace(signs[0][1], says=says, evidence=evidence)
-
-
-@each_gpu(ECC_MODE_PENDING)
-def ecc_mode(gpu: Gpu) -> Iterator[Fault]:
-    """Find a pending change of the ECC mode."""
-    now, later = gpu.ecc.mode, gpu.ecc.mode_pending
-    if now is not None and later is not None and now != later:
-        says = f"ECC will be {'on' if later else 'off'} after a reboot"
-        yield ECC_MODE_PENDING.fault(gpu, says, {"mode": now, "mode_pending": later})
 
 
 @check(ECC_OFF)
@@ -110,10 +232,10 @@ def _recovery_action(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         says = "works with reduced capacity until it is reset; start no new programs"
         yield "reset", RESET_RECOMMENDED.fault(gpu, says, evidence)
     elif action not in (None, "none"):
-        case = RESET_REQUIRED.cases.get(action)
+        case = next((case for case in RESET_REQUIRED.cases if case.name == action), None)
         says = case.says if case else f"recovery action requested by the driver: {action}"
         what: MemoryVerdict = "reboot" if action == "reboot" else "reset"
-        yield what, RESET_REQUIRED.fault(gpu, says, evidence, remedy=case.remedy if case else None)
+        yield what, RESET_REQUIRED.fault(gpu, says, evidence, case=case)
 
 
 def _failures(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
@@ -206,87 +328,3 @@ def _pages(gpu: Gpu) -> dict[str, Any]:
         "double_bit": pages.double_bit,
         "retirement_pending": pages.pending,
     }
-
-
-FIELD_ERROR = rule_of("gpu.field_error")
-
-# Driver messages and NVML's codes for "failed", as opposed to "not supported" or "no permission".
-_ERROR = re.compile(
-    r"unknown(?:[ _]error)?|(?:unk(?:nown)?)?\s?err(?:or)?!*|timeout|gpu[ _]is[ _]lost"
-    r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
-    re.IGNORECASE,
-)
-
-
-@check(FIELD_ERROR)
-def field_errors(machine: Machine) -> Iterator[Fault]:
-    """Find facts that a GPU alone cannot report: an error where its peers have none, or nothing where all of
-    them have a value. What a GPU does not report in MIG mode, without ECC or before a reset is no such case.
-    """
-    reasons = _reasons(machine)
-    if not reasons:
-        return
-    for group in _groups(machine):
-        for gpu in group:
-            peers = [one for one in group if one is not gpu]
-            own = reasons.get(gpu.index, {})
-            failed = {
-                fact: why
-                for fact, why in own.items()
-                if _ERROR.fullmatch(why)
-                and not (gpu.recovery_action not in (None, "none") and "reset" in why.lower())
-                and peers
-                and not any(_ERROR.fullmatch(reasons.get(one.index, {}).get(fact, "")) for one in peers)
-            }
-            if failed:
-                words = ", ".join(path_in_words(Gpu, fact) for fact in failed)
-                says = f"{'; '.join(dict.fromkeys(failed.values()))} in place of {words}"
-                yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
-                continue
-            alike = [one for one in peers if (one.mig.mode, one.ecc.mode) == (gpu.mig.mode, gpu.ecc.mode)]
-            absent = {
-                fact: why
-                for fact, why in own.items()
-                if why in DOES_NOT_APPLY
-                and len(alike) == len(peers) > 1
-                and _is_value(fact)
-                and all(_value(one, fact) is not None for one in peers)
-            }
-            if absent:
-                words = ", ".join(path_in_words(Gpu, fact) for fact in absent)
-                says = f"does not report {words}, as GPUs of this model do"
-                severity: Severity = "warning" if "inforom_version" in absent else "info"
-                yield FIELD_ERROR.fault(gpu, says, {"missing": absent}, severity)
-
-
-def _reasons(machine: Machine) -> dict[int, dict[str, str]]:
-    """Return why facts are missing, by GPU and fact; only of single GPUs, and of those that answer."""
-    found: dict[int, dict[str, str]] = {}
-    for path, why in machine.missing.items():
-        if _ERROR.fullmatch(why) or why in DOES_NOT_APPLY:
-            at = FactPath.parse(path)
-            if at.group == "gpus" and at.key.isdigit() and at.fact and "[" not in at.fact:
-                found.setdefault(int(at.key), {})[at.fact] = why
-    return found
-
-
-def _groups(machine: Machine) -> list[list[Gpu]]:
-    """Return the GPUs of each model. One without a name is of that model where there is only one."""
-    groups = by_model(machine)
-    nameless = [gpu for gpu in present(machine) if not gpu.name]
-    return [groups[0] + nameless] if len(groups) == 1 else groups
-
-
-def _is_value(fact: str) -> bool:
-    """Return whether a fact is a single one that nvidia-smi reports."""
-    field = fields_of(Gpu).get(fact)
-    return field is not None and field.leaf and field.smi is not None
-
-
-def _value(gpu: Gpu, fact: str) -> Any:
-    """Return the value of a fact by its path, which may end in the key of a dictionary."""
-    value: Any = gpu
-    names = fact.split(".")
-    while names and isinstance(value, msgspec.Struct):
-        value = getattr(value, names.pop(0), None)
-    return value.get(".".join(names)) if names and isinstance(value, dict) else None if names else value

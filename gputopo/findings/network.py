@@ -2,34 +2,115 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from gputopo.findings.compare import majority
-from gputopo.findings.rule import Fault, check, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.topology.hops import pci_tree
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.grouping import grouped, medians_of_others
 from gputopo.values.machine import RETRIES, Gpu, Hop, Machine, Nic, NicPort
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-PHYSICAL_ERRORS = threshold("network.PHYSICAL_ERRORS")
-DROPPED = threshold("network.DROPPED")
-MANY_TIMES = threshold("network.MANY_TIMES")
-MANY = threshold("network.MANY")
-NARROW_LANES = threshold("network.NARROW_LANES")
+PHYSICAL_ERRORS = Threshold(
+    "errors of a port's link",
+    10,
+    "errors of one counter",
+    "infiniband-diags: 10 symbol errors and 10 link recoveries in the example of ibqueryerrors' thresholds",
+)
+DROPPED = Threshold(
+    "packets that a port dropped",
+    100,
+    "packets",
+    "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
+)
+MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
+MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
+NARROW_LANES = Threshold(
+    "lanes of an InfiniBand link",
+    1,
+    "lanes",
+    "Links have four lanes, two where a port is split by its cable (HDR100, NDR200)",
+)
 
-LINK_DOWN = rule_of("nic.link_down")
-LINK_SLOW = rule_of("nic.link_slow", NARROW_LANES)
-MTU_DIFFERS = rule_of("nic.mtu_differs")
-ERRORS = rule_of("nic.errors", PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY)
-ERRORS_RISING = rule_of("nic.errors_rising")
-GPU_FAR = rule_of("nic.gpu_far")
-SHARED = rule_of("nic.shared")
-NO_PEER_MEMORY = rule_of("nic.gpudirect_off")
-NCCL_SLOW = rule_of("nccl.network")
-NCCL_WARNING = rule_of("nccl.warning")
+LINK_DOWN = Rule(
+    "nic.link_down",
+    "network port without a link",
+    remedy=(
+        "Check cable, transceiver and switch port (ibstat, ip link); sudo dmesg shows what the driver "
+        "reports. An interface that is disabled: sudo ip link set INTERFACE up."
+    ),
+    severities=("warning", "info"),
+)
+LINK_SLOW = Rule(
+    "nic.link_slow",
+    "network link slower than the port supports or than like ports",
+    remedy=(
+        "Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
+        "autonegotiation, forward error correction)."
+    ),
+    severities=("warning", "info"),
+    thresholds=(NARROW_LANES,),
+)
+MTU_DIFFERS = Rule(
+    "nic.mtu_differs",
+    "MTU of a network interface differs from those of like cards",
+    remedy=(
+        "Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
+        "BYTES."
+    ),
+)
+ERRORS = Rule(
+    "nic.errors",
+    "errors counted by a network port",
+    remedy=(
+        "See whether they grow (gputopo inspect --watch). If so, clean or replace cable and transceiver, "
+        "and try another switch port."
+    ),
+    severities=("info", "warning"),
+    thresholds=(PHYSICAL_ERRORS, DROPPED, MANY_TIMES, MANY),
+)
+ERRORS_RISING = Rule(
+    "nic.errors_rising",
+    "errors counted by a network port while it was watched",
+    remedy=(
+        "The fault is present: clean or replace cable and transceiver, and try another switch port. "
+        "Repeated packets without errors of the link point to congestion."
+    ),
+    severities=("warning", "info"),
+)
+GPU_FAR = Rule(
+    "nic.gpu_far",
+    "GPU without a near RDMA card, where other GPUs have one",
+    remedy=(
+        "Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
+        "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL)."
+    ),
+    severities=("info",),
+)
+NO_PEER_MEMORY = Rule(
+    "nic.gpudirect_off",
+    "RDMA cards, and no kernel module for GPUDirect RDMA",
+    remedy=(
+        "Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
+        "use DMA-BUF instead."
+    ),
+    severities=("info",),
+)
+NCCL_SLOW = Rule(
+    "nccl.network",
+    "NCCL does not use RDMA from GPU memory between hosts",
+    remedy=(
+        "NET/Socket: install the RDMA libraries (libibverbs) in the image, and see NCCL_IB_DISABLE and "
+        "NCCL_IB_HCA. NET/IB without GDRDMA: sudo modprobe nvidia-peermem, and a card near each GPU."
+    ),
+    severities=("warning", "info"),
+)
+NCCL_WARNING = Rule(
+    "nccl.warning",
+    "warning in NCCL's log",
+    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
+)
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
 _DMA_BUF = (5, 12)  # Linux; NCCL 2.13 and later use it with the open kernel modules
@@ -62,22 +143,22 @@ def links_down(machine: Machine) -> Iterator[Fault]:
     Plain Ethernet ports are often spare: they are reported only beside like cards that are in use.
     """
     for group in _alike(machine):
-        for one in group:
-            if one.port.up is not False:
+        for port in group:
+            if port.port.up is not False:
                 continue
-            beside = [other.name for other in group if other.port.up and other.card != one.card]
-            rdma = one.port.rdma_device is not None
+            beside = [other.name for other in group if other.port.up and other.card != port.card]
+            rdma = port.port.rdma_device is not None
             if not beside and not rdma:
                 continue
             severity: Severity = "warning" if beside and rdma else "info"
-            why = "the interface is disabled" if one.port.enabled is False else _why_down(one.port)
-            says = f"{one.name}: link down{f' ({why})' if why else ''}"
+            why = "the interface is disabled" if port.port.enabled is False else _why_down(port.port)
+            says = f"{port.name}: link down{f' ({why})' if why else ''}"
             if beside:
                 says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
             state = {
-                name: getattr(one.port, name) for name in ("state", "phys_state", "operstate", "enabled")
+                name: getattr(port.port, name) for name in ("state", "phys_state", "operstate", "enabled")
             }
-            yield LINK_DOWN.fault(_subject(one), says, state | {"up": beside}, severity)
+            yield LINK_DOWN.fault(_subject(port), says, state | {"up": beside}, severity)
     yield from _without_ports(machine)
 
 
@@ -114,9 +195,9 @@ def mtus(machine: Machine) -> Iterator[Fault]:
     """Find interfaces whose MTU is not that of most like ports; without a majority all are named."""
     for group in _alike(machine):
         sizes = {
-            place: one.port.mtu_bytes
-            for place, one in enumerate(group)
-            if one.port.mtu_bytes and one.port.up is not False
+            place: port.port.mtu_bytes
+            for place, port in enumerate(group)
+            if port.port.mtu_bytes and port.port.up is not False
         }
         found = majority(sizes)
         if found is None:
@@ -136,15 +217,15 @@ def mtus(machine: Machine) -> Iterator[Fault]:
 def errors(machine: Machine) -> Iterator[Fault]:
     """Find ports with errors of the link, and with far more errors of any kind than like ports."""
     for group in _alike(machine):
-        for one in group:
-            counts = one.port.errors or {}
-            more = {name: count for name, count in counts.items() if _is_more(name, count, one, group)}
+        for port in group:
+            counts = port.port.errors or {}
+            more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
             if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
                 words = ", ".join(f"{name} {count}" for name, count in found.items())
                 beside = ", far more than on like ports" if more else ""
                 evidence = {"errors": found, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
-                yield ERRORS.fault(_subject(one), f"{one.name}: {words}{beside}", evidence, severity)
+                yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)
 
 
 @check(ERRORS_RISING)
@@ -179,26 +260,6 @@ def far_gpus(machine: Machine) -> Iterator[Fault]:
             name = _card_name(cards[0])
             evidence = {"hop": hop.value, "nearest": name}
             yield GPU_FAR.fault(gpu, f"nearest RDMA card {name} is at {hop.value}", evidence)
-
-
-@check(SHARED)
-def shared_cards(machine: Machine) -> Iterator[Fault]:
-    """Find cards that are the nearest of several GPUs while a like card is the nearest of none."""
-    by_kind: dict[tuple[str | None, ...], dict[int, Nic]] = {}
-    for one in (one for group in _alike(machine) for one in group):
-        if one.port.rdma_device is not None and one.port.up:
-            by_kind.setdefault((*one.kind, str(one.port.rate_gbit_per_s)), {})[one.nic.index] = one.nic
-    for cards in by_kind.values():
-        nearest = _nearest(machine, list(cards.values()))
-        used = {nic.index for _, near in nearest.values() for nic in near}
-        idle = [nic for index, nic in cards.items() if index not in used]
-        shared = grouped((near[0].index, gpu) for gpu, (_, near) in nearest.items() if len(near) == 1)
-        for index, gpus in shared.items():
-            if idle and len(gpus) > 1:
-                card, others = _card_name(cards[index]), list(map(_card_name, idle))
-                says = f"{card} is the nearest card of GPUs {index_ranges(gpus)}, {', '.join(others)} of none"
-                subject = Subject.of_nics([index, *(nic.index for nic in idle)])
-                yield SHARED.fault(subject, says, {"gpus": gpus, "shared": card, "idle": others})
 
 
 @check(NO_PEER_MEMORY)
@@ -286,13 +347,14 @@ def _is_large(name: str, count: int) -> bool:
     return count >= (DROPPED if name in _DROPPED else PHYSICAL_ERRORS).value
 
 
-def _is_more(name: str, count: int, one: _Port, group: Iterable[_Port]) -> bool:
-    others = [
-        other.port.errors[name]
+def _is_more(name: str, count: int, port: _Port, group: Iterable[_Port]) -> bool:
+    counts = {
+        id(other): other.port.errors[name]
         for other in group
-        if other is not one and other.port.up and other.port.errors and name in other.port.errors
-    ]
-    return bool(others) and count >= max(MANY.value, MANY_TIMES.value * max(median(others), 1))
+        if (other is port or other.port.up) and other.port.errors and name in other.port.errors
+    }
+    usual = medians_of_others(counts).get(id(port))
+    return usual is not None and count >= max(MANY.value, MANY_TIMES.value * max(usual, 1))
 
 
 def _rdma_cards(machine: Machine) -> list[Nic]:
@@ -324,8 +386,8 @@ def _card_name(nic: Nic) -> str:
     return nic.name or nic.pci_address or f"network card {nic.index}"
 
 
-def _subject(one: _Port) -> Subject:
-    return Subject.of_nics([one.nic.index])
+def _subject(port: _Port) -> Subject:
+    return Subject.of_nics([port.nic.index])
 
 
 def _gbit(rate: float) -> str:

@@ -1,13 +1,13 @@
-"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks and chipset slots."""
+"""The PCIe link of each GPU: width and generation, slot, errors, shared uplinks."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings.driver import event_evidence, severity_of
-from gputopo.findings.rule import Fault, Threshold, check, facts_of, is_notebook, present, rule_of, threshold
+from gputopo.findings.kernel_log import event_evidence, severity_of
+from gputopo.findings.places import is_notebook
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT
 from gputopo.reference import expectations
 from gputopo.reference.clock_events import under_load
@@ -27,35 +27,216 @@ NARROW_LANES = Threshold(
     "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
     "four the copies of every step show",
 )
-REPLAYS = threshold("pcie.REPLAYS")
-REPLAYS_BAD = threshold("pcie.REPLAYS_BAD")
+REPLAYS = Threshold("packet replays", 80, "replays", "NVIDIA/DCGM: its PCIe test fails above 80")
+REPLAYS_BAD = Threshold(
+    "many packet replays",
+    11520,
+    "replays",
+    "NVIDIA/DCGM's health watch allows 8 replays a minute (generation 3, 16 lanes): 11520 a day",
+)
 # Eight idle H100 SXM had 106 to 174 each (NVIDIA/k8s-test-infra).
 REPLAYS_SXM = Threshold("packet replays of an SXM module", REPLAYS_BAD.value / 10, "replays")
-CORRECTED_ERRORS = threshold("pcie.CORRECTED_ERRORS")
-FLAPS = threshold("pcie.FLAPS")
-COPY_FLAPS = threshold("pcie.COPY_FLAPS")
-LOADED_SAMPLES = threshold("pcie.LOADED_SAMPLES")
-LOADED_SHARE = threshold("pcie.LOADED_SHARE")
-SHARED_TIMES = threshold("pcie.SHARED_TIMES")
-SHARED_SHARE = threshold("pcie.SHARED_SHARE")
+CORRECTED_ERRORS = Threshold(
+    "corrected PCIe errors (AER)",
+    480,
+    "errors",
+    "NVIDIA/DCGM: its PCIe test fails above 480",
+)
+FLAPS = Threshold(
+    "link changes under load during a watch",
+    3,
+    "changes",
+    "A link retrains once or twice when load begins or ends",
+)
+COPY_FLAPS = Threshold(
+    "link changes during one measurement",
+    2,
+    "changes",
+    "not measured on hardware: one change may be the last step of the clock ramp-up",
+)
+LOADED_SAMPLES = Threshold("samples under load before a slow link is reported", 5, "samples")
+LOADED_SHARE = Threshold(
+    "share of samples under load before a slow link is reported",
+    0.5,
+    "of the samples",
+)
+SHARED_TIMES = Threshold(
+    "oversubscribed uplink",
+    4,
+    "times the uplink's rate",
+    (
+        "not measured on hardware: two GPUs on one uplink are usual (NVIDIA's DGX), four occur; with "
+        "five, each gets less than a quarter of its link when all copy at once"
+    ),
+)
+SHARED_SHARE = Threshold(
+    "copies of GPUs at once, measured",
+    0.22,
+    "of the sum of each alone: a warning below",
+    "Four GPUs behind one x16 link, a common board, have a quarter each (0.2485, 0.294 measured); five 0.2",
+)
 
 _USUAL = "usual for this model in servers and clouds"
 
-WIDTH_DEGRADED = rule_of("pcie.width_degraded")
-GENERATION_DEGRADED = rule_of("pcie.generation_degraded", LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT)
-LINK_FLAPPING = rule_of("pcie.link_flapping", FLAPS, COPY_FLAPS)
-SLOT_NARROW = rule_of("pcie.slot_narrow", NARROW_LANES)
-SLOT_SLOWER = rule_of("pcie.slot_slower")
-SLOW_BRIDGE = rule_of("pcie.slow_bridge")
-SHARED_UPLINK = rule_of("pcie.shared_uplink", SHARED_TIMES, SHARED_SHARE)
-CHIPSET_SLOT = rule_of("pcie.chipset_slot")
-PCIE_REPLAYS = rule_of("pcie.replays", REPLAYS, REPLAYS_BAD, REPLAYS_SXM)
-PCIE_ERRORS = rule_of("pcie.errors", CORRECTED_ERRORS)
-
-# Root ports of Intel's desktop chipsets are devices 1b to 1d of bus 0 (Intel 100 to 700 series chipset
-# datasheets, "PCI Express root ports": D27, D28, D29); slots of the CPU are devices 1 and 6.
-_CHIPSET_PORT = re.compile(r"0000:00:1[bcd]\.[0-7]")
-_INTEL = "8086"
+USUAL_LANES = Case(
+    "usual",
+    "fewer lanes, as is usual for this model in servers and clouds",
+    severity="info",
+    remedy=(
+        "None needed where the server or instance gives this model no more lanes. If its documentation "
+        "promises more, report it to the operator."
+    ),
+)
+WIDTH_DEGRADED = Rule(
+    "pcie.width_degraded",
+    "PCIe link with fewer lanes than card and slot support",
+    remedy=(
+        "Power off, reseat card and riser, clean the contacts, try another slot. See the board manual: "
+        "the slot may share lanes with another slot or with storage."
+    ),
+    severities=("warning", "info"),
+    fits="slot",
+    cases=(USUAL_LANES,),
+)
+GENERATION_DEGRADED = Rule(
+    "pcie.generation_degraded",
+    "PCIe link below the generation of card and slot under load",
+    remedy=(
+        "Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
+        "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand."
+    ),
+    thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
+    fits="slot",
+)
+LINK_FLAPPING = Rule(
+    "pcie.link_flapping",
+    "PCIe link changes speed or width repeatedly under load",
+    remedy=(
+        "Reseat card and riser, use a shorter riser, or set the slot to an earlier generation in the BIOS."
+    ),
+    thresholds=(FLAPS, COPY_FLAPS),
+    fits="slot",
+)
+SLOT_NARROW = Rule(
+    "pcie.slot_narrow",
+    "slot or riser with fewer lanes than the card",
+    remedy=(
+        "If training is PCIe-bound, move the card to a wider slot, or replace the riser by one with more "
+        "lanes. If the slot is wide enough (board manual, or lspci -vvv of the bridge above), reseat "
+        "card and riser."
+    ),
+    severities=("warning", "info"),
+    thresholds=(NARROW_LANES,),
+    fits="slot",
+    cases=(USUAL_LANES,),
+)
+SLOT_SLOWER = Rule(
+    "pcie.slot_slower",
+    "slot of an earlier PCIe generation than the card",
+    remedy=(
+        "Set the slot's PCIe speed to auto in the BIOS, use a riser made for the card's generation, or "
+        "another slot or board."
+    ),
+    severities=("info",),
+    fits="slot",
+)
+SLOW_BRIDGE = Rule(
+    "pcie.slow_bridge",
+    "PCIe bridge above the slot slower than the card's link",
+    remedy="Prefer slots that are wired to the CPU (see the board manual).",
+    fits="slot",
+)
+ALL_GPUS = Case(
+    "all GPUs",
+    "measured: all GPUs share one path to the host",
+    severity="info",
+    remedy=(
+        "Use fewer GPUs for jobs that are fed from the host, and keep exchanged data on the GPUs. If the "
+        "path is no bridge of the PCI tree, check that all memory channels are populated."
+    ),
+)
+ALL_GPUS_TO_THE_HOST = Case(
+    "all GPUs, to the host only",
+    "measured: all GPUs share one path in the direction to the host; from the host they do not",
+    severity="info",
+    remedy=(
+        "Use fewer GPUs for jobs that send much to the host (variables or gradients on the CPU, staged "
+        "copies, checkpoints); input from the host is not limited. Keep exchanged data on the GPUs."
+    ),
+)
+ALL_GPUS_FROM_THE_HOST = Case(
+    "all GPUs, from the host only",
+    "measured: all GPUs share one path in the direction from the host; to the host they do not",
+    severity="info",
+    remedy=(
+        "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
+        "Copies to the host are not limited."
+    ),
+)
+TO_THE_HOST = Case(
+    "to the host only",
+    "measured: GPUs slow one another down in the direction to the host only",
+    severity="info",
+    remedy=(
+        "Choose GPUs of different uplinks for jobs that send much to the host (variables or gradients on "
+        "the CPU, staged copies, checkpoints); input from the host is not limited."
+    ),
+)
+FROM_THE_HOST = Case(
+    "from the host only",
+    "measured: GPUs slow one another down in the direction from the host only",
+    severity="info",
+    remedy=(
+        "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
+        "copies to the host are not limited."
+    ),
+)
+SHARED_UPLINK = Rule(
+    "pcie.shared_uplink",
+    "several GPUs share an oversubscribed uplink to the CPU",
+    remedy=(
+        "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
+        "gputopo bandwidth measures what is left."
+    ),
+    severities=("info", "warning"),
+    thresholds=(SHARED_TIMES, SHARED_SHARE),
+    cases=(
+        ALL_GPUS,
+        ALL_GPUS_TO_THE_HOST,
+        ALL_GPUS_FROM_THE_HOST,
+        TO_THE_HOST,
+        FROM_THE_HOST,
+    ),
+)
+REPLAYS_OF_A_MODULE = Case(
+    "SXM",
+    "many packets repeated on the PCIe link of an SXM module",
+    severity="info",
+    remedy=(
+        "Watch whether the count grows, and see sudo dmesg | grep -i aer. If it grows faster than on the "
+        "other GPUs, have the operator reseat or replace the module or its baseboard."
+    ),
+)
+PCIE_REPLAYS = Rule(
+    "pcie.replays",
+    "many packets repeated on a PCIe link",
+    remedy=(
+        "Reseat card and riser, use a shorter or better riser, or set the slot to an earlier generation "
+        "in the BIOS."
+    ),
+    severities=("info", "warning"),
+    thresholds=(REPLAYS, REPLAYS_BAD, REPLAYS_SXM),
+    fits="slot",
+    cases=(REPLAYS_OF_A_MODULE,),
+)
+PCIE_ERRORS = Rule(
+    "pcie.errors",
+    "PCIe errors (AER) counted by the kernel on a GPU or its slot",
+    remedy="See sudo dmesg | grep -i aer. Reseat card and riser, try another slot, and update the BIOS.",
+    severities=("warning", "error", "info"),
+    thresholds=(CORRECTED_ERRORS,),
+    fits="slot",
+)
 
 Nodes = dict[str, PciNode]
 
@@ -67,7 +248,7 @@ def width_fault(gpu: Gpu, lanes: int | None, when: str, evidence: dict[str, Any]
         return None
     says = f"PCIe link on {lanes} of {top} lanes{when}"
     if _is_usual(gpu, lanes):
-        return WIDTH_DEGRADED.fault(gpu, f"{says}, {_USUAL}", evidence, case="usual")
+        return WIDTH_DEGRADED.fault(gpu, f"{says}, {_USUAL}", evidence, case=USUAL_LANES)
     return WIDTH_DEGRADED.fault(gpu, says, evidence)
 
 
@@ -140,9 +321,10 @@ def logged_errors(machine: Machine) -> Iterator[Fault]:
         gpu, found = of_device[0][0], [event for _, event in of_device]
         of_gpu = [event for event in found if not event.earlier] or found
         counts = maxima(
-            (f"{one.severity} (AER)" if one.kind == "aer" else one.text, one.count) for one in of_gpu
+            (f"{event.severity} (AER)" if event.kind == "aer" else event.text, event.count)
+            for event in of_gpu
         )
-        severity: Severity = "error" if any(one.severity == "fatal" for one in of_gpu) else "warning"
+        severity: Severity = "error" if any(event.severity == "fatal" for event in of_gpu) else "warning"
         if counts.keys() <= {"corrected (AER)"} and max(counts.values()) <= CORRECTED_ERRORS.value:
             severity = "info"
         words = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -179,18 +361,6 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
         )
         says = f"{'; '.join(groups)}: uplink oversubscribed more than {SHARED_TIMES.value}:1"
         yield SHARED_UPLINK.fault(MACHINE, says, {"uplinks": uplinks})
-
-
-@check(CHIPSET_SLOT)
-def chipset_slots(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs in slots of the chipset, which share its narrow link to the CPU with disks and network."""
-    nodes = pci_tree(machine)
-    for gpu in present(machine):
-        bridges = _bridges(nodes, gpu)
-        port = bridges[-1] if bridges and bridges[-1].parent is None else None
-        if port is not None and port.vendor_id == _INTEL and _CHIPSET_PORT.fullmatch(port.address):
-            evidence = {"root_port": port.address, "width": port.max_width}
-            yield CHIPSET_SLOT.fault(gpu, f"{CHIPSET_SLOT.title} (root port {port.address})", evidence)
 
 
 def _is_half(gpu: Gpu) -> bool:
@@ -260,7 +430,7 @@ def _narrow_slot(gpu: Gpu, nodes: Nodes, widest: int) -> Fault | None:
     evidence = _link_evidence(gpu) | {"card_width": card, "card_width_source": source}
     if usual:
         says = f"x{card} card in an x{lanes} slot, {_USUAL}"
-        return SLOT_NARROW.fault(gpu, says, evidence, case="usual")
+        return SLOT_NARROW.fault(gpu, says, evidence, case=USUAL_LANES)
     where = f"in an x{lanes} slot or riser" if known else f"on an x{lanes} link; slot width not reported"
     severity: Severity = "warning" if lanes <= NARROW_LANES.value else "info"
     return SLOT_NARROW.fault(gpu, f"x{card} card {where}", evidence, severity)
@@ -303,7 +473,7 @@ def _replays(gpu: Gpu) -> Fault | None:
     words = f"{count} packet replays" + (f", {rollovers} rollovers of their number" if rollovers else "")
     evidence = {name: getattr(gpu.pcie, name) for name in ("replay_counter", "replay_rollovers")}
     severity: Severity = "warning" if rollovers or count >= REPLAYS_BAD.value else "info"
-    case = "SXM" if is_sxm(gpu) else None
+    case = REPLAYS_OF_A_MODULE if is_sxm(gpu) else None
     return PCIE_REPLAYS.fault(gpu, f"{words} since the last reset", evidence, severity, case=case)
 
 

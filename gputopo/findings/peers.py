@@ -6,17 +6,53 @@ Which facts they are is declared beside the fields (`Fact.peers`); here are the 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.findings import clocks, memory_health, nvlink, pcie, throttling, usage
+from gputopo.findings import clocks, configuration, nvlink, pcie, throttling
 from gputopo.findings.compare import FactDifference, differences
-from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present, rule_of
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, accused, by_model, check, present
 from gputopo.values.fields import fields_of
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import Subject
 
-CARD_DIFFERS = rule_of("card.differs", throttling.LIMIT_SHARE)
-SETTING_DIFFERS = rule_of("configuration.differs", throttling.LIMIT_SHARE)
-SLOT_DIFFERS = rule_of("pcie.slot_differs")
+MEMORY_SHARE = Threshold(
+    "memory size difference",
+    0.07,
+    "below the largest of the model",
+    (
+        "ECC or a display takes up to 1/16 of the reported memory (NVIDIA's ECC note for GDDR memory); "
+        "sizes of one model differ by more (RTX 3080: 10 and 12 GB)"
+    ),
+)
+CARD_DIFFERS = Rule(
+    "card.differs",
+    "firmware, limits or capabilities differ from GPUs of the same model",
+    remedy=(
+        "The card may be of another build, or its firmware of another version: compare part numbers and "
+        "VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind."
+    ),
+    severities=("info",),
+    thresholds=(throttling.LIMIT_SHARE, MEMORY_SHARE),
+)
+SETTING_DIFFERS = Rule(
+    "configuration.differs",
+    "a setting differs from GPUs of the same model",
+    remedy=(
+        "Set it alike on all GPUs: settings of the driver with nvidia-smi (nvidia-smi -h), BAR1 with "
+        "Resizable BAR in the BIOS."
+    ),
+    severities=("warning", "info"),
+    thresholds=(throttling.LIMIT_SHARE, clocks.MEMORY_SHARE, MEMORY_SHARE),
+)
+SLOT_DIFFERS = Rule(
+    "pcie.slot_differs",
+    "slot of another PCIe generation or width than that of GPUs of the same model",
+    remedy=(
+        "Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
+        "Reseat card and riser."
+    ),
+    severities=("warning", "info"),
+    fits="slot",
+)
 
 
 class Compared(NamedTuple):
@@ -32,11 +68,10 @@ _LIMITS = Compared(SETTING_DIFFERS, throttling.LIMIT_SHARE, throttling.power_lim
 _CAPABILITY = Compared(CARD_DIFFERS)
 _POWER = Compared(CARD_DIFFERS, throttling.LIMIT_SHARE)
 _CORE = Compared(clocks.CORE_DIFFERS, clocks.CORE_SHARE)
-_APPLICATION = Compared(clocks.APPLICATION_DIFFERS, clocks.MEMORY_SHARE)
+_APPLICATION = Compared(SETTING_DIFFERS, clocks.MEMORY_SHARE)
 _MEMORY_CLOCK = "clocks_mhz.memory.max"
 _BAR1 = "bar1_mib.total"
 _APPLICATION_CLOCKS = tuple(f"clocks_mhz.{domain}.application" for domain in ("memory", "sm", "graphics"))
-_REFERENCES = {(_MEMORY_CLOCK,): clocks.below_model, _APPLICATION_CLOCKS: clocks.below_default}
 # By path; a fact that is not here is a capability of the card.
 _FACTS = {
     _MEMORY_CLOCK: Compared(clocks.MEMORY_DIFFERS, clocks.MEMORY_SHARE),
@@ -44,8 +79,8 @@ _FACTS = {
     "clocks_mhz.graphics.max": _CORE,
     "clocks_mhz.video.max": Compared(CARD_DIFFERS, clocks.CORE_SHARE),
     **dict.fromkeys((*_APPLICATION_CLOCKS, "clocks_mhz.video.application"), _APPLICATION),
-    "memory_mib.total": Compared(usage.MIXED_MEMORY, usage.MEMORY_SHARE),
-    _BAR1: Compared(SETTING_DIFFERS, usage.MEMORY_SHARE),
+    "memory_mib.total": Compared(CARD_DIFFERS, MEMORY_SHARE),
+    _BAR1: Compared(SETTING_DIFFERS, MEMORY_SHARE),
     "power_w.limit": _LIMITS,
     "power_w.enforced_limit": _LIMITS,
     "power_w.default_limit": _POWER,
@@ -55,16 +90,17 @@ _FACTS = {
     "pcie.gen_max_device": Compared(CARD_DIFFERS, covered_by=pcie.slots),
     "pcie.width_max": Compared(SLOT_DIFFERS, covered_by=pcie.widths),
     "c2c_mode": Compared(nvlink.NVLINK_DIFFERS),
-    "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.fabric),
-    "ecc.mode": Compared(SETTING_DIFFERS, covered_by=memory_health.ecc_mode),
-    "mig.mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "fabric.clique_id": Compared(nvlink.NVLINK_DIFFERS, covered_by=nvlink.check_fabric),
+    "ecc.mode": _SETTINGS,
+    "mig.mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
     "virtualization": _SETTINGS,
     "temperature_c.target": _SETTINGS,
-    "compute_mode": Compared(SETTING_DIFFERS, covered_by=usage.modes),
+    "compute_mode": Compared(SETTING_DIFFERS, covered_by=configuration.modes),
 }
-_NOT_COMPARED = ("persistence_mode",)  # `usage.persistence` finds it, if it matters
+_NOT_COMPARED = ("persistence_mode",)  # `configuration.persistence` finds it, if it matters
 # How a setting is made that of the other GPUs.
 _HOW = {
+    **dict.fromkeys(_APPLICATION_CLOCKS, "sudo nvidia-smi -i GPU -rac"),
     "power_w.limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
     "power_w.enforced_limit": "sudo nvidia-smi -i GPU -pl {:.0f}",
     "ecc.mode": "sudo nvidia-smi -i GPU -e {:d} and a reboot",
@@ -80,38 +116,40 @@ _PEERS = tuple(
 )
 _OF_DEFAULT_LIMIT = ("power_w.limit", "power_w.enforced_limit")  # the same, unless somebody sets them
 # What differs by the build of the card has one cause; each setting may have one of its own.
-_OF_BUILD = (clocks.MEMORY_DIFFERS, usage.MIXED_MEMORY, clocks.CORE_DIFFERS, CARD_DIFFERS)
+_OF_BUILD = (clocks.MEMORY_DIFFERS, clocks.CORE_DIFFERS, CARD_DIFFERS)
 
 
-@check(*_OF_BUILD, clocks.APPLICATION_DIFFERS, SETTING_DIFFERS, SLOT_DIFFERS, nvlink.NVLINK_DIFFERS)
+@check(*_OF_BUILD, SETTING_DIFFERS, SLOT_DIFFERS, nvlink.NVLINK_DIFFERS)
 def facts(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that differ from most GPUs of their model; of two that differ, neither is at fault."""
     for group in by_model(machine):
         found = [difference for path in _PEERS if (difference := _difference(machine, group, path))]
-        yield from _of_gpus(group, [one for one in found if one.common is not None])
-        # Where a reference shows which side is at fault, that is reported in place of the difference.
-        known = {
-            path for paths, fault_of in _REFERENCES.items() if any(map(fault_of, group)) for path in paths
-        }
-        yield from _of_all([one for one in found if one.common is None and one.path not in known])
+        yield from _report_odd_gpus(group, [one for one in found if one.common is not None])
+        # Where the default shows which side is at fault, that is reported in place of the difference.
+        explained = _APPLICATION_CLOCKS if any(map(clocks.below_default, group)) else ()
+        yield from _report_split_facts(
+            [one for one in found if one.common is None and one.path not in explained]
+        )
 
 
-@check(clocks.MEMORY_BELOW_MODEL, clocks.APPLICATION_BELOW_DEFAULT)
-def below_reference(machine: Machine) -> Iterator[Fault]:
-    """Find max memory clocks below that of the model, and application clocks below the default, where they do
-    not differ from the peers.
-    """
-    for paths, fault_of in _REFERENCES.items():
-        odd = {index for path in paths for index in _odd_gpus(machine, path)}
-        for gpu in (gpu for gpu in present(machine) if gpu.index not in odd):
-            if (fault := fault_of(gpu)) is not None:
-                yield fault
+@check(clocks.APPLICATION_BELOW_DEFAULT)
+def below_default(machine: Machine) -> Iterator[Fault]:
+    """Find application clocks below the default, where they do not differ from the peers."""
+    odd = {index for path in _APPLICATION_CLOCKS for index in _odd_gpus(machine, path)}
+    for gpu in present(machine):
+        if gpu.index not in odd and (fault := clocks.below_default(gpu)) is not None:
+            yield fault
 
 
 def _odd_gpus(machine: Machine, path: str) -> set[int]:
     """Return the GPUs that differ in a fact from most of their model."""
     found = (_difference(machine, group, path) for group in by_model(machine))
-    return {index for one in found if one is not None and one.common is not None for index in one.odd}
+    return {
+        index
+        for difference in found
+        if difference is not None and difference.common is not None
+        for index in difference.odd
+    }
 
 
 def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference | None:
@@ -128,12 +166,16 @@ def _difference(machine: Machine, group: list[Gpu], path: str) -> FactDifference
     return found._replace(odd=odd) if odd and not usual <= covered else None
 
 
-def _of_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
+def _report_odd_gpus(group: list[Gpu], found: list[FactDifference]) -> Iterator[Fault]:
     for gpu in group:
-        for rule, differing in _by_rule([one for one in found if gpu.index in one.odd]).items():
-            evidence: dict[str, Any] = {one.path: one.odd[gpu.index] for one in differing}
-            peers = {one.path: one.common for one in differing}
-            says = "; ".join(one.words(gpu.index) for one in differing)
+        for rule, differing in _by_rule(
+            [difference for difference in found if gpu.index in difference.odd]
+        ).items():
+            evidence: dict[str, Any] = {
+                difference.path: difference.odd[gpu.index] for difference in differing
+            }
+            peers = {difference.path: difference.common for difference in differing}
+            says = "; ".join(difference.words(gpu.index) for difference in differing)
             severity = _severity(rule, gpu, differing)
             yield rule.fault(gpu, says, evidence | {"peers": peers}, severity, remedy=_remedy(differing))
 
@@ -142,25 +184,28 @@ def _severity(rule: Rule, gpu: Gpu, differing: Sequence[FactDifference]) -> Seve
     """Slots of boards differ by design, SXM modules' do not; a small BAR1 costs little."""
     if rule is SLOT_DIFFERS:
         return None if pcie.is_sxm(gpu) else "info"
-    return "info" if all(one.path == _BAR1 for one in differing) else None
+    return "info" if all(difference.path == _BAR1 for difference in differing) else None
 
 
 def _remedy(differing: Sequence[FactDifference]) -> str | None:
     """Return how the settings that differ are made those of the other GPUs, None if there are none."""
-    how = [_HOW[one.path].format(_as_typed(one.common)) for one in differing if one.path in _HOW]
+    typed = [
+        (fact.path, fact.common.upper() if isinstance(fact.common, str) else fact.common)
+        for fact in differing
+    ]
+    how = [_HOW[path].format(value) for path, value in typed if path in _HOW]
     return f"Set it as on the other GPUs: {'; '.join(dict.fromkeys(how))}." if how else None
 
 
-def _as_typed(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
-def _of_all(found: list[FactDifference]) -> Iterator[Fault]:
+def _report_split_facts(found: list[FactDifference]) -> Iterator[Fault]:
     """Report facts of which no value is common: once for each rule, for all GPUs that report them."""
     for rule, differing in _by_rule(found).items():
-        subject = Subject.of_gpus(index for one in differing for index in one.odd)
-        says = "; ".join(one.all_words() for one in differing)
-        evidence = {one.path: {str(index): value for index, value in one.odd.items()} for one in differing}
+        subject = Subject.of_gpus(index for difference in differing for index in difference.odd)
+        says = "; ".join(difference.all_words() for difference in differing)
+        evidence = {
+            difference.path: {str(index): value for index, value in difference.odd.items()}
+            for difference in differing
+        }
         severity: Severity | None = "info" if rule in (SLOT_DIFFERS, SETTING_DIFFERS) else None
         yield rule.fault(subject, says, evidence, severity)
 
@@ -169,16 +214,18 @@ def _by_rule(found: list[FactDifference]) -> dict[Rule, list[FactDifference]]:
     """Return the differences by rule; those of the build all by the first rule of one. SM and graphics clocks
     are set together: of both only the first is reported.
     """
-    paths = {one.path for one in found}
-    build = [rule for rule in _OF_BUILD if any(_compared(one.path).rule is rule for one in found)]
+    paths = {difference.path for difference in found}
+    build = [
+        rule for rule in _OF_BUILD if any(_compared(difference.path).rule is rule for difference in found)
+    ]
     by_rule: dict[Rule, list[FactDifference]] = {}
-    for one in found:
-        if ".graphics." in one.path and one.path.replace(".graphics.", ".sm.") in paths:
+    for difference in found:
+        if ".graphics." in difference.path and difference.path.replace(".graphics.", ".sm.") in paths:
             continue
-        rule = _compared(one.path).rule
-        if one.path in _OF_DEFAULT_LIMIT and "power_w.default_limit" in paths:
+        rule = _compared(difference.path).rule
+        if difference.path in _OF_DEFAULT_LIMIT and "power_w.default_limit" in paths:
             rule = CARD_DIFFERS
-        by_rule.setdefault(build[0] if rule in build else rule, []).append(one)
+        by_rule.setdefault(build[0] if rule in build else rule, []).append(difference)
     return by_rule
 
 

@@ -1,12 +1,10 @@
 """The form of a rule: its id, title, remedy, severities and thresholds, and the findings of its checks.
 
-The words of a rule are its row in `rules.csv`, its numbers are rows of `thresholds.csv`, so that all can be
-read as one text. A check is a function
-over a Machine (or over its samples in time) that yields the faults of one rule or several; `check` names
-them. What no rule declares cannot be reported.
+A rule and its thresholds are declared at the top of the module with their check: a function over a Machine
+(or over its samples in time) that yields the faults of one rule or several; `check` names them. What no rule
+declares cannot be reported.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -14,9 +12,9 @@ from typing import Any, Concatenate, Generic, ParamSpec
 
 import msgspec
 
-from gputopo.reference.expectations import expected_of, name_of
+from gputopo.findings.places import ELSEWHERE, Fits, place_of
+from gputopo.reference.expectations import name_of
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fields import rows_of
 from gputopo.values.finding import SEVERITIES, Finding, Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -26,22 +24,12 @@ from gputopo.values.subject import Subject, label
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all
 
-# Remedies in place of those for a card with a fan in a slot, by what they are about and what the GPU is in.
-ELSEWHERE = {
-    fits: {row["place"]: row["remedy"] for row in rows}
-    for fits, rows in grouped((row["fits"], row) for row in rows_of(__file__, "elsewhere.csv")).items()
-}
-_NOTEBOOK = re.compile(r"\b(?:Laptop GPU|with Max-Q Design|Mobile)\b")
-_MODULE = re.compile(r"SXM|\bGH200")
-# Cards without a fan, which the fans of a server cool.
-_PASSIVE = re.compile(r"(?:NVIDIA )?(?:Tesla \w+|[ALH]\d{1,3}[A-Z]?|T4)\b(?!.*Active).*|.* Server Edition")
 _ON_HOST = re.compile(r"\bsudo\b|[Rr]eboot|[Rr]eset the GPU|BIOS|[Rr]eseat")  # none works in a container
 
 # Words of remedies that stand for a fact of the GPU, so that a command can be pasted; the fact by its path.
 _VALUES = {
     "DEFAULT_WATTS": "power_w.default_limit",
     "MAX_WATTS": "power_w.max",
-    "ECC_NOW": "ecc.mode",
 }
 _ANY_GPU = re.compile(r"(?<=-i )GPU\b")  # `sudo nvidia-smi -r -i GPU`: nvidia-smi takes `-i 0,2` as well
 _NODE = re.compile(r"\bNODE\b")  # of the memory that is near to the GPU
@@ -50,41 +38,27 @@ P = ParamSpec("P")
 _NO_COPIES = Bandwidth(source="")
 
 
-_UNMEASURED = "not measured on hardware"
-
-
 class Threshold(msgspec.Struct, frozen=True):
-    """A number that decides whether there is a finding, or how severe it is; `origin`: its source."""
+    """A number that decides whether there is a finding, or how severe it is.
+
+    `name` and `unit` say what is compared with it and how (`0.6`, `of the median of the peers`); `origin` is
+    its source.
+    """
 
     name: str
     value: float
     unit: str
-    origin: str = _UNMEASURED
-
-
-@functools.cache
-def _thresholds() -> Mapping[str, Threshold]:
-    """Return the rows of `thresholds.csv` by their keys."""
-    rows = rows_of(__file__, "thresholds.csv")
-    numbers = (float(row["value"]) if "." in row["value"] else int(row["value"]) for row in rows)
-    return {
-        row["key"]: Threshold(row["name"], value, row["unit"], row["origin"] or _UNMEASURED)
-        for row, value in zip(rows, numbers, strict=True)
-    }
-
-
-def threshold(key: str) -> Threshold:
-    """Return the threshold that `thresholds.csv` declares."""
-    return _thresholds()[key]
+    origin: str = "not measured on hardware"
 
 
 class Case(msgspec.Struct, frozen=True):
     """One cause or code under a rule that has its own message, remedy and severity."""
 
+    name: str
     says: str
-    remedy: str
     severity: Severity
-    fits: str = ""  # as of a Rule
+    remedy: str
+    fits: Fits = ""  # as of a Rule
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -99,6 +73,7 @@ class Fault(msgspec.Struct, frozen=True):
     evidence: dict[str, Any]
     severity: Severity
     remedy: str
+    fits: Fits = ""  # what the remedy is about
     part: str = ""  # faults of different parts, such as directions of copies, are never in one finding
 
     @property
@@ -122,8 +97,12 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
     remedy: str  # what to do
     severities: tuple[Severity, ...] = ("warning",)  # those that its findings can have, the usual one first
     thresholds: tuple[Threshold, ...] = ()
-    cases: Mapping[str, Case] = {}  # the causes or codes of which each has its own
-    fits: str = ""  # a key of `ELSEWHERE`: the remedy is another one where the GPU is no card in a slot
+    cases: tuple[Case, ...] = ()  # the causes or codes of which each has its own
+    fits: Fits = ""  # if so, `ELSEWHERE` has other remedies for a GPU that is no card in a slot
+
+    def case_in(self, text: str) -> Case | None:
+        """Return the first case whose name is in a message of another program."""
+        return next((case for case in self.cases if case.name in text.lower().replace("_", " ")), None)
 
     def fault(
         self,
@@ -133,15 +112,16 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         severity: Severity | None = None,
         *,
         remedy: str | None = None,
-        case: str | None = None,
+        case: Case | None = None,
         part: str = "",
     ) -> Fault:
         """Return a fault under this rule. `case`: its remedy and, unless given, severity are the case's."""
+        fits = self.fits if remedy is None else ""
         if case is not None:
-            severity, remedy = severity or self.cases[case].severity, self.cases[case].remedy
+            severity, remedy, fits = severity or case.severity, case.remedy, case.fits
         severity = severity or self.severities[0]
         assert severity in self.severities, (self.id, severity)
-        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, part)
+        return Fault(self, about, says, dict(evidence), severity, remedy or self.remedy, fits, part)
 
     def finding(
         self,
@@ -164,27 +144,6 @@ class Rule(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-@functools.cache
-def _declared() -> Mapping[str, Sequence[Mapping[str, str]]]:
-    """Return the rows of `rules.csv` by id: that of the rule itself, and those of its cases."""
-    return grouped((row["id"], row) for row in rows_of(__file__, "rules.csv"))
-
-
-def rule_of(
-    id: str, *thresholds: Threshold, cases: Mapping[str, Case] | None = None, title: str | None = None
-) -> Rule:
-    """Return the rule that `rules.csv` declares. `title`, `cases`: where another table has them."""
-    own, *others = _declared()[id]
-    severities = msgspec.convert(own["severities"].split(), tuple[Severity, ...])
-    found = cases or {
-        row["case"]: Case(
-            row["title"], row["remedy"], msgspec.convert(row["severities"], Severity), row["fits"]
-        )
-        for row in others
-    }
-    return Rule(id, title or own["title"], own["remedy"], severities, thresholds, found, own["fits"])
-
-
 class Check(Generic[P]):
     """A function that yields the faults of some rules; called, it returns them as findings."""
 
@@ -195,7 +154,7 @@ class Check(Generic[P]):
 
     def __call__(self, machine: Machine, *args: P.args, **kwargs: P.kwargs) -> list[Finding]:
         """Return the findings for a machine: one for all GPUs that have the same fault."""
-        return _findings(self.function(machine, *args, **kwargs), machine)
+        return _join_faults(self.function(machine, *args, **kwargs), machine)
 
     def over(self, samples: Sequence[Machine], of: int | None = None) -> list[Finding]:
         """Return the findings for a machine at its samples: a fault in one is a fault.
@@ -205,7 +164,7 @@ class Check(Generic[P]):
         """
         function: Callable[[Machine], Iterable[Fault]] = self.function
         found = [list(function(machine)) for machine in samples]
-        return _findings(found[0] if len(found) == 1 else _of_samples(found, of), samples[0])
+        return _join_faults(found[0] if len(found) == 1 else _join_samples(found, of), samples[0])
 
 
 def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[Fault]]], Check[P]]:
@@ -216,7 +175,8 @@ def check(*rules: Rule) -> Callable[[Callable[Concatenate[Machine, P], Iterable[
 def each_gpu(*rules: Rule) -> Callable[[Callable[[Gpu], Iterable[Fault | None]]], Check[[]]]:
     """Make a function that yields the faults of these rules of one GPU a check of all GPUs that answer."""
     return lambda function: Check(
-        rules, lambda machine: (one for gpu in present(machine) for one in function(gpu) if one is not None)
+        rules,
+        lambda machine: (fault for gpu in present(machine) for fault in function(gpu) if fault is not None),
     )
 
 
@@ -273,40 +233,19 @@ def by_model(machine: Machine) -> list[list[Gpu]]:
     return list(grouped((gpu.name, gpu) for gpu in present(machine) if gpu.name).values())
 
 
-def place_of(machine: Machine, gpu: Gpu) -> str | None:
-    """Return what a GPU is in, a key of a table in `ELSEWHERE`; None: a card with a fan in a slot."""
-    if machine.host.virtual_machine not in (None, "none"):
-        return "virtual machine"
-    if is_notebook(gpu):
-        return "notebook"
-    return kind_of_board(gpu)
-
-
-def kind_of_board(gpu: Gpu) -> str | None:
-    """Return "module" (SXM) or "server card" (without a fan) of a data center model, None of any other."""
-    reference = expected_of(gpu)
-    is_module = _MODULE.search(gpu.name or "") is not None or (reference is not None and reference.is_module)
-    return "module" if is_module else "server card" if _PASSIVE.fullmatch(gpu.name or "") else None
-
-
-def is_notebook(gpu: Gpu) -> bool:
-    """Return whether it is a GPU of a notebook, soldered to its mainboard."""
-    return _NOTEBOOK.search(gpu.name or "") is not None
-
-
-def _fitting(one: Fault, machine: Machine) -> Fault:
+def _with_fitting_remedy(fault: Fault, machine: Machine) -> Fault:
     """Return a fault with a remedy that fits what its GPU is in, and whether this is a container."""
-    about = {case.remedy: case.fits for case in one.rule.cases.values()} | {one.rule.remedy: one.rule.fits}
-    gpu = next((gpu for gpu in machine.gpus if gpu.index in one.gpus), None)
-    place = None if gpu is None else place_of(machine, gpu)
-    remedy = ELSEWHERE.get(about.get(one.remedy, ""), {}).get(place or "", one.remedy)
+    gpu = next((gpu for gpu in machine.gpus if gpu.index in fault.gpus), None)
+    remedy, place = fault.remedy, None if gpu is None else place_of(machine, gpu)
+    if place is not None:
+        remedy = ELSEWHERE.get(fault.fits, {}).get(place, remedy)
     contained = machine.host.container not in (None, "none") and "n a container" not in remedy
     if contained and _ON_HOST.search(remedy):
         remedy = f"On the host, not in this container: {remedy}"
     for word, path in _VALUES.items() if gpu is not None else ():
         value = attrgetter(path)(gpu)
         remedy = remedy if value is None else remedy.replace(word, f"{value:.0f}")
-    return msgspec.structs.replace(one, remedy=remedy)
+    return msgspec.structs.replace(fault, remedy=remedy)
 
 
 def _with_numbers(finding: Finding, machine: Machine) -> Finding:
@@ -320,34 +259,40 @@ def _with_numbers(finding: Finding, machine: Machine) -> Finding:
     return msgspec.structs.replace(finding, remedy=remedy)
 
 
-def _findings(found: Iterable[Fault], machine: Machine) -> list[Finding]:
+def _join_faults(faults: Iterable[Fault], machine: Machine) -> list[Finding]:
     """Return one finding for each fault, but only one where several GPUs have the same.
 
     The same: of one rule, severity, remedy and part, and with the same message. Where every GPU of the
     machine has a fault of one severity, messages may differ: then it is a property of the machine.
     """
     gpus = len(present(machine))
-    fitting = [_fitting(one, machine) for one in found]
-    groups = grouped((one.key, one) for one in fitting).values()
-    return [_with_numbers(_joined(part), machine) for group in groups for part in _split(group, gpus)]
+    fitting = [_with_fitting_remedy(fault, machine) for fault in faults]
+    groups = grouped((fault.key, fault) for fault in fitting).values()
+    return [_with_numbers(_to_finding(part), machine) for group in groups for part in _split(group, gpus)]
 
 
-def _of_samples(found: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
+def _join_samples(faults_of_samples: Sequence[Sequence[Fault]], of: int | None) -> Iterator[Fault]:
     """Join what was found in several samples by rule, subject and part."""
-    of_samples = (grouped(((one.rule.id, _subject(one), one.part), one) for one in each) for each in found)
-    for each in grouped(item for sample in of_samples for item in sample.items()).values():
+    by_sample = (
+        grouped(((fault.rule.id, _subject(fault), fault.part), fault) for fault in faults)
+        for faults in faults_of_samples
+    )
+    for same in grouped(item for by_key in by_sample for item in by_key.items()).values():
         worst = max(
-            each, key=lambda faults: (max(SEVERITIES.index(one.severity) for one in faults), len(faults))
+            same, key=lambda faults: (max(SEVERITIES.index(fault.severity) for fault in faults), len(faults))
         )
-        for one in worst:
-            yield one if len(each) == len(found) else _in_some(one, len(each), len(found), of)
+        for fault in worst:
+            in_all = len(same) == len(faults_of_samples)
+            yield fault if in_all else _in_some(fault, len(same), len(faults_of_samples), of)
 
 
-def _in_some(one: Fault, samples: int, among: int, of: int | None) -> Fault:
+def _in_some(fault: Fault, samples: int, among: int, of: int | None) -> Fault:
     """Add in how many samples a fault was; of a log of which a part is stored, of how many."""
     counted: dict[str, Any] = {"samples": samples, "of_samples": among} if of is None else {"of_samples": of}
     words = f"in {samples} of {among} samples" if of is None else f"in some of {of} samples"
-    return msgspec.structs.replace(one, says=f"{one.says}, {words}", evidence={**one.evidence, **counted})
+    return msgspec.structs.replace(
+        fault, says=f"{fault.says}, {words}", evidence={**fault.evidence, **counted}
+    )
 
 
 def _split(faults: list[Fault], gpus: int) -> list[list[Fault]]:
@@ -360,18 +305,18 @@ def _subject(fault: Fault) -> Subject:
     return Subject.of_gpus([fault.about.index]) if isinstance(fault.about, Gpu) else fault.about
 
 
-def _joined(group: Sequence[Fault]) -> Finding:
+def _to_finding(group: Sequence[Fault]) -> Finding:
     first, severity, remedy = group[0], group[0].severity, group[0].remedy
     if len(group) == 1:
         says = f"{named(first.about)}: {first.says}" if isinstance(first.about, Gpu) else first.says
         return first.rule.finding(_subject(first), says, first.evidence, severity, remedy=remedy)
-    evidence = {"gpus": {str(index): one.evidence for one in group for index in one.gpus}}
-    subject = Subject.of_gpus(index for one in group for index in one.gpus)
+    evidence = {"gpus": {str(index): fault.evidence for fault in group for index in fault.gpus}}
+    subject = Subject.of_gpus(index for fault in group for index in fault.gpus)
     return first.rule.finding(subject, "; ".join(_messages(group)), evidence, severity, remedy=remedy)
 
 
 def _messages(group: Sequence[Fault]) -> Iterator[str]:
-    by_message = grouped((one.says, index) for one in group for index in one.gpus)
+    by_message = grouped((fault.says, index) for fault in group for index in fault.gpus)
     for says, gpus in list(by_message.items())[:MAX_MESSAGES]:
         yield f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}: {says}"
     if len(by_message) > MAX_MESSAGES:

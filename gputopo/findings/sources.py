@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import MAX_MESSAGES, Fault, Threshold, check, present, rule_of
+from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
 from gputopo.values.grouping import grouped
@@ -15,18 +15,70 @@ from gputopo.values.machine import Hop, Machine
 from gputopo.values.option import listed
 from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
 
-TOPOLOGY_CONTRADICTION = rule_of("topology.contradiction")
-CONTRADICTION = rule_of("machine.contradiction")
+TOPOLOGY_CONTRADICTION = Rule(
+    "topology.contradiction",
+    "two sources disagree on the topology of a pair of GPUs",
+    remedy=(
+        "Compare with nvidia-smi topo -m. A virtual machine or container often shows another PCI tree "
+        "than the real one."
+    ),
+)
+CONTRADICTION = Rule(
+    "machine.contradiction",
+    "two sources disagree on a fact",
+    remedy="Check that all captures are of one machine and taken at the same time.",
+)
 _DRIVER_CONTRADICTS = "Compare with nvidia-smi -L and lspci -d 10de:. Install the driver again, and reboot."
-UNKNOWN_HOST = rule_of("machine.unknown_host")
-TOPOLOGY_UNKNOWN = rule_of("topology.unknown")
-TOPOLOGY_HIDDEN = rule_of("topology.hidden")
-TOPOLOGY_DOUBTFUL = rule_of("topology.doubtful")
-AFFINITY_CUT = rule_of("numa.affinity_cut", Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"))
-UNREAD = rule_of("capture.unread")
+UNKNOWN_HOST = Rule(
+    "machine.unknown_host",
+    "recordings are read as one host, and not each has a fingerprint of its host",
+    remedy="If they are of several hosts, add --fleet. Record them again: gputopo inspect --record FILE.",
+)
+TOPOLOGY_UNKNOWN = Rule(
+    "topology.unknown",
+    "topology of some pairs of GPUs unknown",
+    remedy="Add the output of nvidia-smi topo -m of this machine with --from.",
+    severities=("info",),
+)
+TOPOLOGY_HIDDEN = Rule(
+    "topology.hidden",
+    "topology hidden by a container or virtual machine",
+    remedy=(
+        "In a container bind-mount /sys, or run gputopo on the host. In a virtual machine measure: "
+        "gputopo bandwidth finds the pairs that share a path."
+    ),
+    severities=("info",),
+)
+TOPOLOGY_DOUBTFUL = Rule(
+    "topology.doubtful",
+    "the topology matrix cannot be right as it stands",
+    remedy=(
+        "Do not rely on it: measure the pairs with gputopo bandwidth. Read it outside of containers and "
+        "virtual machines where possible."
+    ),
+)
+AFFINITY_CUT = Rule(
+    "numa.affinity_cut",
+    "CPU affinity shows the CPUs of a job or container, not those near the GPU",
+    remedy=(
+        "Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from."
+    ),
+    severities=("info",),
+    thresholds=(Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"),),
+)
+UNREAD = Rule(
+    "capture.unread",
+    "lines of a capture not understood",
+    remedy="Look for facts that matter in these lines, and report them with the capture.",
+    severities=("info",),
+)
 
 
-INCOMPLETE = rule_of("capture.incomplete")
+INCOMPLETE = Rule(
+    "capture.incomplete",
+    "a part of a capture is missing",
+    remedy="Capture again, and copy all lines: what is missing was not checked.",
+)
 
 
 @check(INCOMPLETE)
@@ -139,20 +191,20 @@ def cut_affinities(machine: Machine) -> Iterator[Fault]:
     """Report CPU affinities that cannot be those of a NUMA node."""
     cut = doubts.cut_affinities(machine)
     if cut:
-        gpus = [one.gpu for one in cut]
-        words = "; ".join(dict.fromkeys(f"{one.cpus or 'no CPU'} ({one.why})" for one in cut))
+        gpus = [affinity.gpu for affinity in cut]
+        words = "; ".join(dict.fromkeys(f"{affinity.cpus or 'no CPU'} ({affinity.why})" for affinity in cut))
         those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
         yield AFFINITY_CUT.fault(
             Subject.of_gpus(gpus),
             f"CPU affinity of {those} is not that of a NUMA node: {words}",
-            {"cpu_affinity": {str(one.gpu): one.cpus for one in cut}},
+            {"cpu_affinity": {str(affinity.gpu): affinity.cpus for affinity in cut}},
         )
 
 
 @check(UNREAD)
 def unread_lines(machine: Machine) -> Iterator[Fault]:
     """Count the lines of each capture that were not understood."""
-    by_source = grouped((one.source, {"line": one.line, "text": one.text}) for one in machine.unread)
+    by_source = grouped((line.source, {"line": line.line, "text": line.text}) for line in machine.unread)
     counts: dict[str, int] = {}  # more than are listed, where they are many
     for of in machine.lines:
         counts[of.source] = counts.get(of.source, 0) + of.not_understood

@@ -9,16 +9,40 @@ import sys
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from gputopo.findings.rule import Fault, check, present, rule_of
+from gputopo.findings.rule import Fault, Rule, check, present
 from gputopo.reference.expectations import expected_of
 from gputopo.values.install import install_tensorflow, missing_libraries, pip_install
 from gputopo.values.machine import Gpu, Machine, TensorFlowInstall
 from gputopo.values.subject import MACHINE
 
-CANNOT_USE = rule_of("tensorflow.cannot_use")
-MAY_FAIL = rule_of("tensorflow.may_fail")
-FIRST_START = rule_of("tensorflow.first_start")
-UNREACHED = rule_of("tensorflow.unreached_library")
+CANNOT_USE = Rule(
+    "tensorflow.cannot_use",
+    "the installed TensorFlow cannot use a GPU of this machine",
+    remedy="Install a TensorFlow that can: gputopo explain install.",
+)
+MAY_FAIL = Rule(
+    "tensorflow.may_fail",
+    "the installed TensorFlow may fail on a GPU of this machine",
+    remedy="Try it: gputopo screen trains on each GPU for some seconds.",
+)
+FIRST_START = Rule(
+    "tensorflow.first_start",
+    "the driver compiles kernels of TensorFlow for this GPU at the first start",
+    remedy=(
+        "None needed: later starts find them in ~/.nv/ComputeCache. CUDA_CACHE_MAXSIZE=4294967296 keeps "
+        "them for other programs, too."
+    ),
+    severities=("info",),
+)
+UNREACHED = Rule(
+    "tensorflow.unreached_library",
+    "TensorFlow does not find a CUDA library that is installed",
+    remedy=(
+        "None needed for gputopo, which loads it. For other programs add its folder below "
+        "site-packages/nvidia to LD_LIBRARY_PATH."
+    ),
+    severities=("info",),
+)
 
 Version = tuple[int, int]
 
@@ -188,14 +212,11 @@ def _cuda_build(install: TensorFlowInstall) -> str:
     """Return how to get a TensorFlow with CUDA in place of one without."""
     if install.platform != "x86_64":  # its wheel has no CUDA; the extra and-cuda does not change that
         return _OTHER_BUILD
-    uninstall = (
-        "" if install.distribution in (None, "tensorflow") else f"{_pip_uninstall(install.distribution)} && "
-    )
-    return uninstall + install_tensorflow(install.version, cuda=True)
-
-
-def _pip_uninstall(distribution: str) -> str:
-    return shlex.join([sys.executable, "-m", "pip", "uninstall", "-y", distribution])
+    install_it = install_tensorflow(install.version, cuda=True)
+    if install.distribution in (None, "tensorflow"):
+        return install_it
+    uninstall = [sys.executable, "-m", "pip", "uninstall", "-y", install.distribution]
+    return f"{shlex.join(uninstall)} && {install_it}"
 
 
 def _update_driver(cuda: Version, capability: Version) -> str:

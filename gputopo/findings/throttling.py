@@ -1,41 +1,180 @@
 """Throttling: the clock event reasons of the driver, power limits, and temperatures near slowdown."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping
 
-from gputopo.findings.rule import Fault, Rule, by_model, check, each_gpu, present, rule_of, threshold
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, each_gpu, present
 from gputopo.reference.clock_events import CLOCK_EVENTS, UNTHROTTLED, idle, reasons_of, unnamed
 from gputopo.values.finding import Severity
 from gputopo.values.machine import Gpu, Machine
 
-LOW_DRAW_SHARE = threshold("throttling.LOW_DRAW_SHARE")
-LIMIT_SHARE = threshold("throttling.LIMIT_SHARE")
-NEAR_C = threshold("throttling.NEAR_C")
-MAX_THRESHOLD_C = threshold("throttling.MAX_THRESHOLD_C")
-COOL_C = threshold("throttling.COOL_C")
+LOW_DRAW_SHARE = Threshold(
+    "low power draw at a power cap",
+    0.8,
+    "of the enforced limit",
+    (
+        "not measured on hardware: a GPU at its own power limit draws about that much; well below it, "
+        "another limit applies, of slot, cables or several GPUs together"
+    ),
+)
+LIMIT_SHARE = Threshold(
+    "lowered power limit",
+    0.02,
+    "below the other limit",
+    (
+        "not measured on hardware: limits are set in whole watts and reported in milliwatts; less than "
+        "this is rounding"
+    ),
+)
+NEAR_C = Threshold(
+    "near slowdown",
+    5,
+    "°C",
+    "not measured on hardware: GeForce cards target 83 or 84 °C and slow down at 95",
+)
+MAX_THRESHOLD_C = Threshold(
+    "highest valid temperature threshold",
+    120,
+    "°C",
+    "Some drivers report 127 for every unknown threshold (NVIDIA/nvidia-settings issue 34)",
+)
+COOL_C = Threshold(
+    "temperature below which margins are not used",
+    65,
+    "°C",
+    (
+        "Some H100 report a margin of 0 or less while cool (GPUd has its check off by default for that); "
+        "thresholds are 82 to 101 °C (gpus.csv)"
+    ),
+)
 
 
+LIMIT_CAN_RISE = Case(
+    "limit can rise",
+    "",
+    severity="info",
+    remedy=(
+        "None needed under full load; better cooling or a higher limit (sudo nvidia-smi -i GPU -pl "
+        "MAX_WATTS) allows higher clocks. At low power draw check the power cables of the card and "
+        "limits for several GPUs (nvidia-smi -q -d POWER)."
+    ),
+)
 # By clock event reason. The severities follow NVIDIA/DCGM and GPUd: hardware slowdowns make a node unhealthy,
 # software slowdowns do not.
-_REASONS = (
-    *("sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown"),
-    *("hw_power_brake_slowdown", "display_clock_setting", "board_limit", "reliability"),
-)
 THROTTLE: Mapping[str, Rule] = {
-    reason: rule_of(
-        f"throttle.{reason}",
-        *((LOW_DRAW_SHARE,) if reason == "sw_power_cap" else ()),
-        title=CLOCK_EVENTS[reason].effect,
-    )
-    for reason in _REASONS
+    "sw_power_cap": Rule(
+        "throttle.sw_power_cap",
+        CLOCK_EVENTS["sw_power_cap"].effect,
+        remedy=(
+            "None needed under full load; better cooling allows higher clocks. At low power draw check the "
+            "power cables of the card and limits for several GPUs (nvidia-smi -q -d POWER)."
+        ),
+        severities=("info", "warning"),
+        thresholds=(LOW_DRAW_SHARE,),
+        cases=(LIMIT_CAN_RISE,),
+    ),
+    "hw_slowdown": Rule(
+        "throttle.hw_slowdown",
+        CLOCK_EVENTS["hw_slowdown"].effect,
+        remedy=(
+            "See nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER for the cause. Check fans, dust, power "
+            "cables and power supply."
+        ),
+        severities=("error",),
+    ),
+    "sync_boost": Rule(
+        "throttle.sync_boost",
+        CLOCK_EVENTS["sync_boost"].effect,
+        remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
+        severities=("info",),
+    ),
+    "sw_thermal_slowdown": Rule(
+        "throttle.sw_thermal_slowdown",
+        CLOCK_EVENTS["sw_thermal_slowdown"].effect,
+        remedy=(
+            "Improve the air flow (fans, dust, space between cards, air temperature), or lower the power "
+            "limit."
+        ),
+        fits="cooling",
+    ),
+    "hw_thermal_slowdown": Rule(
+        "throttle.hw_thermal_slowdown",
+        CLOCK_EVENTS["hw_thermal_slowdown"].effect,
+        remedy=(
+            "Stop the load and improve the cooling: fans, dust, heat sink and thermal paste, space between "
+            "cards."
+        ),
+        severities=("error",),
+        fits="cooling",
+    ),
+    "hw_power_brake_slowdown": Rule(
+        "throttle.hw_power_brake_slowdown",
+        CLOCK_EVENTS["hw_power_brake_slowdown"].effect,
+        remedy=(
+            "Check the power cables of the card, the power supply and its load. Servers brake their GPUs "
+            "when a supply fails or the chassis exceeds its power budget."
+        ),
+        severities=("error",),
+        fits="power",
+    ),
+    "display_clock_setting": Rule(
+        "throttle.display_clock_setting",
+        CLOCK_EVENTS["display_clock_setting"].effect,
+        remedy="Detach displays from GPUs that compute, or lower the refresh rate.",
+        severities=("info",),
+    ),
+    "board_limit": Rule(
+        "throttle.board_limit",
+        CLOCK_EVENTS["board_limit"].effect,
+        remedy="Check that every power socket of the card has its own cable.",
+        fits="power",
+    ),
+    "reliability": Rule(
+        "throttle.reliability",
+        CLOCK_EVENTS["reliability"].effect,
+        remedy="None needed: the GPU runs as fast as its manufacturer allows.",
+        severities=("info",),
+    ),
 }
-THROTTLE_UNKNOWN = rule_of("throttle.unknown")
-HW_THERMAL_S = threshold("throttling.HW_THERMAL_S")
-POWER_BRAKE_S = threshold("throttling.POWER_BRAKE_S")
-SW_THERMAL_S = threshold("throttling.SW_THERMAL_S")
-ODD_TIME_S = threshold("throttling.ODD_TIME_S")
-ODD_TIME_TIMES = threshold("throttling.ODD_TIME_TIMES")
-TIMES = rule_of("throttle.time", HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S, ODD_TIME_S, ODD_TIME_TIMES)
+THROTTLE_UNKNOWN = Rule(
+    "throttle.unknown",
+    "throttled, unknown reason bit",
+    remedy="Look the bit up in nvml.h of the driver (nvmlClocksEventReason...), and report it to gputopo.",
+    severities=("info",),
+)
+HW_THERMAL_S = Threshold(
+    "time in HW thermal slowdown",
+    600,
+    "s since the driver was loaded",
+    (
+        "not measured on hardware: the hardware acts where the driver's own slowdown was not enough: "
+        "minutes are no usual operation"
+    ),
+)
+POWER_BRAKE_S = Threshold(
+    "time in HW power brake slowdown",
+    600,
+    "s since the driver was loaded",
+    (
+        "not measured on hardware: power supplies brake for seconds when one fails; minutes are a lack "
+        "of power"
+    ),
+)
+SW_THERMAL_S = Threshold(
+    "time in SW thermal slowdown",
+    3600,
+    "s since the driver was loaded",
+    "not measured on hardware: minutes add up in warm rooms over weeks; an hour is a lack of cooling",
+)
+TIMES = Rule(
+    "throttle.time",
+    "throttled for long since the driver was loaded",
+    remedy=(
+        "Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
+        "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d "
+        "PERFORMANCE."
+    ),
+    thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
+)
 # By the names of nvidia-smi's counters and of NVML's violation times.
 _LONG = {
     "hw_thermal_slowdown": ("HW thermal slowdown", HW_THERMAL_S),
@@ -43,16 +182,44 @@ _LONG = {
     "sw_thermal_slowdown": ("SW thermal slowdown", SW_THERMAL_S),
     "thermal": ("thermal slowdown", SW_THERMAL_S),
 }
-FAN_STOPPED_C = threshold("throttling.FAN_STOPPED_C")
-FAN_COOL_C = threshold("throttling.FAN_COOL_C")
-FAN_STOPPED = rule_of("thermal.fan_stopped", FAN_STOPPED_C, FAN_COOL_C)
 _THERMAL = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 _HARDWARE_CAUSES = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 
-LIMIT_BELOW_DEFAULT = rule_of("power.limit_below_default", LIMIT_SHARE)
-LIMIT_OVERRULED = rule_of("power.limit_overruled", LIMIT_SHARE)
-NEAR_SLOWDOWN = rule_of("thermal.near_slowdown", NEAR_C, MAX_THRESHOLD_C, COOL_C)
-MEMORY_HOT = rule_of("thermal.memory_hot", MAX_THRESHOLD_C)
+LIMIT_BELOW_DEFAULT = Rule(
+    "power.limit_below_default",
+    "power limit set below the default",
+    remedy=(
+        "If not wanted: sudo nvidia-smi -i GPU -pl DEFAULT_WATTS restores it until the next boot. Look "
+        "for a start-up script that lowers it."
+    ),
+    thresholds=(LIMIT_SHARE,),
+)
+LIMIT_OVERRULED = Rule(
+    "power.limit_overruled",
+    "enforced power limit below the set one",
+    remedy=(
+        "Look for a limit above the GPU: the server's management (BMC, power budget), or a limit for a "
+        "module of several GPUs (nvidia-smi -q -d POWER)."
+    ),
+    thresholds=(LIMIT_SHARE,),
+)
+NEAR_SLOWDOWN = Rule(
+    "thermal.near_slowdown",
+    "temperature near or above the slowdown temperature",
+    remedy="Improve the air flow before long runs: fans, dust, space between cards, air temperature.",
+    severities=("warning", "error"),
+    thresholds=(NEAR_C, MAX_THRESHOLD_C, COOL_C),
+    fits="cooling",
+)
+MEMORY_HOT = Rule(
+    "thermal.memory_hot",
+    "memory at its max operating temperature",
+    remedy=(
+        "Improve the air flow at the back plate, replace the memory's thermal pads, or lower the power limit."
+    ),
+    thresholds=(MAX_THRESHOLD_C,),
+    fits="cooling",
+)
 
 
 def throttle_rule(reason: str) -> Rule | None:
@@ -72,7 +239,7 @@ def explained(reasons: Iterable[str]) -> bool:
 
 def has_named_cause(reason: str, others: Iterable[str]) -> bool:
     """Return whether this is the general HW slowdown, reported beside the bit that names its cause."""
-    return reason == "hw_slowdown" and any(one in _HARDWARE_CAUSES for one in others)
+    return reason == "hw_slowdown" and any(other in _HARDWARE_CAUSES for other in others)
 
 
 def in_rule_order(reasons: Iterable[str]) -> list[str]:
@@ -114,41 +281,20 @@ def power_limits(gpu: Gpu) -> Iterator[Fault]:
         yield LIMIT_OVERRULED.fault(gpu, says, evidence)
 
 
-@check(TIMES)
-def times(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that were throttled by heat or a power brake, for long or far longer than their peers.
+@each_gpu(TIMES)
+def times(gpu: Gpu) -> Iterator[Fault]:
+    """Find GPUs that were throttled for long by heat or a power brake.
 
     Those that are throttled at present have a finding already.
     """
-    for gpu in present(machine):
-        if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
-            continue
-        spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
-        long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
-        odd = [name for name, seconds in spent.items() if _is_odd_time(name, seconds, _peers(machine, gpu))]
-        if long or odd:
-            words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long or odd)
-            beside = "" if long else ", far longer than GPUs of this model"
-            says = f"{', '.join(words)} since the driver was loaded{beside}"
-            evidence = {f"{name}_s": round(spent[name]) for name in long or odd}
-            yield TIMES.fault(gpu, says, evidence, "warning" if long else "info")
-
-
-@check(FAN_STOPPED)
-def fans(machine: Machine) -> Iterator[Fault]:
-    """Find fans that stand still on a warm GPU, or on a cool one where those of all peers run."""
-    for gpu in present(machine):
-        heat = gpu.temperature_c.gpu
-        if gpu.fan_percent != 0 or heat is None:
-            continue
-        peers = _peers(machine, gpu)
-        others = len(peers) > 1 and all(
-            one.fan_percent and (one.temperature_c.gpu or FAN_COOL_C.value) < FAN_COOL_C.value
-            for one in peers
-        )
-        if heat >= FAN_STOPPED_C.value or others:
-            evidence = {"fan_percent": 0, "temperature_c": heat}
-            yield FAN_STOPPED.fault(gpu, f"fan at 0% at {heat} °C", evidence)
+    if {*_THERMAL, "hw_power_brake_slowdown"} & {*reasons_of(gpu.throttle)}:
+        return
+    spent = {name: (gpu.violation_ns or {}).get(name, 0) / 1e9 for name in _LONG}
+    long = [name for name, seconds in spent.items() if seconds >= _LONG[name][1].value]
+    if long:
+        words = (f"{_LONG[name][0]} for {_duration(spent[name])}" for name in long)
+        says = f"{', '.join(words)} since the driver was loaded"
+        yield TIMES.fault(gpu, says, {f"{name}_s": round(spent[name]) for name in long})
 
 
 @each_gpu(NEAR_SLOWDOWN, MEMORY_HOT)
@@ -172,17 +318,6 @@ def degrees_left(gpu: Gpu) -> int | None:
     return None if now.gpu is None or not _is_threshold(now.slowdown) else (now.slowdown or 0) - now.gpu
 
 
-def _peers(machine: Machine, gpu: Gpu) -> list[Gpu]:
-    return [one for group in by_model(machine) for one in group if gpu in group and one is not gpu]
-
-
-def _is_odd_time(name: str, seconds: float, peers: Sequence[Gpu]) -> bool:
-    if len(peers) < 2 or seconds < ODD_TIME_S.value:
-        return False
-    usual = median((one.violation_ns or {}).get(name, 0) / 1e9 for one in peers)
-    return seconds >= ODD_TIME_TIMES.value * usual
-
-
 def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
 
@@ -200,7 +335,7 @@ def _power_cap(gpu: Gpu, rule: Rule) -> Fault | None:
         says = f"SW power cap at a power draw of only {draw:.0f} of {limit:.0f} W"
         return rule.fault(gpu, says, _throttle_evidence(gpu), "warning")
     can_rise = limit is not None and (gpu.power_w.max or 0) > limit
-    return rule.fault(gpu, rule.title, _throttle_evidence(gpu), case="limit can rise" if can_rise else None)
+    return rule.fault(gpu, rule.title, _throttle_evidence(gpu), case=LIMIT_CAN_RISE if can_rise else None)
 
 
 def _is_limited(gpu: Gpu) -> bool:

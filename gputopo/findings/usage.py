@@ -5,28 +5,104 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.rule import Fault, Threshold, by_model, check, each_gpu, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, present
 from gputopo.reference.clock_events import LOAD_STATES, reasons_of, under_load
-from gputopo.reference.expectations import expected_of
 from gputopo.values import history
 from gputopo.values.finding import Severity
-from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, GpuProcess, Machine
-from gputopo.values.subject import MACHINE, Subject
 
 # A GPU that computes less than half of the time may lower its clocks between kernels.
 BUSY_PERCENT = Threshold("utilization under load", history.BUSY_PERCENT, "%")
 
-USED_PERCENT = threshold("usage.USED_PERCENT")
-USED_SHARE = threshold("usage.USED_SHARE")
-USED_MIB = threshold("usage.USED_MIB")
-RESERVED_MIB = threshold("usage.RESERVED_MIB")
-CONTEXT_MIB = threshold("usage.CONTEXT_MIB")
-USED_POWER = threshold("usage.USED_POWER")
-DISPLAY_SHARE = threshold("usage.DISPLAY_SHARE")
-HUNG_PERCENT = threshold("usage.HUNG_PERCENT")
-HUNG_POWER = threshold("usage.HUNG_POWER")
+USED_PERCENT = Threshold(
+    "utilization by other programs",
+    10,
+    "%",
+    "not measured on hardware: a process below this leaves the GPU to others",
+)
+USED_SHARE = Threshold(
+    "memory used by other programs",
+    0.1,
+    "of the GPU's memory",
+    "not measured on hardware: a process below this leaves memory to others",
+)
+USED_MIB = Threshold(
+    "memory used where no process is visible",
+    512,
+    "MiB",
+    (
+        "not measured on hardware: idle GPUs without a display show 0 to 60 MiB, a CUDA context takes "
+        "100 to 500"
+    ),
+)
+RESERVED_MIB = Threshold(
+    "memory that the driver may count as used",
+    1024,
+    "MiB",
+    (
+        "not measured on hardware: the driver reserves 200 to 800 MiB; where total is used + free, that "
+        "is counted as used"
+    ),
+)
+CONTEXT_MIB = Threshold(
+    "memory of a program that computes",
+    64,
+    "MiB",
+    (
+        "not measured on hardware: without persistence the driver loads for each query, and scrubbing "
+        "ECC memory shows as up to 100% utilization with no memory used; no CUDA context is smaller"
+    ),
+)
+USED_POWER = Threshold(
+    "power where no process is visible",
+    0.6,
+    "of the power limit",
+    (
+        "not measured on hardware: an idle L4 or T4 in P0 draws up to 45% of its limit, larger models 10 "
+        "to 25%"
+    ),
+)
+DISPLAY_SHARE = Threshold(
+    "utilization and memory of a display",
+    0.5,
+    "of the GPU",
+    (
+        "not measured on hardware: desktops on GPUs of 8 and 16 GB use 9% of the memory, with a browser "
+        "a third"
+    ),
+)
+HUNG_PERCENT = Threshold(
+    "utilization of a hung kernel",
+    95,
+    "%",
+    "not measured; chosen because a kernel that never ends counts as load all the time",
+)
+HUNG_POWER = Threshold(
+    "power of a hung kernel",
+    0.3,
+    "of the power limit",
+    "not measured; chosen because kernels that compute draw more, and most idle GPUs 5 to 25%",
+)
 USE_THRESHOLDS = (USED_PERCENT, USED_SHARE, USED_MIB, RESERVED_MIB, CONTEXT_MIB, USED_POWER, DISPLAY_SHARE)
+GPU_BUSY = Rule(
+    "gpu.busy",
+    "another program runs on the GPU",
+    remedy=(
+        "Wait for it, end it, or use other GPUs. Measurements are not meaningful until then. No process "
+        "is listed in a container (nvidia-smi on the host lists it), or without privileges."
+    ),
+    severities=("warning", "info"),
+    thresholds=(*USE_THRESHOLDS,),
+)
+HUNG_KERNEL = Rule(
+    "gpu.hung_kernel",
+    "load at idle power: probably a kernel that hangs",
+    remedy=(
+        "End the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r -i "
+        "GPU), and if it still stays, reboot."
+    ),
+    thresholds=(HUNG_PERCENT, HUNG_POWER),
+)
 _NAMED = 3
 
 
@@ -51,13 +127,16 @@ def use_of(gpu: Gpu) -> Use | None:
     load and memory.
     """
     processes = [
-        one
-        for one in gpu.processes or ()
-        if one.kind in ("compute", "mps") and "cuda-mps" not in (one.name or "")
+        process
+        for process in gpu.processes or ()
+        if process.kind in ("compute", "mps") and "cuda-mps" not in (process.name or "")
     ]
     shown = _shown(gpu)
     evidence: dict[str, Any] = {
-        "processes": [{"pid": one.pid, "name": one.name, "memory_mib": one.memory_mib} for one in processes],
+        "processes": [
+            {"pid": process.pid, "name": process.name, "memory_mib": process.memory_mib}
+            for process in processes
+        ],
         "utilization_percent": gpu.utilization_percent.gpu,
     }
     if processes:
@@ -83,7 +162,7 @@ def _is_loaded(gpu: Gpu, processes: list[GpuProcess]) -> bool:
 def _shown(gpu: Gpu) -> list[str]:
     """Return the load, memory and power of a GPU in words if one of them shows use, else nothing."""
     memory, percent = gpu.memory_mib, gpu.utilization_percent.gpu
-    displays, power = _drives_display(gpu), gpu.power_w
+    displays, power = drives_display(gpu), gpu.power_w
     draw, limit = power.draw, _power_limit(gpu)
     powered = draw is not None and limit is not None and draw >= USED_POWER.value * limit
     usual = 100 * DISPLAY_SHARE.value if displays else USED_PERCENT.value
@@ -105,7 +184,7 @@ def _shown(gpu: Gpu) -> list[str]:
 def hung_kernel(gpu: Gpu) -> str | None:
     """Return load and power in words if a GPU shows full load at idle power, without access to its memory."""
     draw, limit, load = gpu.power_w.draw, _power_limit(gpu), gpu.utilization_percent
-    if draw is None or limit is None or load.gpu is None or _drives_display(gpu) or gpu.mig.mode:
+    if draw is None or limit is None or load.gpu is None or drives_display(gpu) or gpu.mig.mode:
         return None
     slowed = {*reasons_of(gpu.throttle)} - {"applications_clocks_setting"} or gpu.pstate not in LOAD_STATES
     hangs = load.gpu >= HUNG_PERCENT.value and draw < HUNG_POWER.value * limit and not load.memory
@@ -116,8 +195,11 @@ def _power_limit(gpu: Gpu) -> float | None:
     return gpu.power_w.default_limit or gpu.power_w.enforced_limit or gpu.power_w.limit
 
 
-def _drives_display(gpu: Gpu) -> bool:
-    return bool(gpu.display_active) or any("graphics" in (one.kind or "") for one in gpu.processes or ())
+def drives_display(gpu: Gpu) -> bool:
+    """Return whether a GPU drives a display, or programs draw with it."""
+    return bool(gpu.display_active) or any(
+        "graphics" in (process.kind or "") for process in gpu.processes or ()
+    )
 
 
 def _unexplained_mib(gpu: Gpu, *, displays: bool) -> float:
@@ -140,50 +222,10 @@ def busy(gpu: Gpu) -> bool:
     return under_load(gpu) and used is not None and used >= BUSY_PERCENT.value
 
 
-MEMORY_SHARE = threshold("usage.MEMORY_SHARE")
-
-MIXED_MODELS = rule_of("machine.mixed_models")
-MIXED_MEMORY = rule_of("machine.mixed_memory", MEMORY_SHARE)
-NO_EXPECTATION = rule_of("card.no_expectation")
-GPU_BUSY = rule_of("gpu.busy", *USE_THRESHOLDS)
-HUNG_KERNEL = rule_of("gpu.hung_kernel", HUNG_PERCENT, HUNG_POWER)
-COMPUTE_PROHIBITED = rule_of("configuration.compute_prohibited")
-COMPUTE_EXCLUSIVE = rule_of("configuration.compute_exclusive")
-MIG_ON = rule_of("configuration.mig_on")
-MIG_PENDING = rule_of("configuration.mig_pending")
-PERSISTENCE_OFF = rule_of("configuration.persistence_off")
-CUDA_ORDER = rule_of("cuda.order_differs")
-NUMA_BINDING = rule_of("numa.binding")
-NUMA_UNKNOWN = rule_of("numa.unknown")
-
-
-@check(MIXED_MODELS)
-def mixed_models(machine: Machine) -> Iterator[Fault]:
-    """Report GPUs of different models."""
-    groups = by_model(machine)
-    if len(groups) > 1:
-        models = {group[0].name or "": [gpu.index for gpu in group] for group in groups}
-        words = "; ".join(f"{name}: GPU {index_ranges(gpus)}" for name, gpus in models.items())
-        memory = {str(gpu.index): gpu.memory_mib.total for gpu in present(machine)}
-        evidence = {"models": models, "memory_mib": memory}
-        yield MIXED_MODELS.fault(MACHINE, f"GPUs of {len(groups)} models ({words})", evidence)
-
-
-@check(NO_EXPECTATION)
-def no_expectation(machine: Machine) -> Iterator[Fault]:
-    """Report models without reference data: not compared is no pass."""
-    for group in by_model(machine):
-        name = group[0].name
-        if expected_of(group[0]) is None:
-            evidence = {"name": name, "gpus": [gpu.index for gpu in group]}
-            for gpu in group:
-                yield NO_EXPECTATION.fault(gpu, f"no reference data for {name}", evidence, part=name or "")
-
-
 @check(GPU_BUSY, HUNG_KERNEL)
 def used(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that programs use. What draws the screen does not count. A log may be of one's own run."""
-    logs = {one.gpu: one for one in machine.series if one.loaded}
+    logs = {log.gpu: log for log in machine.series if log.loaded}
     for gpu in present(machine):
         if (log := logs.get(gpu.index)) is None or gpu.processes:
             yield from in_use([gpu])
@@ -206,63 +248,3 @@ def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:
             part = "processes" if use.evidence["processes"] else "no process"
             says = f"used by another program: {use.by}"
             yield GPU_BUSY.fault(gpu, says, use.evidence, use.severity, part=part)
-
-
-@each_gpu(COMPUTE_PROHIBITED, COMPUTE_EXCLUSIVE, MIG_ON, MIG_PENDING)
-def modes(gpu: Gpu) -> Iterator[Fault]:
-    """Find compute modes and MIG modes that limit what a program may do."""
-    mode = {"compute_mode": gpu.compute_mode}
-    if gpu.compute_mode == "prohibited":
-        yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, mode)
-    if gpu.compute_mode in ("exclusive_process", "exclusive_thread"):
-        yield COMPUTE_EXCLUSIVE.fault(gpu, COMPUTE_EXCLUSIVE.title, mode)
-    if gpu.mig.mode:
-        yield MIG_ON.fault(gpu, MIG_ON.title, {"instances": gpu.mig.instances})
-    elif gpu.mig.mode is False and gpu.mig.mode_pending:
-        yield MIG_PENDING.fault(gpu, "MIG will be on after a reset", {"mode": False, "mode_pending": True})
-
-
-@each_gpu(PERSISTENCE_OFF)
-def persistence(gpu: Gpu) -> Iterator[Fault]:
-    """Find GPUs that the driver initialises for each program.
-
-    One that a display server uses stays initialised (docs.nvidia.com/deploy/driver-persistence, Overview).
-    """
-    if gpu.persistence_mode is False and not _drives_display(gpu):
-        yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
-
-
-@check(CUDA_ORDER)
-def cuda_order(machine: Machine) -> Iterator[Fault]:
-    """Report that CUDA numbers the GPUs in another order than nvidia-smi."""
-    numbers = {gpu.index: gpu.cuda_index for gpu in machine.gpus}
-    # A subset of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
-    seen = [cuda for _, cuda in sorted(numbers.items()) if cuda is not None]
-    if seen != sorted(seen):
-        moved = {index: cuda for index, cuda in numbers.items() if cuda not in (None, index)}
-        words = ", ".join(f"GPU {index} is CUDA device {cuda}" for index, cuda in moved.items())
-        says = f"CUDA and TensorFlow number the GPUs in another order than nvidia-smi: {words}"
-        yield CUDA_ORDER.fault(
-            MACHINE, says, {"cuda_index": {str(index): cuda for index, cuda in numbers.items()}}
-        )
-
-
-@check(NUMA_BINDING, NUMA_UNKNOWN)
-def numa(machine: Machine) -> Iterator[Fault]:
-    """Find CPU affinities beyond the GPU's NUMA node, and GPUs whose node is unknown."""
-    nodes = {node.index: node for node in machine.host.numa_nodes or ()}
-    if len(nodes) < 2:
-        return
-    for gpu in present(machine):
-        node = nodes.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        affinity = parse_cpus(gpu.cpu_affinity or "")
-        near = parse_cpus(node.cpus or "") if node else None
-        if node is not None and affinity and near and not affinity <= near:
-            beyond = f"CPU affinity {gpu.cpu_affinity} includes {index_ranges(affinity - near)}"
-            evidence = {"cpu_affinity": gpu.cpu_affinity, "numa_node": gpu.numa_node, "node_cpus": node.cpus}
-            says = f"{beyond}, which are not on its NUMA node {node.index}"
-            yield NUMA_BINDING.fault(gpu, says, evidence)
-    unknown = [gpu.index for gpu in present(machine) if gpu.numa_node is None and not gpu.cpu_affinity]
-    if unknown and any(gpu.numa_node is not None for gpu in present(machine)):
-        says = f"NUMA node of GPU {index_ranges(unknown)} unknown; this machine has {len(nodes)} nodes"
-        yield NUMA_UNKNOWN.fault(Subject.of_gpus(unknown), says, {"gpus": unknown, "nodes": sorted(nodes)})

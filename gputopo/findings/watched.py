@@ -6,8 +6,9 @@ from math import isfinite
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, LINK_SLOWER, MEAN_BELOW_SHARE
-from gputopo.findings.driver import GPU_LOST, OFF_THE_BUS, XID, xid_case
+from gputopo.findings.clocks import CORE_SLOWER_THAN_PEERS, MEAN_BELOW_SHARE
+from gputopo.findings.driver import GPU_LOST
+from gputopo.findings.kernel_log import OFF_THE_BUS
 from gputopo.findings.pcie import (
     FLAPS,
     GENERATION_DEGRADED,
@@ -17,7 +18,7 @@ from gputopo.findings.pcie import (
     WIDTH_DEGRADED,
     generation_fault,
 )
-from gputopo.findings.rule import Check, Fault, check, named, present, rule_of, threshold, worst_first
+from gputopo.findings.rule import Check, Fault, Rule, Threshold, check, named, present, worst_first
 from gputopo.findings.throttling import (
     THROTTLE,
     THROTTLE_UNKNOWN,
@@ -28,6 +29,7 @@ from gputopo.findings.throttling import (
     throttle_rule,
 )
 from gputopo.findings.usage import BUSY_PERCENT, GPU_BUSY
+from gputopo.findings.xids import XID, xid_case
 from gputopo.reference.clock_events import decode
 from gputopo.reference.expectations import expected_link
 from gputopo.values.finding import Finding
@@ -35,18 +37,45 @@ from gputopo.values.history import GpuHistory, History
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-SAG_SHARE = threshold("watched.SAG_SHARE")
-MIN_LOADED = threshold("watched.MIN_LOADED")
-SHORT_SHARE = threshold("watched.SHORT_SHARE")
-MIN_HOST_SAMPLES = threshold("watched.MIN_HOST_SAMPLES")
+SAG_SHARE = Threshold(
+    "sagging core clock",
+    0.1,
+    "below the highest mean",
+    "not measured on hardware: clocks of a GPU under steady load drift some percent as it warms up",
+)
+MIN_LOADED = Threshold("samples under load before clocks and links are judged", 20, "samples")
+SHORT_SHARE = Threshold("throttled so briefly that it explains no low clock", 0.05, "of the time")
+MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10, "samples")
 
-CLOCKS_SAGGING = rule_of("clocks.sagging", SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT)
-HOST_BUSY = rule_of("host.busy", MIN_HOST_SAMPLES)
+LINK_SLOWER = Rule(
+    "pcie.link_slower_than_peers",
+    "PCIe link slower than those of the same model under load",
+    remedy=(
+        "Compare with gputopo bandwidth. If it stays slow, reseat card and riser, and look for PCIe errors "
+        "in sudo dmesg."
+    ),
+    thresholds=(MIN_LOADED,),
+    fits="slot",
+)
+CLOCKS_SAGGING = Rule(
+    "clocks.sagging",
+    "core clock sagging under load",
+    remedy=(
+        "Watch temperature and power (gputopo inspect --watch); check cooling, power supply and clock locks."
+    ),
+    thresholds=(SAG_SHARE, MIN_LOADED, SHORT_SHARE, BUSY_PERCENT),
+)
+HOST_BUSY = Rule(
+    "host.busy",
+    "other programs take the CPU, the host swaps, or has no memory left",
+    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
+    thresholds=(MIN_HOST_SAMPLES,),
+)
 
 
 def find_watched(machine: Machine, history: History) -> tuple[Finding, ...]:
     """Return the findings for the samples so far, errors first. `machine` is the one that is watched."""
-    return worst_first(finding for one in WATCHES for finding in one.check(machine, history))
+    return worst_first(finding for watch in WATCHES for finding in watch.check(machine, history))
 
 
 def is_loaded(seen: GpuHistory) -> bool:
@@ -74,8 +103,7 @@ def _xids(machine: Machine, history: History) -> Iterator[Fault]:
             DRIVER if xid.gpu is None else Subject.of_gpus([xid.gpu]),
             f"{where}: Xid {xid.code} reported {times}: {case.says}",
             {"xid": xid.code, "count": count},
-            case.severity,
-            remedy=case.remedy,
+            case=case,
         )
     if history.more_xids:
         yield XID.fault(
@@ -159,8 +187,10 @@ def _links(machine: Machine, history: History) -> Iterator[Fault]:
                 {
                     "changes": seen.link_changes,
                     "working_moments": seen.loaded,
-                    "generations": {str(one): count for one, count in sorted(seen.generations.items())},
-                    "widths": {str(one): count for one, count in sorted(seen.widths.items())},
+                    "generations": {
+                        str(generation): count for generation, count in sorted(seen.generations.items())
+                    },
+                    "widths": {str(width): count for width, count in sorted(seen.widths.items())},
                 },
             )
         elif fault := _fell(gpu, seen) or _below_slot(gpu, seen) or _below_peers(gpu, history, names):
@@ -229,7 +259,7 @@ def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) ->
     if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
         return None
     says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
-    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]}, "warning")
+    return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
 
 
 def _log2_rate(link: tuple[int, int]) -> float:
@@ -242,14 +272,16 @@ def _usual_link(seen: GpuHistory) -> tuple[int, int] | None:
     if not seen.generations or not seen.widths:
         return None
     return (
-        max(seen.generations, key=lambda one: seen.generations[one]),
-        max(seen.widths, key=lambda one: seen.widths[one]),
+        max(seen.generations, key=lambda generation: seen.generations[generation]),
+        max(seen.widths, key=lambda width: seen.widths[width]),
     )
 
 
 def _tally(seen: GpuHistory) -> str:
-    generations = ", ".join(f"generation {one}: {count}" for one, count in sorted(seen.generations.items()))
-    widths = ", ".join(f"x{one}: {count}" for one, count in sorted(seen.widths.items()))
+    generations = ", ".join(
+        f"generation {generation}: {count}" for generation, count in sorted(seen.generations.items())
+    )
+    widths = ", ".join(f"x{width}: {count}" for width, count in sorted(seen.widths.items()))
     return f"{generations or 'generation unknown'}; {widths or 'width unknown'}"
 
 
@@ -270,7 +302,7 @@ def _throttled(seen: GpuHistory) -> dict[str, tuple[float, float]]:
                 samples[name] = samples.get(name, 0) + count
                 seconds[name] = seconds.get(name, 0.0) + seen.mask_s.get(mask, 0.0)
     shares = (
-        {name: one / seen.watched_s for name, one in seconds.items()}
+        {name: passed / seen.watched_s for name, passed in seconds.items()}
         if seen.watched_s > 0
         else {name: count / max(seen.samples, 1) for name, count in samples.items()}
     )

@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
-from typing import Any
 
 import msgspec
 
@@ -17,6 +16,7 @@ from gputopo.measurements.cells import key
 from gputopo.runs.history import Saved
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
+from gputopo.values.grouping import grouped
 from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
 
@@ -150,10 +150,11 @@ def _events(runs: Iterable[Measurement], saved: Iterable[Saved]) -> Iterable[Eve
 
 
 def _of_runs(runs: Sequence[Measurement]) -> Iterable[Series]:
-    groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
-    for one in runs:
-        if one.is_measured and one.time_s is not None and not one.conditions:
-            groups[key(one, ("version",))].append(one)
+    groups = grouped(
+        (key(one, ("version",)), one)
+        for one in runs
+        if one.is_measured and one.time_s is not None and not one.conditions
+    )
     for some in groups.values():
         first = some[0]
         gpus = f" {','.join(map(str, first.gpus))}" if first.gpus else ""

@@ -1,13 +1,13 @@
 """Cells of a study: all measurements under the same conditions, with mean, spread and what failed."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import msgspec
 
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import CONDITIONS, MODE, Measurement
 from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
 
@@ -69,9 +69,10 @@ def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
 
     Each run with a drill is a cell of its own, after all others.
     """
-    groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
-    for one in sorted(measurements, key=lambda one: one.is_drill):
-        groups[(*key(one), one.source if one.is_drill else None)].append(one)
+    groups = grouped(
+        ((*key(one), one.source if one.is_drill else None), one)
+        for one in sorted(measurements, key=lambda one: one.is_drill)
+    )
     return tuple(_cell(number, group) for number, group in enumerate(groups.values()))
 
 
@@ -81,16 +82,11 @@ def without_drills(cells: Sequence[Cell]) -> Sequence[Cell]:
 
 
 def _cell(number: int, group: Sequence[Measurement]) -> Cell:
-    seen: set[str] = set()
-    once: list[Measurement] = []
-    duplicates: list[str] = []
-    for one in group:
-        if one.digest is not None and one.digest in seen:
-            duplicates.append(one.source)
-            continue
-        seen |= {one.digest} if one.digest else set()
-        once.append(one)
-    cell = Cell(number=number, runs=tuple(once), images_per_sec=None, duplicates=tuple(duplicates))
+    # Measurements without a digest are of different files.
+    files = grouped((one.digest or place, one) for place, one in enumerate(group))
+    duplicates = tuple(copy.source for copies in files.values() for copy in copies[1:])
+    runs = tuple(copies[0] for copies in files.values())
+    cell = Cell(number=number, runs=runs, images_per_sec=None, duplicates=duplicates)
     if not cell.counted:
         return cell
     mean = fmean(cell.repeats)

@@ -3,11 +3,11 @@
 A clock that is N % lower explains N % at most: a step that waits for memory loses less.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gputopo.measurements.cells import holds, key, ratio_noise
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.study import RUN_TO_RUN, Cell, ClockRow, ClockTable, CpuTable
@@ -15,23 +15,23 @@ from gputopo.values.study import RUN_TO_RUN, Cell, ClockRow, ClockTable, CpuTabl
 
 def clock_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[ClockTable, ...]:
     """Return a table for each job that ran on several GPUs of one machine one by one, or independently."""
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.of.n_gpus == 1 == len(cell.of.gpus) and cell.images_per_sec is not None:
-            jobs[key(cell.of, ("gpus", "gpu"))].append(cell)
-    found = []
-    for group in jobs.values():
-        if len(group) > 1:
-            group.sort(key=lambda cell: cell.of.gpus)
-            alone = [_Alone(cell, cell.of.gpus[0], cell.of.gpu, cell.images_per_sec or 0.0) for cell in group]
-            found.append(_table(alone, machines))
-    for cell in cells:
-        own = sorted((one for one in cell.of.devices if one.images_per_sec), key=lambda one: one.number)
-        is_of_gpus = cell.of.variable_update == "independent" and cell.of.backend != "cpu"
-        if is_of_gpus and cell.images_per_sec is not None and len(own) > 1:
-            together = [_Alone(cell, one.number, one.name, one.images_per_sec or 0.0) for one in own]
-            found.append(_table(together, machines))
-    return tuple(found)
+    jobs = grouped(
+        (
+            key(cell.of, ("gpus", "gpu")),
+            _Alone(cell, cell.of.gpus[0], cell.of.gpu, cell.images_per_sec),
+        )
+        for cell in cells
+        if cell.of.n_gpus == 1 == len(cell.of.gpus) and cell.images_per_sec is not None
+    )
+    together = grouped(
+        (cell.number, _Alone(cell, device.number, device.name, device.images_per_sec))
+        for cell in cells
+        if cell.of.variable_update == "independent" and cell.of.backend != "cpu" and cell.images_per_sec
+        for device in cell.of.devices
+        if device.images_per_sec
+    )
+    ordered = (sorted(some, key=lambda one: one.gpu) for some in (*jobs.values(), *together.values()))
+    return tuple(_table(some, machines) for some in ordered if len(some) > 1)
 
 
 class _Alone(NamedTuple):
@@ -93,10 +93,8 @@ def _clock_of(one: _Alone, machines: Mapping[str, Machine]) -> tuple[str, float]
 
 def cpu_tables(cells: Sequence[Cell]) -> tuple[CpuTable, ...]:
     """Return the table of each job that was run beside several CPUs; orders are those of the cells."""
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.of.cpu is not None:
-            jobs[key(cell.of, ("cpu", "machine", "model", "batch_per_gpu"))].append(cell)
+    free = ("cpu", "machine", "model", "batch_per_gpu")
+    jobs = grouped((key(cell.of, free), cell) for cell in cells if cell.of.cpu is not None)
     found = []
     for group in jobs.values():
         cpus = tuple(dict.fromkeys(cell.of.cpu or "" for cell in group))

@@ -1,11 +1,10 @@
 """Observations that cast doubt: missed predictions, other conditions, failures, regressions, refusals."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any
 
 from gputopo.measurements.cells import SET, key, without_drills
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import BUSY, CONDITIONS, MODE
 from gputopo.values.study import Cell, Figures, Observation
 from gputopo.values.words import figure, listed
@@ -29,7 +28,6 @@ def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     yield from _by_text(
         figures, "cells.failed", lambda cell: cell.failed, names, ("run", " without a figure")
     )
-    yield from _by_text(figures, "cells.not_run", lambda cell: cell.not_run, names, ("cell", " not run"))
     yield from _repeats(figures, names)
     yield from _refused(figures, names)
     yield from _earlier(figures, names)
@@ -72,15 +70,14 @@ def _by_text(
     Of messages with the same beginning (`out of memory: ...`) the beginning counts.
     """
     noun, what = words
-    numbers: dict[str, list[int]] = defaultdict(list)
-    texts: dict[str, set[str]] = defaultdict(set)
-    for cell in figures.cells:
-        for text in texts_of(cell):
-            begin = text.partition(": ")[0]
-            numbers[begin].append(cell.number)
-            texts[begin].add(text.removesuffix("."))
-    for begin, some in numbers.items():
-        text = texts[begin].pop() if len(texts[begin]) == 1 else f"{begin} ({len(texts[begin])} messages)"
+    by_begin = grouped(
+        (text.partition(": ")[0], (cell.number, text.removesuffix(".")))
+        for cell in figures.cells
+        for text in texts_of(cell)
+    )
+    for begin, texts in by_begin.items():
+        some, alike = [number for number, _ in texts], {text for _, text in texts}
+        text = alike.pop() if len(alike) == 1 else f"{begin} ({len(alike)} messages)"
         shared = shared_words(figures.cells, some, names)
         where = f" ({shared})" if shared else ""
         yield Observation(
@@ -120,10 +117,7 @@ def _refused(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     rest = [cell for cell in cells if cell.of.n_gpus > 1 and cell.number not in compared]
     for name, why in _REFUSED.items():
         free = (name, *SET, *MODE, *(("cpu",) if name == "machine" else ()))
-        alone: dict[tuple[Any, ...], Cell] = {}
-        for cell in cells:
-            if cell.of.n_gpus == 1:
-                alone.setdefault(key(cell.of, free), cell)
+        alone = {key(cell.of, free): cell for cell in reversed(cells) if cell.of.n_gpus == 1}
         found = [(cell, one) for cell in rest if (one := alone.get(key(cell.of, free))) is not None]
         if not found:
             continue
@@ -173,12 +167,11 @@ def _earlier(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _published(figures: Figures) -> Iterator[Observation]:
-    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    for row in figures.against:
-        if row.kind == "published":
-            groups[figures.cells[row.cell].of.gpu or "", row.reference.removeprefix("published: ")].append(
-                row
-            )
+    groups = grouped(
+        ((figures.cells[row.cell].of.gpu or "", row.reference.removeprefix("published: ")), row)
+        for row in figures.against
+        if row.kind == "published"
+    )
     for (gpu, source), rows in groups.items():
         slower = sorted(
             (row for row in rows if row.verdict == "slower"), key=lambda row: row.difference_percent

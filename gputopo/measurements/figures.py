@@ -1,7 +1,7 @@
 """All figures of a study: cells, scaling, ratios, pairs, clocks, predicted, published, earlier ones."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
@@ -11,6 +11,7 @@ from gputopo.measurements.cells import cells_of, differences, key, ratio_noise, 
 from gputopo.measurements.clocks import clock_tables, cpu_tables
 from gputopo.measurements.ratios import medians_of, pair_tables, ratio_tables, scalings_of
 from gputopo.reference.expectations import expected_gpu
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import CONDITIONS, Measurement
 from gputopo.values.run.noise import students_t
@@ -70,23 +71,19 @@ def figures_of(
         pairs=pair_tables(cells, machines),
         clocks=clock_tables(cells, machines),
         cpus=cpu_tables(cells),
-        predicted=_predicted(cells),
+        predicted=tuple(
+            PredictedRow(
+                cell=cell.number,
+                predicted=cell.of.predicted,
+                images_per_sec=cell.images_per_sec,
+                difference_percent=100 * (cell.images_per_sec / cell.of.predicted.images_per_sec - 1),
+            )
+            for cell in cells
+            if cell.of.predicted is not None and cell.images_per_sec is not None
+        ),
         against=(*before, *against_published(cells, cells_of(references))),
         pooled_change=pooled_change(cells, before, smallest_effect),
         not_again=len(jobs_then - jobs_now),
-    )
-
-
-def _predicted(cells: Sequence[Cell]) -> tuple[PredictedRow, ...]:
-    return tuple(
-        PredictedRow(
-            cell=cell.number,
-            predicted=cell.of.predicted,
-            images_per_sec=cell.images_per_sec,
-            difference_percent=100 * (cell.images_per_sec / cell.of.predicted.images_per_sec - 1),
-        )
-        for cell in cells
-        if cell.of.predicted is not None and cell.images_per_sec is not None
     )
 
 
@@ -206,15 +203,12 @@ def _nearest(
     cells: Iterable[Cell], others: Iterable[Cell], job_of: Callable[[Cell], tuple[Any, ...]]
 ) -> list[tuple[Cell, Cell]]:
     """Return each cell with that of the others, of the same job, which is alike in most conditions."""
-    known: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for one in others:
-        if one.images_per_sec:
-            known[job_of(one)].append(one)
-    found = []
-    for cell in cells:
-        if cell.images_per_sec and (same := known.get(job_of(cell))):
-            found.append((cell, min(same, key=lambda other: len(differences(cell.of, other.of)))))
-    return found
+    known = grouped((job_of(one), one) for one in others if one.images_per_sec)
+    return [
+        (cell, min(same, key=lambda other: len(differences(cell.of, other.of))))
+        for cell in cells
+        if cell.images_per_sec and (same := known.get(job_of(cell)))
+    ]
 
 
 def _job(cell: Cell) -> tuple[Any, ...]:

@@ -1,24 +1,20 @@
-"""What figures show beyond their noise, as sentences with their numbers: scaling, ratios, paths, clocks."""
+"""What scaling shows beyond its noise, as sentences with their numbers."""
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
-from typing import Any
 
 import msgspec
 
 from gputopo.measurements.cells import holds, key, ratio_holds
+from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import MODE
 from gputopo.values.study import (
     DEVIATIONS,
     Cell,
-    ClockTable,
     Figures,
     Observation,
-    PairTable,
-    Ratio,
-    RatioTable,
     Scaling,
     ScalingRow,
 )
@@ -72,10 +68,8 @@ def of_scaling(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _verdicts(figures: Figures) -> Iterator[Observation]:
-    groups: dict[str, list[Scaling]] = defaultdict(list)
-    for scaling in figures.scalings:
-        of = figures.cells[scaling.largest.cell].of
-        groups[", ".join(filter(None, (of.machine, of.program)))].append(scaling)
+    firsts = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    groups = grouped((", ".join(filter(None, (of.machine, of.program))), scaling) for of, scaling in firsts)
     for where, scalings in groups.items():
         most = max(scaling.largest.n_gpus for scaling in scalings)
         rows = [row for scaling in scalings for row in scaling.rows if row.n_gpus == most]
@@ -97,9 +91,8 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
 
 def where_it_stops(cells: Sequence[Cell], scaling: Scaling) -> tuple[ScalingRow, ScalingRow | None]:
     """Return the largest number of GPUs that all pay, and the next one, which does not; None: all do."""
-    by_number: dict[int, ScalingRow] = {}
-    for row in sorted(scaling.rows, key=lambda row: row.images_per_sec):
-        by_number[row.n_gpus] = row  # the fastest of its number
+    # The fastest of each number.
+    by_number = {row.n_gpus: row for row in sorted(scaling.rows, key=lambda row: row.images_per_sec)}
     best, *rest = (by_number[number] for number in sorted(by_number))
     for row in rest:
         added = row.n_gpus - best.n_gpus
@@ -179,20 +172,22 @@ def _again(cell: Cell) -> str:
 
 
 def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in figures.cells:
-        is_exchange = cell.of.n_gpus > 1 and cell.of.variable_update != "independent"
-        if cell.images_per_sec is not None and is_exchange and not cell.spoilt:
-            jobs[key(cell.of, MODE)].append(cell)
-    wins: dict[tuple[int, str], list[tuple[Cell, Cell]]] = defaultdict(list)
-    compared: dict[int, int] = defaultdict(int)
-    for group in jobs.values():
-        if len(group) < 2:
-            continue
-        best, second, *_ = sorted(group, key=lambda cell: -(cell.images_per_sec or 0.0))
-        compared[best.of.n_gpus] += 1
-        if ratio_holds(best, second):
-            wins[best.of.n_gpus, best.of.mode].append((best, second))
+    jobs = grouped(
+        (key(cell.of, MODE), cell)
+        for cell in figures.cells
+        if cell.images_per_sec is not None
+        and not cell.spoilt
+        and cell.of.n_gpus > 1
+        and cell.of.variable_update != "independent"
+    )
+    ordered = [sorted(group, key=lambda cell: -(cell.images_per_sec or 0.0)) for group in jobs.values()]
+    firsts = [(group[0], group[1]) for group in ordered if len(group) > 1]
+    compared = Counter(best.of.n_gpus for best, _ in firsts)
+    wins = grouped(
+        ((best.of.n_gpus, best.of.mode), (best, second))
+        for best, second in firsts
+        if ratio_holds(best, second)
+    )
     alike = [name for name in names if name not in MODE]
     for (number, mode), some in wins.items():
         gain = median(100 * ((one.images_per_sec or 0) / (two.images_per_sec or 1) - 1) for one, two in some)
@@ -206,171 +201,6 @@ def _best_modes(figures: Figures, names: Sequence[str]) -> Iterator[Observation]
             cells=tuple(cell.number for pair in some for cell in pair),
             weight=len(some) + number / 1000,
         )  # fmt: skip
-
-
-# Synthetic over real from which the input limits, if beyond the noise: the official tables of tensorflow.org
-# are below (0.98 to 1.08), alexnet of lambda-2018 is above (2.6 to 5.6).
-LIMITED = 1.10
-# A difference between CPUs, slowest to fastest, from which the CPU matters for a model.
-CPU_MATTERS = 1.10
-# Comparisons whose ratios are an observation each, with its id and what stands before the two values.
-_SIMPLE = {
-    "gpu": ("gpu.ratio", ""),
-    "model": ("model.ratio", ""),
-    "layout": ("layout.ratio", ""),
-    "precision": ("precision.ratio", ""),
-    "xla": ("xla.ratio", ""),
-    "program": ("program.ratio", ""),
-    "batch": ("batch.throughput", "Batch "),
-    "batch-scaling": ("batch.scaling", "Batch "),
-}
-
-
-def of_ratios(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    """Iterate over the observations on ratios, paths, clocks and CPUs."""
-    cells = figures.cells
-    for table in figures.ratios:
-        if table.id in _SIMPLE:
-            yield _simple(table)
-        elif table.id == "data":
-            yield from _input(cells, table, names)
-    limited = [cell for cell in cells if cell.of.limited_by_input]
-    for cell in limited:
-        yield Observation(
-            id="input.bottleneck",
-            says=f"{cell.of.job_words(names)}: {cell.of.limited_by_input}",
-            evidence={"runs": len(limited)},
-            cells=(cell.number,),
-        )
-    yield from map(_paths, figures.pairs)
-    for clocks in figures.clocks:
-        yield from _clocks(clocks)
-    yield from _cpus(figures)
-
-
-def _simple(table: RatioTable) -> Observation:
-    id, noun = _SIMPLE[table.id]
-    several = [row for row in table.rows if table.id != "batch-scaling" or row.n_gpus > 1] or table.rows
-    values = sorted(row.value for row in several)
-    beyond = sum(row.holds for row in several)
-    if len(values) > 1:
-        detail = (
-            f"median of {len(values)} pairs, {values[0]:.2f} to {values[-1]:.2f}; {beyond} beyond the noise"
-        )
-    else:
-        detail = f"one pair, {'beyond' if beyond else 'within'} the noise of {200 * several[0].noise:.1f}%"
-    middle = median(values)
-    says = f"{noun}{table.above} over {table.below}: {middle:.2f}x ({detail})."
-    if table.id == "program":
-        word = "faster than" if middle > 1 else "slower than"
-        if not holds(middle, median(row.noise for row in several)):
-            word = "as fast as"
-        says = f"{table.above} is {word} {table.below}: {middle:.2f}x ({detail})."
-    return Observation(
-        id=id,
-        says=says,
-        evidence={"median": round(middle, 3), "lowest": round(values[0], 3),
-                  "highest": round(values[-1], 3), "pairs": len(values), "beyond_noise": beyond},
-        cells=tuple(number for row in several for number in (row.above, row.below)),
-        weight=len(values),
-    )  # fmt: skip
-
-
-def _input(cells: Sequence[Cell], table: RatioTable, names: Sequence[str]) -> Iterator[Observation]:
-    by_model: dict[str, list[Ratio]] = defaultdict(list)
-    for row in table.rows:
-        by_model[cells[row.above].of.model].append(row)
-    rest: list[Ratio] = []
-    for model, rows in by_model.items():
-        slow = [row for row in rows if row.value >= LIMITED and row.holds]
-        if not slow:
-            rest += rows
-            continue
-        worst = max(slow, key=lambda row: row.value)
-        real, synthetic = cells[worst.below], cells[worst.above]
-        yield Observation(
-            id="input.bottleneck",
-            says=f"{model}: synthetic data is up to {worst.value:.2f}x as fast as real data "
-            f"({figure(synthetic.images_per_sec)} against {figure(real.images_per_sec)} {real.of.unit}/sec, "
-            f"{real.of.job_words(names)}); above {LIMITED:.2f}x in {len(slow)} of {len(rows)} pairs.",
-            evidence={"highest": round(worst.value, 3), "pairs": len(rows), "above": len(slow)},
-            cells=tuple(number for row in slow for number in (row.above, row.below)),
-            weight=worst.value,
-        )
-    if rest:
-        values = [row.value for row in rest]
-        models = " with the other models" if len(rest) < len(table.rows) else ""
-        yield Observation(
-            id="input.enough",
-            says=f"Real data is as fast as synthetic data{models}: {median(values):.2f}x in the median, "
-            f"{min(values):.2f} to {max(values):.2f} over {len(values)} pairs.",
-            evidence={"median": round(median(values), 3), "pairs": len(values)},
-            cells=tuple(number for row in rest for number in (row.above, row.below)),
-        )
-
-
-def _paths(table: PairTable) -> Observation:
-    gains = {row.mode: f"{row.mode} {row.gain:.2f}x" for row in table.rows}
-    more = "; ".join(gains[row.mode] for row in table.rows if row.holds)
-    same = "; ".join(gains[row.mode] for row in table.rows if not row.holds)
-    near, far = table.rows[0].near_path, table.rows[0].far_path
-    words = [f"faster with {more}"] if more else []
-    words += [f"no faster with {same}"] if same else []
-    return Observation(
-        id="pairs.path",
-        says=f"{table.machine}, {table.model}: {near} over {far}: {', '.join(words)}.",
-        evidence={row.mode: round(row.gain, 3) for row in table.rows},
-        cells=tuple(number for row in table.rows for number in (*row.near, *row.far)),
-        weight=max(row.gain for row in table.rows),
-    )
-
-
-def _clocks(table: ClockTable) -> Iterator[Observation]:
-    for row in table.rows:
-        if not row.holds:
-            continue
-        rest = "its clock is not known"
-        if row.unexplained_percent is not None:
-            rest = (
-                f"its {row.clock} clock, at {row.clock_percent:.1f}%, explains at most "
-                f"{row.explained_percent:.1f}%; {row.unexplained_percent:.1f}% unexplained"
-            )
-        where = ", ".join(filter(None, (table.machine, table.model)))
-        yield Observation(
-            id="clocks.unexplained",
-            says=f"{where}: GPU {row.gpu} is {row.under_percent:.1f}% slower than GPU {table.reference}; "
-            f"{rest}.",
-            evidence={"gpu": row.gpu, "under_percent": round(row.under_percent, 2),
-                      "clock_percent": row.clock_percent, "unexplained_percent": row.unexplained_percent},
-            cells=table.cells,
-            weight=row.unexplained_percent or row.under_percent,
-        )  # fmt: skip
-
-
-def _cpus(figures: Figures) -> Iterator[Observation]:
-    spreads: dict[str, list[float]] = defaultdict(list)
-    numbers: list[int] = []
-    for table in figures.cpus:
-        for model, row in zip(table.models, table.cells, strict=True):
-            known = [figures.cells[number] for number in row if number is not None]
-            known = [cell for cell in known if cell.images_per_sec and not (cell.of.suspect or cell.spoilt)]
-            if len(known) > 1:
-                speeds = [cell.images_per_sec or 0.0 for cell in known]
-                spreads[model].append(max(speeds) / min(speeds))
-                numbers += [cell.number for cell in known]
-    if not spreads:
-        return
-    middle = {model: median(values) for model, values in spreads.items()}
-    matters = [f"{model} {value:.2f}x" for model, value in middle.items() if value >= CPU_MATTERS]
-    little = [f"{model} {value:.2f}x" for model, value in middle.items() if value < CPU_MATTERS]
-    words = [f"the CPU matters for {listed(matters, 9)}"] if matters else []
-    words += [f"{'' if matters else 'the CPU matters '}little for {listed(little, 9)}"] if little else []
-    yield Observation(
-        id="cpu.matters",
-        says=f"Fastest over slowest CPU, median over jobs: {', '.join(words)}.",
-        evidence={model: round(value, 3) for model, value in middle.items()},
-        cells=tuple(numbers),
-    )
 
 
 def change(percent: float) -> str:

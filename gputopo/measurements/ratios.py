@@ -1,13 +1,13 @@
 """Ratios of measurements that differ in one condition, by the declared comparisons, with medians."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
 from gputopo.measurements.cells import COMPARISONS, SET, Comparison, holds, key, ratio_holds, ratio_noise
 from gputopo.topology.hops import links_by_pair
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.measurement import MODE
 from gputopo.values.study import (
@@ -31,15 +31,9 @@ def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
     several sets, each set has its row. One-GPU figures without a mode, or with another one, are used where
     there is none of the mode itself.
     """
-    alone: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.images_per_sec is None:
-            continue
-        if cell.of.n_gpus == 1:
-            alone[key(cell.of, (*SET, *MODE))].append(cell)
-        else:
-            jobs[key(cell.of, SET)].append(cell)
+    measured = [cell for cell in cells if cell.images_per_sec is not None]
+    alone = grouped((key(cell.of, (*SET, *MODE)), cell) for cell in measured if cell.of.n_gpus == 1)
+    jobs = grouped((key(cell.of, SET), cell) for cell in measured if cell.of.n_gpus != 1)
     found = []
     for group in jobs.values():
         baselines = alone.get(key(group[0].of, (*SET, *MODE)), [])
@@ -54,10 +48,7 @@ def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
 
 def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
     """Return the medians over all jobs, by number of GPUs, without the figure of one GPU."""
-    by_number: dict[int, list[ScalingRow]] = defaultdict(list)
-    for scaling in scalings:
-        for row in scaling.rows[1:]:
-            by_number[row.n_gpus].append(row)
+    by_number = grouped((row.n_gpus, row) for scaling in scalings for row in scaling.rows[1:])
     return tuple(
         MedianScaling(
             n_gpus=number,
@@ -73,8 +64,8 @@ def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
     """Return the one-GPU figure of the same mode, then of a GPU of the set, then the fastest."""
 
     def rank(one: Cell) -> tuple[bool, bool, float]:
-        same = all(getattr(one.of, name) == getattr(cell.of, name) for name in MODE)
-        return same, bool(set(one.of.gpus) & set(cell.of.gpus)), one.images_per_sec or 0.0
+        shares_gpus = bool(set(one.of.gpus) & set(cell.of.gpus))
+        return one.of.mode == cell.of.mode, shares_gpus, one.images_per_sec or 0.0
 
     return max(alone, key=rank)
 
@@ -91,7 +82,7 @@ def _row(cell: Cell, baseline: Cell) -> ScalingRow:
         speedup=speedup,
         efficiency_percent=100 * speedup / cell.of.n_gpus,
         noise=ratio_noise(cell, baseline),
-        same_mode=all(getattr(cell.of, n) == getattr(baseline.of, n) for n in MODE),
+        same_mode=cell.of.mode == baseline.of.mode,
     )
 
 
@@ -103,15 +94,17 @@ def ratio_tables(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> tuple[Ra
 
 
 def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
-    groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        # One GPU exchanges nothing: its mode is no condition.
-        free = (*MODE, "gpus") if cell.of.n_gpus == 1 and comparison.id != "gpu" else ()
-        groups[key(cell.of, (comparison.by, *comparison.free, *free))].append(cell)
-    pairs: dict[tuple[str, str], list[tuple[Cell, Cell]]] = defaultdict(list)
-    for group in groups.values():
-        for above, below in _pairs(comparison, group):
-            pairs[_value_words(comparison, above), _value_words(comparison, below)].append((above, below))
+    # One GPU exchanges nothing: its mode is no condition.
+    of_one = () if comparison.id == "gpu" else (*MODE, "gpus")
+    free = (comparison.by, *comparison.free)
+    groups = grouped(
+        (key(cell.of, (*free, *of_one) if cell.of.n_gpus == 1 else free), cell) for cell in cells
+    )
+    pairs = grouped(
+        ((_value_words(comparison, above), _value_words(comparison, below)), (above, below))
+        for group in groups.values()
+        for above, below in _pairs(comparison, group)
+    )
     return [_of_pairs(comparison, *names, some) for names, some in pairs.items()]
 
 
@@ -134,11 +127,12 @@ def _of_pairs(
 
 
 def _pairs(comparison: Comparison, group: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
-    by: dict[Any, list[Cell]] = defaultdict(list)
-    for cell in group:
-        value = getattr(cell.of, comparison.by)
-        if value is not None:
-            by[(value, cell.of.method) if comparison.by == "framework" else value].append(cell)
+    known = ((getattr(cell.of, comparison.by), cell) for cell in group)
+    by: dict[Any, list[Cell]] = grouped(
+        ((value, cell.of.method) if comparison.by == "framework" else value, cell)
+        for value, cell in known
+        if value is not None
+    )
     values = sorted(by, key=lambda value: (value if isinstance(value, int) else 0, str(value)))
     for above, below in comparison.over or [(value, values[0]) for value in values[1:]]:
         if above in by and below in by:
@@ -162,9 +156,8 @@ def _ratio(above: Cell, below: Cell) -> Ratio:
 
 
 def _table(id: str, title: str, above: str, below: str, rows: Sequence[Ratio]) -> RatioTable:
-    numbers = sorted({row.n_gpus for row in rows})
-    parts = [(number, [row.value for row in rows if row.n_gpus == number]) for number in numbers]
-    medians = [MedianRatio(n_gpus=n, value=median(values), of=len(values)) for n, values in parts]
+    parts = grouped((row.n_gpus, row.value) for row in sorted(rows, key=lambda row: row.n_gpus))
+    medians = [MedianRatio(n_gpus=n, value=median(values), of=len(values)) for n, values in parts.items()]
     total = MedianRatio(n_gpus=None, value=median(row.value for row in rows), of=len(rows))
     return RatioTable(
         id=id, title=title, above=above, below=below, rows=tuple(rows), medians=(*medians, total)
@@ -173,45 +166,49 @@ def _table(id: str, title: str, above: str, below: str, rows: Sequence[Ratio]) -
 
 def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> list[RatioTable]:
     """Return the ratios of speedups with different batches: what the batch does to scaling alone."""
-    by_job: dict[tuple[Any, ...], dict[int, Any]] = defaultdict(dict)
-    for scaling in scalings:
-        for row in scaling.rows:
-            of = cells[row.cell].of
-            free = ("batch_per_gpu", *MODE) if row.n_gpus == 1 else ("batch_per_gpu",)
-            by_job[key(of, free)][of.batch_per_gpu or 0] = row
-    rows: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
-    for by_batch in by_job.values():
-        smallest, *larger = sorted(by_batch)
-        for batch in larger:
-            one, other = by_batch[batch], by_batch[smallest]
-            noise, value = math.hypot(one.noise, other.noise), one.speedup / other.speedup
-            is_clean = not any(cells[n].spoilt for row in (one, other) for n in (row.cell, row.baseline))
-            rows[str(batch), str(smallest)].append(
-                Ratio(
-                    above=one.cell,
-                    below=other.cell,
-                    n_gpus=one.n_gpus,
-                    value=value,
-                    noise=noise,
-                    holds=is_clean and holds(value, noise),
-                )
-            )
+    free = ("batch_per_gpu",)
+    jobs = grouped(
+        (key(cells[row.cell].of, (*free, *MODE) if row.n_gpus == 1 else free), row)
+        for scaling in scalings
+        for row in scaling.rows
+    )
+    by_batch = ({cells[row.cell].of.batch_per_gpu or 0: row for row in rows} for rows in jobs.values())
+    ordered = (sorted(rows.items()) for rows in by_batch)
+    ratios = grouped(
+        ((str(batch), str(smallest)), _speedup_ratio(cells, above, below))
+        for (smallest, below), *larger in ordered
+        for batch, above in larger
+    )
     title = "Larger batch over smaller, speedup"
-    return [_table("batch-scaling", title, *names, some) for names, some in rows.items()]
+    return [_table("batch-scaling", title, *names, some) for names, some in ratios.items()]
+
+
+def _speedup_ratio(cells: Sequence[Cell], above: ScalingRow, below: ScalingRow) -> Ratio:
+    noise, value = math.hypot(above.noise, below.noise), above.speedup / below.speedup
+    is_clean = not any(cells[n].spoilt for row in (above, below) for n in (row.cell, row.baseline))
+    return Ratio(
+        above=above.cell,
+        below=below.cell,
+        n_gpus=above.n_gpus,
+        value=value,
+        noise=noise,
+        holds=is_clean and holds(value, noise),
+    )
 
 
 def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[PairTable, ...]:
     """Return the table of each job on pairs of different paths. `machines`: by name, for the paths."""
-    jobs: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
-    for cell in cells:
-        if cell.of.n_gpus == 2 == len(cell.of.gpus) and cell.images_per_sec is not None:
-            jobs[key(cell.of, ("gpus",))].append(cell)
-    rows: dict[tuple[str, str], list[PairRow]] = defaultdict(list)
-    for group in jobs.values():
-        of = group[0].of
-        machine = machines.get(of.machine or "")
-        if machine is not None and (row := _pair_row(group, machine)) is not None:
-            rows[of.machine or "", of.model].append(row)
+    jobs = grouped(
+        (key(cell.of, ("gpus",)), cell)
+        for cell in cells
+        if cell.of.n_gpus == 2 == len(cell.of.gpus) and cell.images_per_sec is not None
+    )
+    rows = grouped(
+        ((group[0].of.machine or "", group[0].of.model), row)
+        for group in jobs.values()
+        if (machine := machines.get(group[0].of.machine or "")) is not None
+        and (row := _pair_row(group, machine)) is not None
+    )
     return tuple(
         PairTable(machine=machine, model=model, rows=tuple(some)) for (machine, model), some in rows.items()
     )
@@ -226,10 +223,7 @@ def _path(machine: Machine, gpus: Sequence[int]) -> str | None:
 
 
 def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
-    by_path: dict[str, list[Cell]] = defaultdict(list)
-    for cell in group:
-        if (path := _path(machine, cell.of.gpus)) is not None:
-            by_path[path].append(cell)
+    by_path = grouped((path, cell) for cell in group if (path := _path(machine, cell.of.gpus)) is not None)
     if len(by_path) < 2:
         return None
     order = ["NVLink", *(hop.value for hop in Hop)]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from gputopo.measurements.from_ours import of_result, without_a_run
-from gputopo.runs.history import fingerprint
+from gputopo.measurements.from_ours import of_result
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -31,29 +31,27 @@ class RunFolders:
     """Reads run folders.
 
     `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
-    was measured; `damaged` the events beside a result that cannot be read, each with the reason.
+    was measured; `failed` cells of sweeps that failed before they had a folder, each with the reason;
+    `unfinished` a sentence on each sweep that did not come to its end.
     """
 
     def __init__(self) -> None:
         self.machines: dict[str, Machine] = {}
         self.runs: list[tuple[Path, Measurement]] = []
-        self.damaged: list[tuple[str, str]] = []
+        self.failed: list[tuple[str, str]] = []
+        self.unfinished: dict[str, None] = {}
         self._sweeps: dict[Path, dict[str, SweepCell]] = {}
 
-    def run(self, path: Path) -> Measurement | None:
-        """Return the run of a folder, or of its events file; None: its sweep states what became of it.
+    def run(self, path: Path) -> Measurement:
+        """Return the run of a folder, or of its events file.
 
         Raises InputError where neither can be read, or the run ended before its first event.
         """
         folder = path if path.is_dir() else path.parent
         result, digest = _result(folder)
-        if not _is_run(result):
-            if folder.parent.name == FOLDER and (folder.parent.parent / MANIFEST).is_file():
-                return None
+        if not (result.spec or result.devices):
             cause = f": {result.failure.cause}" if result.failure else ""
             raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
-        if digest is not None and (damage := _damage(folder / "events.jsonl")):
-            self.damaged.append((str(folder / "events.jsonl"), damage))
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
@@ -91,10 +89,10 @@ class RunFolders:
         return (f"{BUSY}{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
-        """Return the measurements of a JSON document: a result, repeats, a study, a sweep.
+        """Return the measurements of a JSON document: a result, repeats, a study.
 
-        Of a sweep those cells that have no run folder: the runs are read from these. Other documents of
-        gputopo have none; None: it is not of gputopo. Raises InputError, also for a newer version of one.
+        Other documents of gputopo have none: the runs of a sweep are read from their folders. None: it is not
+        of gputopo. Raises InputError, also for a newer version of one.
         """
         kind, digest = schema.schema_of(data) or "", hashlib.sha256(data).hexdigest()
         name = kind.rpartition("/")[0]
@@ -107,34 +105,20 @@ class RunFolders:
             study = schema.decode(data, Study, origin=origin)
             return tuple(one for cell in study.figures.cells for one in cell.runs)
         if name == "gputopo.sweep":
-            return self._sweep(schema.decode(data, Sweep, origin=origin), Path(origin), digest)
+            self._note_sweep(schema.decode(data, Sweep, origin=origin), Path(origin))
         return () if name.startswith("gputopo.") else None
 
-    def _sweep(self, sweep: Sweep, file: Path, digest: str) -> tuple[Measurement, ...]:
-        """Return the cells of a sweep that have no run which can be read."""
-        folders = (file.parent / cell.folder for cell in sweep.cells if is_inside(cell.name))
-        names = (_machine(folder)[1] for folder in folders)
-        machine = next((name for name in names if name is not None), None)
-
-        def has_run(cell: SweepCell) -> bool:
-            folder = file.parent / cell.folder
-            if not is_inside(cell.name):
-                return False
-            if cell.state == "done":  # its result is read with its folder
-                return (folder / "result.json").is_file() or (folder / "events.jsonl").is_file()
-            return _is_run(result_in(folder))
-
-        return tuple(without_a_run(sweep, has_run, source=str(file), digest=digest, machine=machine))
-
-
-def is_inside(name: str) -> bool:
-    """Return whether the name of a folder is one, and leads nowhere else."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
-
-
-def _is_run(result: Result | None) -> bool:
-    """Return whether a result states what was run: a worker may have died before its first event."""
-    return result is not None and bool(result.spec or result.devices)
+    def _note_sweep(self, sweep: Sweep, file: Path) -> None:
+        """Note how many cells of a sweep have not run, and those that failed before they had a folder."""
+        states = Counter(cell.state for cell in sweep.cells)
+        if left := states["pending"] + states["running"]:
+            have = "has" if left == 1 else "have"
+            says = f"Interrupted: {left} of {len(sweep.cells)} cells of a sweep {have} not run."
+            self.unfinished[says] = None
+        folders = {folder.name for folder in (file.parent / FOLDER).glob("*")}
+        for cell in sweep.cells:
+            if cell.state == "failed" and cell.name not in folders:
+                self.failed.append((f"{file}, cell {cell.number}", cell.reason or "failed"))
 
 
 def machine_name(machine: Machine) -> str | None:
@@ -168,17 +152,6 @@ def _from_events(file: Path) -> Result:
             return summarise(read_events(lines, origin=str(file)))
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}", _GIVE) from error
-
-
-def _damage(events: Path) -> str | None:
-    """Return which line of events has a byte that no text has; None: none has, or there are no events."""
-    with contextlib.suppress(InputError):
-        try:
-            _bytes(events).replace(b"\0", b"\xff").decode()
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            return f"{events}, line {line}, is damaged: its run is shown by its result.json, without a chart"
-    return None
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:

@@ -1,10 +1,9 @@
 """The whole of a study (`gputopo.study/1`): measurements, figures, observations. What every renderer gets."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 from statistics import median
-from typing import Any
 
 from gputopo.measurements.cells import SET, key, ratio_holds, without_drills
 from gputopo.measurements.doubts import doubts
@@ -13,11 +12,12 @@ from gputopo.measurements.observations import (
     GOOD_PERCENT,
     POOR_PERCENT,
     change,
-    of_ratios,
     of_scaling,
     where_it_stops,
     without_spoilt,
 )
+from gputopo.measurements.ratio_observations import of_ratios
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import MODE, Measurement
 from gputopo.values.study import (
@@ -49,14 +49,6 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
     modes = [one.says for one in observations if one.id == "mode.best"]
     found = found or [*dict.fromkeys((*modes[:1], *(one.says for one in observations[:1])))]
     return " ".join(found or [_speed(figures.cells)])
-
-
-def _interrupted(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield how much of a sweep has not run yet."""
-    statuses = [one.status for cell in cells for one in cell.runs]
-    if left := statuses.count("pending"):
-        have = "has" if left == 1 else "have"
-        yield f"Interrupted: {left} of {len(statuses)} cells of a sweep {have} not run."
 
 
 def _speed(cells: Sequence[Cell]) -> str:
@@ -111,11 +103,12 @@ def _before(figures: Figures) -> Iterator[str]:
 
 def _take(figures: Figures) -> Iterator[str]:
     """Yield the number of GPUs and the mode that are the best, of one machine; of several how they scale."""
-    jobs: dict[tuple[Any, ...], list[ScalingRow]] = defaultdict(list)
-    for scaling in figures.scalings:
-        of = figures.cells[scaling.largest.cell].of
-        if of.variable_update != "independent":
-            jobs[key(of, (*SET, *MODE))].append(where_it_stops(figures.cells, scaling)[0])
+    scalings = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
+    jobs = grouped(
+        (key(of, (*SET, *MODE)), where_it_stops(figures.cells, scaling)[0])
+        for of, scaling in scalings
+        if of.variable_update != "independent"
+    )
     ordered = [sorted(rows, key=lambda row: -row.images_per_sec) for rows in jobs.values()]
     best = [rows[0] for rows in ordered]
     machines = {figures.cells[row.cell].of.machine for row in best}
@@ -142,11 +135,10 @@ def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
 
 
 def _machines(figures: Figures) -> str:
-    shares: dict[str, list[float]] = defaultdict(list)
-    for scaling in figures.scalings:
-        shares[figures.cells[scaling.largest.cell].of.machine or ""].append(
-            scaling.largest.efficiency_percent
-        )
+    shares = grouped(
+        (figures.cells[largest.cell].of.machine or "", largest.efficiency_percent)
+        for largest in (scaling.largest for scaling in figures.scalings)
+    )
     middle = {name: median(values) for name, values in shares.items()}
     good, poor = (sum(map(test, middle.values())) for test in (GOOD_PERCENT.__le__, POOR_PERCENT.__gt__))
     fair = len(middle) - good - poor
@@ -207,9 +199,13 @@ def study_of(
     references: Iterable[Measurement] = (),
     smallest_effect: float = SMALLEST_EFFECT,
     unread: Iterable[UnreadFile] = (),
+    unfinished: Iterable[str] = (),
     sources: Mapping[str, str] = {},
 ) -> Study:
-    """Return the study of measurements; arguments as those of `figures.figures_of`."""
+    """Return the study of measurements; arguments as those of `figures.figures_of`.
+
+    `unfinished`: sentences on sweeps that did not come to their end.
+    """
     figures = figures_of(
         measurements,
         machines=machines,
@@ -218,7 +214,7 @@ def study_of(
         smallest_effect=smallest_effect,
     )
     observations, unread = observations_of(figures), tuple(unread)
-    sentences = [*_interrupted(figures.cells), headline(figures, observations)]
+    sentences = [*unfinished, headline(figures, observations)]
     if unread:
         sentences.append(f"{len(unread)} file{'s' if len(unread) > 1 else ''} could not be read.")
     return Study(

@@ -1,210 +1,196 @@
 """The step of several hosts: the slowest host's own, and what they exchange over the network. Pure.
 
 By the formula of a ring every host sends 2 (H - 1) / H of the bytes of a model, at the rate that was measured
-between the hosts or that their cards have. Parameter servers and copies of all devices send more. What the
-network adds is the step with it, less the step with a network that takes no time.
+between the hosts or that their cards have: half as gradients, half as sums. Other exchanges between hosts are
+not predicted.
 """
 
 from collections.abc import Sequence
-from math import inf
-from operator import itemgetter
+from itertools import islice
+from math import exp, hypot, log
 from typing import NamedTuple, cast
 
 import msgspec
 
-from gputopo.planner.candidates import exposed_s, links_in_words, prediction_of, with_step
+from gputopo.planner.candidates import margin_of
 from gputopo.planner.choose import basis_of
 from gputopo.planner.chooser import Basis
-from gputopo.planner.how_many import doublings
-from gputopo.planner.network import hosts_in_words, rates_in_words
+from gputopo.planner.network import (
+    HostNetwork,
+    NetworkRate,
+    SavedNetwork,
+    hosts_in_words,
+    network_rate,
+    rate_in_words,
+)
 from gputopo.planner.request import Request, batches
-from gputopo.prediction.links.flows import GB
-from gputopo.prediction.links.hosts import NetworkRate
-from gputopo.prediction.links.paths import Limit, paths_of
-from gputopo.prediction.one_gpu_speeds import why_unknown
-from gputopo.prediction.ranges import range_of
+from gputopo.prediction.gradients import line_of
+from gputopo.prediction.programs import ProgramConstants
+from gputopo.prediction.ranges import EXCHANGE
+from gputopo.prediction.step import FORWARD_SHARE, ModelCosts, Placement
 from gputopo.prediction.step import NCCL as NCCL_RINGS
-from gputopo.prediction.step import ON_CPU, Placement, StepPredictor, StepSeconds, limits
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO
-from gputopo.values.run.plan import (
-    HOST_PS,
-    SPREAD,
-    SURE_MARGIN,
-    Candidate,
-    Prediction,
-    VariableUpdate,
-)
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, Plan, Prediction, VariableUpdate
 
-# Places that are compared with the default where nothing is asked for: on more GPUs each other copy is one of
-# thousands, and all but the default send more over the network.
-MAX_COMPARED = 64
+UNPREDICTED = "nothing predicted"
+
+
+def with_steps(
+    plan: Plan,
+    own: Sequence[Plan],
+    hosts: Sequence[HostNetwork],
+    request: Request,
+    saved: SavedNetwork | None,
+) -> Plan:
+    """Return the plan of all hosts with predicted steps, or what is missing: by NCCL if its rate is known.
+
+    `own`: the plans of each host alone. NCCL needs as many GPUs on each, as TensorFlow's strategy does.
+    """
+    choice, gpus = plan.choice, [one.choice.gpus for one in own]
+    ways = (True, False) if len({*map(len, gpus)}) == 1 else (False,)
+    rates = {nccl: network_rate(hosts, gpus, saved, nccl=nccl) for nccl in ways}
+    known = {nccl: rate for nccl, rate in rates.items() if isinstance(rate, NetworkRate)}
+    basis = basis_of(hosts[0].machine, _of_first(request, gpus[0]), (), None)
+    missing = _missing(choice, own, basis, most=max(map(len, gpus)))
+    if missing is None and not isinstance(rate := rates.get(choice.all_reduce == NCCL, ""), NetworkRate):
+        missing = rate
+    if missing is not None:
+        why = (f"{UNPREDICTED}: {missing}",) if missing else ()
+        choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
+        return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
+    sizes = iter(batches(request.batch_size, basis.batch, [speed for one in own for speed in speeds_of(one)]))
+    parts = [HostPart(one, tuple(islice(sizes, len(one.choice.gpus)))) for one in own]
+    found = [
+        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, known[way])
+        for one in places(request, choice.gpus, max(map(len, gpus)))
+        if (way := one.all_reduce == NCCL) in known
+    ]
+    chosen, *rest = sorted(found, key=lambda one: one.all_reduce != NCCL)
+    nccl = chosen.all_reduce == NCCL
+    reasons = (*choice.reasons, *scaling(chosen, own[0].choice), rate_in_words(known[nccl], nccl=nccl))
+    if chosen.all_reduce == "hierarchical" and len(ways) == 1:
+        reasons = (*reasons, "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus")
+    candidates = (msgspec.structs.replace(chosen, reasons=reasons), *rest)
+    return msgspec.structs.replace(
+        plan, choice=candidates[0], candidates=candidates, prediction=_prediction(own, candidates)
+    )
+
+
+def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
+    batch = None if request.batch_size == AUTO else request.batch_size
+    return msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=gpus, exclude=(), batch_size=batch)
+
+
+def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
+    """Return why no step is predicted, empty where none is asked for; `most`: GPUs of any host."""
+    if basis.missing is not None:
+        return basis.missing
+    if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):
+        return "of several hosts only rings between them are"
+    for host, plan in zip(choice.hosts, own, strict=True):
+        if plan.choice.images_per_sec is None:
+            why = next((one for one in plan.choice.reasons if one.startswith(UNPREDICTED)), "")
+            return f"{host.host}: {why.removeprefix(f'{UNPREDICTED}: ')}"
+    return None
 
 
 class HostPart(NamedTuple):
-    """What one host trains with."""
+    """What one host trains with: its own plan, with a predicted step, and the examples of each GPU."""
 
-    name: str
-    machine: Machine
-    gpus: tuple[int, ...]
+    plan: Plan
+    batch_sizes: tuple[int, ...]
 
-
-class _Exchange(NamedTuple):
-    """A placement within each host, and what each host sends to the others: bytes over the model's."""
-
-    placing: Placement
-    weights: tuple[float, ...]
-    gradients: tuple[float, ...]
+    @property
+    def step_ms(self) -> float:
+        """The step of this host alone, with these examples."""
+        assert self.plan.choice.images_per_sec is not None
+        return 1e3 * sum(self.batch_sizes) / self.plan.choice.images_per_sec
 
 
-class Joint:
-    """The predicted steps of the GPUs of several hosts."""
+def late_s(model: ModelCosts, overlap: float, alone_s: float, byte_s: float) -> float:
+    """Return by how many seconds gradients over a network are late: after the backward pass has ended.
 
-    def __init__(
-        self,
-        parts: Sequence[HostPart],
-        bases: Sequence[Basis],
-        rates: Sequence[NetworkRate],
-        nccl: Sequence[NetworkRate],
-        batch_sizes: tuple[int, ...],
-    ) -> None:
-        """`nccl`: rates of its rings, () if unknown. `batch_sizes`: examples of each GPU, by towers."""
-        self.parts, self._bases, self.rates, self._batches = parts, bases, rates, batch_sizes
-        self.nccl = nccl
-        self._paths = [paths_of(part.machine) for part in parts]
-        self._own = [(basis, gpu) for part, basis in zip(parts, bases, strict=True) for gpu in part.gpus]
-        self._speeds = [basis.speeds[gpu] for basis, gpu in self._own]
-        each = zip(self._own, batch_sizes, strict=True)
-        self.compute_s = max(basis.seconds(gpu, batch) for (basis, gpu), batch in each)
-
-    def reasons(self, chosen: Candidate) -> list[str]:
-        """Return the network of the hosts in words, as the chosen candidate uses it."""
-        by = {"by": "NCCL reaches"} if chosen.all_reduce == NCCL else {}
-        return rates_in_words([part.name for part in self.parts], self._rates_of(chosen), **by)
-
-    def _rates_of(self, candidate: Candidate) -> Sequence[NetworkRate]:
-        return self.nccl if candidate.all_reduce == NCCL else self.rates
-
-    def candidate(self, candidate: Candidate) -> Candidate:
-        """Return a candidate of these GPUs with its predicted step."""
-        exchange, rates = self._exchange(candidate), self._rates_of(candidate)
-        step = self._step(exchange, [rate.gb_per_s for rate in rates])
-        alone = self._step(exchange, [inf] * len(rates))
-        links = links_in_words(alone, exchange.placing, self._paths[0])
-        if step.step_s > alone.step_s:
-            sent = [share / rate.gb_per_s for share, rate in zip(exchange.gradients, rates, strict=True)]
-            links["network"] = f"network of {self.parts[sent.index(max(sent))].name}"
-        return with_step(
-            msgspec.structs.replace(
-                candidate,
-                evidence="predicted",
-                batch_sizes=self._batches if len(set(self._batches)) > 1 else (),
-            ),
-            step,
-            sum(self._batches),
-            self._speeds,
-            range_of(self._speeds, exchanges=True),
-            {**exposed_s(alone), "network": step.step_s - alone.step_s},
-            links,
-        )
-
-    def images_per_sec(self, candidate: Candidate) -> float:
-        """Return the predicted speed of a candidate of these GPUs."""
-        rates = [rate.gb_per_s for rate in self._rates_of(candidate)]
-        return sum(self._batches) / self._step(self._exchange(candidate), rates).step_s
-
-    def prediction(self, candidates: Sequence[Candidate]) -> Prediction:
-        """Return from what the candidates were predicted; speeds of one GPU by the number of its tower."""
-        return prediction_of(self._bases[0], dict(enumerate(self._speeds)), self._speeds, candidates)
-
-    def of_first(self, hosts: int) -> "Joint":
-        """Return the steps of the first of the hosts alone."""
-        parts, towers = self.parts[:hosts], sum(len(part.gpus) for part in self.parts[:hosts])
-        rates, nccl = self.rates[:hosts], self.nccl[:hosts]
-        return Joint(parts, self._bases[:hosts], rates, nccl, self._batches[:towers])
-
-    def _exchange(self, candidate: Candidate) -> _Exchange:
-        """Return what a candidate exchanges within each host and between them."""
-        towers, counts = len(self._own), [len(part.gpus) for part in self.parts]
-        device, reduction = candidate.ps_device, (candidate.all_reduce or "").partition("#")[0]
-        if candidate.variable_update == "independent":
-            return _Exchange(Placement("independent"), *[(0.0,) * len(counts)] * 2)
-        if device is not None or reduction in ("pscpu", "one_device"):
-            home = int(device.removeprefix(HOST_PS)) if device and device.startswith(HOST_PS) else 0
-            sent = tuple(
-                float(towers - count if rank == home else count) for rank, count in enumerate(counts)
-            )
-            placing = Placement("parameter_server", SPREAD if device == SPREAD else "cpu")
-            return _Exchange(placing, sent, sent)
-        if reduction in ("copy", "psgpu"):
-            sent = tuple(count * (towers - count) / towers for count in counts)
-            return _Exchange(Placement("replicated", None, "copy"), sent, sent)
-        once = ((len(counts) - 1) / len(counts),) * len(counts)
-        if reduction == NCCL:
-            twice = tuple(2 * share for share in once)
-            return _Exchange(Placement("replicated", None, NCCL), (0.0,) * len(counts), twice)
-        return _Exchange(Placement("replicated", None, "copy"), once, once)
-
-    def _step(self, exchange: _Exchange, gb_per_s: Sequence[float]) -> StepSeconds:
-        """Return the step. `gb_per_s`: of each host's network."""
-        basis, most = self._bases[0], max(len(part.gpus) for part in self.parts)
-        cpus = self._paths[0].cpus
-        stepper = StepPredictor(basis.model, basis.program, len(self._own), cpus, of_host=most)
-        each = [
-            limits(paths, part.gpus, exchange.placing)
-            for paths, part in zip(self._paths, self.parts, strict=True)
-        ]
-        slowest: list[Limit] = []
-        for part, shares in enumerate((exchange.weights, exchange.gradients)):
-            by, seconds = max((one[part] for one in each), key=itemgetter(1))
-            sent = (share / (rate * GB) for share, rate in zip(shares, gb_per_s, strict=True))
-            slowest.append((by, max(seconds, *sent)))
-        weights, gradients = slowest
-        return stepper.step(exchange.placing, self.compute_s, weights, gradients)
-
-
-def joint_of(
-    parts: Sequence[HostPart],
-    request: Request,
-    rates: Sequence[NetworkRate] | str,
-    nccl: Sequence[NetworkRate] | str = (),
-) -> Joint | str | None:
-    """Return the predicted steps of hosts, or the fact that is missing; None: nothing is asked for.
-
-    `nccl`: rates of its rings.
+    `alone_s`: of the step without it; `byte_s`: for which a byte of the model occupies the network.
     """
-    bases: list[Basis] = []
-    for part in parts:
-        own = msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=part.gpus, exclude=())
-        own = own if request.batch_size != AUTO else msgspec.structs.replace(own, batch_size=None)
-        basis = basis_of(part.machine, own, (), None)
-        if basis.missing is not None:
-            return f"{part.name}: {basis.missing}" if basis.missing else None
-        unknown = (gpu for gpu in part.machine.gpus if gpu.index in {*part.gpus} - {*basis.speeds})
-        if gpu := next(unknown, None):
-            return f"{part.name}: {why_unknown(gpu)}"
-        bases.append(basis)
-    if isinstance(rates, str):
-        return rates
-    if isinstance(nccl, str):
-        if request.all_reduce == NCCL:
-            return nccl
-        nccl = ()
-    speeds = [
-        basis.speeds[gpu].images_per_sec
-        for part, basis in zip(parts, bases, strict=True)
-        for gpu in part.gpus
-    ]
-    return Joint(parts, bases, rates, nccl, batches(request.batch_size, bases[0].batch, speeds))
+    backward_s = (1 - FORWARD_SHARE) * alone_s
+    through = max(line_of(model.blocks, overlap).through(byte_s / backward_s))
+    return max(0.0, backward_s * (through - 1))
+
+
+def exchange_s(
+    model: ModelCosts, program: ProgramConstants, alone_s: float, hosts: int, rate: NetworkRate, *, nccl: bool
+) -> float:
+    """Return the seconds by which the exchange of so many hosts makes a step longer."""
+    byte_s = (hosts - 1) / hosts / (rate.gb_per_s * 1e9)
+    if nccl:
+        more_s = 1e6 * program.ring_mb * len(model.sizes) * 2 * byte_s
+        return late_s(model, program.ring_overlap, alone_s, 2 * byte_s) + more_s
+    return late_s(model, program.overlap, alone_s, byte_s) + program.return_share * model.bytes * byte_s
+
+
+def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rate: NetworkRate) -> Candidate:
+    """Return a candidate of all hosts with its predicted step. `rate`: of the slowest network path."""
+    slowest = max(parts, key=lambda part: part.step_ms)
+    alone, step_ms = slowest.plan.choice, slowest.step_ms
+    nccl = candidate.all_reduce == NCCL
+    exchanged_s = exchange_s(basis.model, basis.program, step_ms / 1e3, len(parts), rate, nccl=nccl)
+    # One exchange goes through all links, within the hosts and between them: the slowest counts.
+    within = ("gradients", "variables") if nccl else ("gradients",)
+    within_ms = sum(alone.exposed_ms.get(part, 0.0) for part in within)
+    network_ms = round(max(0.0, 1e3 * exchanged_s - within_ms), 4)
+    step_ms += network_ms
+    batches = [size for part in parts for size in part.batch_sizes]
+    speed = 1e3 * sum(batches) / step_ms
+    links, limited_by = dict(alone.links), alone.limited_by
+    if network_ms:
+        links["network"] = f"network of {rate.host}"
+        if network_ms > max(SURE_MARGIN * step_ms, *alone.exposed_ms.values()):
+            limited_by = links["network"]
+    low = high = None
+    if alone.images_per_sec and alone.images_per_sec_high:
+        factor = exp(hypot(log(alone.images_per_sec_high / alone.images_per_sec), log(EXCHANGE)))
+        low, high = round(speed / factor, 2), round(speed * factor, 2)
+    return msgspec.structs.replace(
+        candidate,
+        evidence="predicted",
+        images_per_sec=round(speed, 2),
+        images_per_sec_low=low,
+        images_per_sec_high=high,
+        speedup=round(speed / max(one for part in parts for one in speeds_of(part.plan)), 3),
+        step_ms=round(step_ms, 4),
+        batch_sizes=tuple(batches) if len(set(batches)) > 1 else (),
+        compute_ms=alone.compute_ms,
+        exposed_ms={**alone.exposed_ms, "network": network_ms},
+        links=links,
+        limited_by=limited_by,
+    )
+
+
+def speeds_of(plan: Plan) -> list[float]:
+    """Return the images/sec of each chosen GPU alone."""
+    assert plan.prediction is not None
+    return [plan.prediction.single_gpu_images_per_sec[gpu] for gpu in plan.choice.gpus]
+
+
+def _prediction(plans: Sequence[Plan], candidates: Sequence[Candidate]) -> Prediction:
+    """Return from what candidates of all hosts were predicted; speeds of one GPU by towers."""
+    each = [plan.prediction for plan in plans if plan.prediction is not None]
+    return msgspec.structs.replace(
+        each[0],
+        single_gpu_images_per_sec=dict(enumerate(one for plan in plans for one in speeds_of(plan))),
+        single_gpu_source=" + ".join(dict.fromkeys(one.single_gpu_source for one in each)),
+        margin=margin_of(candidates),
+        fewer=None,
+    )
 
 
 def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
     """Return where variables may be, the default first. `gpus`: of rank 0; `most`: of any host.
 
-    By default every device has its own copy, and gradients are added within each host first: with a parameter
-    server all weights of all devices would go over the network in every step, too.
+    By default every device has its own copy, and gradients are added within each host first, or by rings of
+    NCCL over all: with a parameter server all weights of all devices would go over the network in every step.
     """
     update, ps = request.variable_update, "cpu" if request.ps == "auto" else request.ps
     reduction = request.all_reduce or ("hierarchical" if most > 1 else "copy")
@@ -215,14 +201,8 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
         ps if update == "parameter_server" else None,
         reduction if update == "replicated" else None,
     )
-    others = (
-        NCCL_RINGS,
-        Placement("replicated", None, "copy"),
-        ON_CPU,
-        Placement("parameter_server", SPREAD),
-    )
     asked = request.variable_update != "auto" or request.ps != "auto" or request.all_reduce is not None
-    placings = dict.fromkeys((first, *(() if asked else others)))
+    placings = dict.fromkeys((first, *(() if asked else (NCCL_RINGS,))))
     return [Candidate(gpus=tuple(gpus), **placing._asdict()) for placing in placings]
 
 
@@ -235,35 +215,16 @@ def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[st
     return [f"{hosts_in_words(of)}: {words}" for words, of in alike.items()]
 
 
-def scaling(chosen: Candidate, alone: Candidate, first: str) -> list[str]:
+def scaling(chosen: Candidate, alone: Candidate) -> list[str]:
     """Return how many times as fast as the first host alone all are, and the network's part of a step."""
-    if not chosen.images_per_sec or chosen.step_ms is None or not alone.images_per_sec:
+    if not chosen.images_per_sec or not alone.images_per_sec:
         return []
-    network = chosen.exposed_ms.get("network", 0.0)
-    times = chosen.images_per_sec / alone.images_per_sec
+    times, first = chosen.images_per_sec / alone.images_per_sec, chosen.hosts[0].host
     return [
         f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus(alone)} of {first} "
-        f"alone ({alone.images_per_sec:,.0f} images/sec); the network takes {network:.1f} ms of a step of "
-        f"{chosen.step_ms:.1f} ms"
+        f"alone ({alone.images_per_sec:,.0f} images/sec); the network takes "
+        f"{chosen.exposed_ms['network']:.1f} ms of a step of {chosen.step_ms:.1f} ms"
     ]
-
-
-def fewer_hosts(chosen: Candidate, steps: Joint, alone: Candidate) -> list[str]:
-    """Return which number of hosts, 1, 2, 4, ... of the first ones, would be as fast; none where none is."""
-    if (chosen.ps_device or "").startswith(HOST_PS):
-        return []  # that host must take part
-    all_of_them = chosen.images_per_sec or 0.0
-    for count in doublings(len(chosen.hosts))[:-1]:
-        speed = alone.images_per_sec or 0.0 if count == 1 else steps.of_first(count).images_per_sec(chosen)
-        if speed > (1 - SURE_MARGIN) * all_of_them:
-            devices = sum(one.devices for one in chosen.hosts[:count])
-            names = hosts_in_words([one.host for one in chosen.hosts[:count]])
-            how = "faster" if speed > all_of_them else "as fast"
-            return [
-                f"{names} alone would be {how}: {speed:.0f} instead of {all_of_them:.0f} "
-                f"images/sec (--num-gpus {devices})"
-            ]
-    return []
 
 
 def _gpus(choice: Candidate) -> str:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from gputopo.copies.network import AT_ONCE, NCCL_TESTS
 from gputopo.prediction.links.hosts import (
     GBIT,
+    GRPC_GB_PER_S,
+    GRPC_OF_TCP,
     NCCL_BY_HOST,
     NCCL_BY_SOCKETS,
     NCCL_OF_CARDS,
     NCCL_SOCKETS_GB_PER_S,
-    NetworkRate,
-    rate_of_card,
-    rate_of_tcp,
+    grpc_gb_per_s,
 )
 from gputopo.values.bandwidth import TCP, Bandwidth, host_of
 from gputopo.values.index_ranges import host_set
@@ -39,18 +39,41 @@ class SavedNetwork(NamedTuple):
     when: str
 
 
-def rates_of(hosts: Sequence[HostNetwork], saved: SavedNetwork | None) -> tuple[NetworkRate, ...] | str:
-    """Return the rate of each host's network path, or what is not known."""
-    return _all_known(hosts, [_rate(host, saved) for host in hosts])
+class NetworkRate(NamedTuple):
+    """What TensorFlow's copies, or NCCL, of a host are expected to carry each way; `says`: from what."""
+
+    host: str
+    gb_per_s: float
+    says: str
 
 
-def _all_known(
-    hosts: Sequence[HostNetwork], found: Sequence[NetworkRate | None]
-) -> tuple[NetworkRate, ...] | str:
+def network_rate(
+    hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], saved: SavedNetwork | None, *, nccl: bool
+) -> NetworkRate | str:
+    """Return the rate of the slowest host's network path, or what is not known.
+
+    `gpus`: of each host; `nccl`: of NCCL's rings over them, else of TensorFlow's copies.
+    """
+    if nccl and saved is not None and (busbw := _all_reduced(hosts, gpus, saved.bandwidth)):
+        return NetworkRate(hosts[0].host, busbw, f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}")
+    found = list(map(_nccl_rate, hosts, gpus)) if nccl else [_rate(host, saved) for host in hosts]
     unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
     if unknown:
         return f"the rate of the network of {hosts_in_words(unknown)} is not known: {MEASURE}"
-    return tuple(rate for rate in found if rate is not None)
+    return min((rate for rate in found if rate is not None), key=lambda rate: rate.gb_per_s)
+
+
+def _all_reduced(
+    hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], measured: Bandwidth
+) -> float | None:
+    """Return what an all-reduce of nccl-tests over as many GPUs of as many hosts reached, GB/s."""
+    found = [
+        (one.bytes or 0, one.bus_gb_per_s)
+        for one in measured.samples
+        if one.kind == "allreduce" and one.bus_gb_per_s and one.invalid is None
+        if (one.ranks, one.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
+    ]
+    return max(found)[1] if found else None
 
 
 _NAMED = 3  # hosts in one sentence; more are a set of nodes
@@ -61,35 +84,10 @@ def hosts_in_words(names: Sequence[str]) -> str:
     return listed(names, "and") if len(names) <= _NAMED else host_set(names)
 
 
-def rates_in_words(
-    names: Sequence[str], rates: Sequence[NetworkRate], by: str = "copies of TensorFlow reach"
-) -> list[str]:
-    """Return the rates in words, of hosts with the same together."""
-    alike: dict[NetworkRate, list[str]] = {}
-    for name, rate in zip(names, rates, strict=True):
-        alike.setdefault(rate, []).append(name)
-    return [
-        f"network of {hosts_in_words(of)}: {rate.says}; {by} {rate.gb_per_s:.3g} GB/s in each direction"
-        for rate, of in alike.items()
-    ]
-
-
-def nccl_rates(
-    hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], saved: SavedNetwork | None
-) -> tuple[NetworkRate, ...] | str:
-    """Return what NCCL's rings over the GPUs of each host reach between hosts, or what is not known."""
-    samples = () if saved is None else saved.bandwidth.samples
-    of_all = [
-        (one.bytes or 0, one.bus_gb_per_s)
-        for one in samples
-        if one.kind == "allreduce" and one.bus_gb_per_s and one.invalid is None
-        if (one.ranks, one.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
-    ]
-    if saved is not None and of_all:
-        _, busbw = max(of_all)
-        says = f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}"
-        return tuple(NetworkRate(busbw, says) for _ in hosts)
-    return _all_known(hosts, list(map(_nccl_rate, hosts, gpus)))
+def rate_in_words(rate: NetworkRate, *, nccl: bool) -> str:
+    """Return the rate of the slowest network path in words."""
+    who = "NCCL reaches" if nccl else "copies of TensorFlow reach"
+    return f"slowest network, of {rate.host}: {rate.says}; {who} {rate.gb_per_s:.3g} GB/s in each direction"
 
 
 def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
@@ -101,13 +99,13 @@ def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
         far = any(hop is not None and hop > Hop.PXB for _, hop in near)
         cards = f"{len(near)} RDMA card{'' if len(near) == 1 else 's'}, {sum(rates):g} Gbit/s"
         share, how = (NCCL_BY_HOST, ", by way of host memory") if far else (NCCL_OF_CARDS, "")
-        return NetworkRate(share * sum(rates) * GBIT, f"{cards}{how}")
+        return NetworkRate(host.host, share * sum(rates) * GBIT, f"{cards}{how}")
     card = _card(host)
     if near or card is None:
         return None
     rate, name = card
     reached = min(NCCL_BY_SOCKETS * rate * GBIT, NCCL_SOCKETS_GB_PER_S)
-    return NetworkRate(reached, f"sockets over {name}, {rate:g} Gbit/s")
+    return NetworkRate(host.host, reached, f"sockets over {name}, {rate:g} Gbit/s")
 
 
 def _active(nic: Nic) -> list[NicPort]:
@@ -129,9 +127,12 @@ def rdma_ports(machine: Machine, gpus: Sequence[int]) -> list[tuple[NicPort, Hop
 
 def _rate(host: HostNetwork, saved: SavedNetwork | None) -> NetworkRate | None:
     if saved is not None and (measured := _measured(host.host, saved.bandwidth)) is not None:
-        return rate_of_tcp(measured, saved.when)
-    card = _card(host)
-    return None if card is None else rate_of_card(*card)
+        reached = min(GRPC_OF_TCP * measured, GRPC_GB_PER_S)
+        return NetworkRate(host.host, reached, f"{measured:.3g} GB/s of TCP measured {saved.when}")
+    if (card := _card(host)) is None:
+        return None
+    rate, name = card
+    return NetworkRate(host.host, grpc_gb_per_s(rate), f"{name}, {rate:g} Gbit/s")
 
 
 def _card(host: HostNetwork) -> tuple[float, str] | None:
@@ -151,13 +152,13 @@ def _gbit(port: NicPort) -> float:
 
 
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
-    """Return what a host sends and receives by TCP: while all did, else both ways of pairs, else one way."""
-    rates = [one for one in bandwidth.samples if one.kind == "network" and one.median_gb_per_s]
-    own = [one for one in rates if one.transport in (None, TCP)]
-    for group, reverse in ((AT_ONCE, (False, True)), (None, (True,)), (None, (False,))):
-        some = [one for one in own if one.group == group and one.with_reverse in reverse]
-        sent = [one.median_gb_per_s or 0.0 for one in some if host_of(one.source) == host]
-        received = [one.median_gb_per_s or 0.0 for one in some if host_of(one.destination) == host]
-        if sent and received:
-            return min(median(sent), median(received))
-    return None
+    """Return what a host sends and receives by TCP: while all did, else in pairs."""
+    rates = [
+        one
+        for one in bandwidth.samples
+        if one.kind == "network" and one.median_gb_per_s and one.transport in (None, TCP)
+    ]
+    rates = [one for one in rates if one.group == AT_ONCE] or rates
+    sent = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.source) == host]
+    received = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.destination) == host]
+    return min(median(sent), median(received)) if sent and received else None

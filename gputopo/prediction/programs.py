@@ -20,20 +20,21 @@ FILE = "programs.json"
 class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     """One program that trains, as constants of its steps.
 
-    - `overlap`, `ring_overlap`: share of backward over which gradients leave as they are made; of rings;
-    - `wait`: share of the copies of weights that forward waits for, from the host or from GPUs;
-    - `return_share`: share of the copies of the sums back to the GPUs that the step waits for;
-    - `link_share`, `ring_share`: of the measured or expected rate that its copies and its rings reach;
-    - `host_add_gb_per_s`: gradients added by the cores of one CPU socket;
-    - `us_cpu`: microseconds of each variable and tower where the CPU has variables or adds gradients, divided
-      by the CPU sockets; no figure of `pscpu` is published;
-    - `us_device`, `us_add`: the same where GPUs have variables, and where they add the gradients of replicas;
-    - `us_ring`: microseconds of each variable of a ring, however many the towers;
-    - `ring_mb`: 10^6 bytes that each variable adds to what a ring carries: messages are small.
+    - `overlap`, `ring_overlap`: share of the backward pass that overlaps with the copies of gradients; with
+      rings;
+    - `wait`: share of the copies of weights that the forward pass waits for;
+    - `return_share`: share of the copies of summed gradients back to the GPUs that the step waits for;
+    - `link_share`, `ring_share`: share of the link's rate that copies reach, and that rings reach;
+    - `host_add_gb_per_s`: rate at which the cores of one CPU socket add gradients;
+    - `us_cpu`: microseconds per variable and GPU if the CPU stores variables or adds gradients, divided by
+      the number of CPU sockets. No figure of `pscpu` is published;
+    - `us_device`, `us_add`: the same if GPUs store variables, and if GPUs add the gradients of replicas;
+    - `us_ring`: microseconds per variable of a ring, for any number of GPUs;
+    - `ring_mb`: 10^6 bytes that each variable adds to the traffic of a ring, because messages are small.
 
-    `adds`: how replicas add without NCCL: by size, or alternating, as tf_cnn_benchmarks does by default.
-    `cuts_variables`: whether large variables are cut where they are spread over GPUs (`workload.spreading`).
-    `gathers`: whether copies of gradients to variables that are spread over GPUs take as long as to one GPU.
+    `adds`: how replicas add gradients without NCCL: by size, or alternating (default of tf_cnn_benchmarks).
+    `cuts_variables`: whether large variables are split if they are spread over GPUs (`workload.spreading`).
+    `gathers`: whether copies of gradients to variables spread over GPUs take as long as copies to one GPU.
     """
 
     name: str

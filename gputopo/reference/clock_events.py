@@ -1,5 +1,6 @@
 """The reasons of a driver's clock event mask (throttle reasons): their bits, names and words."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ _NAMES = {bit: name for name, bit in BITS.items()}
 _UNKNOWN = "unknown_"
 
 
+@functools.lru_cache(maxsize=1024)
 def decode(mask: int) -> tuple[str, ...]:
     """Return the names of the bits of a clock event mask, low bit first, unknown ones as `unknown_0x800`."""
     bits = (1 << place for place in range(mask.bit_length()) if mask >> place & 1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gputopo.report.document import Block, Document, Section, Table
-from gputopo.report.study_models import bullets, table
+from gputopo.report.study_tables import bullets, table
 from gputopo.report.units import counted
 from gputopo.values.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.values.run.measurement import Measurement

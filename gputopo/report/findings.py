@@ -178,21 +178,14 @@ def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Ite
     return Item(first.severity, first.id, "", (f"{says}{more}",), first.remedy if remedy else None)
 
 
-def worst_by_gpu(findings: Sequence[Finding]) -> Iterator[tuple[int, str]]:
-    """Yield each GPU with the severity of its worst finding; findings are worst first."""
-    seen: set[int] = set()
-    for one in findings:
-        for gpu in one.subject.gpus:
-            if gpu not in seen:
-                seen.add(gpu)
-                yield gpu, one.severity
+def worst_by_gpu(findings: Sequence[Finding]) -> dict[int, str]:
+    """Return the severity of the worst finding of each GPU; findings are worst first."""
+    return {gpu: one.severity for one in reversed(findings) for gpu in one.subject.gpus}
 
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:
     """Return findings in their order; those of one id, severity and remedy are one item."""
-    groups: dict[tuple[str, str, str | None], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.id, finding.severity, finding.remedy), []).append(finding)
+    groups = grouped(((finding.id, finding.severity, finding.remedy), finding) for finding in findings)
     return Items(
         tuple(
             Item(

@@ -11,12 +11,14 @@ from gputopo.report.plan_parts import (
     how_many_words,
     limit_words,
     measured_speed,
+    speed_words,
     step_line_blocks,
     unequal_blocks,
     what_if_answer,
     what_if_blocks,
 )
-from gputopo.report.units import counted, rough, whole
+from gputopo.report.units import counted, whole
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.run.batches import as_typed
 from gputopo.values.run.plan import (
@@ -83,7 +85,7 @@ def answer(plan: Plan) -> str:
         return f"{words}: {measured_speed(best)} images/sec of {tuned.model}, measured."
     if choice.images_per_sec is None:
         return f"{words}{f' for {plan.model}' if plan.model else ''}."
-    words += f": {_speed(choice, plan.model)}."
+    words += f": {speed_words(choice, plan.model)}."
     fewer = plan.prediction.fewer if plan.prediction is not None else None
     if fewer is None or fewer.images_per_sec <= CLEARLY_FASTER * choice.images_per_sec:
         return words
@@ -105,11 +107,8 @@ def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
 
 def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
     """Return candidates with their placements in words, those equally fast on the same GPUs together."""
-    found: dict[object, tuple[Candidate, list[str]]] = {}
-    for one in candidates:
-        key = one.gpus, round(one.images_per_sec or 0.0), one.hosts
-        found.setdefault(key, (one, []))[1].append(mode_words(one))
-    return [(one, " or ".join(dict.fromkeys(modes))) for one, modes in found.values()]
+    alike = grouped(((one.gpus, round(one.images_per_sec or 0.0), one.hosts), one) for one in candidates)
+    return [(some[0], " or ".join(dict.fromkeys(map(mode_words, some)))) for some in alike.values()]
 
 
 def environment_lines(plan: Plan) -> list[str]:
@@ -128,7 +127,7 @@ def summary_lines(plan: Plan) -> tuple[str, ...]:
     limit = limit_words(choice)
     return (
         *count,
-        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {_speed(choice)}.",
+        f"Predicted for {_all_gpus(choice)}, {mode_words(choice)}: {speed_words(choice)}.",
         f"{limit[:1].upper()}{limit[1:]}; {_sureness(plan, prediction)}.",
     )
 
@@ -166,29 +165,13 @@ def _names(hosts: Sequence[str]) -> str:
 
 def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
     """Return the hosts by their GPUs in words."""
-    alike: dict[str, list[str]] = {}
-    for one in candidate.hosts:
-        words = _named(one.gpus) if one.gpus else f"{one.devices} CPU devices"
-        alike.setdefault(words, []).append(one.host)
-    return alike
+    return grouped(
+        (_named(one.gpus) if one.gpus else f"{one.devices} CPU devices", one.host) for one in candidate.hosts
+    )
 
 
 def _counted(candidate: Candidate) -> int:
     return sum(one.devices for one in candidate.hosts) or len(candidate.gpus)
-
-
-def _speed(candidate: Candidate, model: str | None = None) -> str:
-    speed, low, high = (
-        candidate.images_per_sec or 0.0,
-        candidate.images_per_sec_low,
-        candidate.images_per_sec_high,
-    )
-    of = f" of {model}" if model else ""
-    if low is None or high is None:
-        return f"about {rough(speed)} images/sec{of} (order of magnitude only)"
-    if candidate.evidence == "measured":
-        return f"{whole(speed)} images/sec{of}, measured"
-    return f"{whole(speed)} images/sec{of} (80% range {whole(low)} to {whole(high)})"
 
 
 def _sureness(plan: Plan, prediction: Prediction) -> str:

@@ -1,27 +1,32 @@
 """Parts of a plan: other numbers of GPUs, unequal GPUs, a changed machine, the line of gradients."""
 
 import re
-from collections.abc import Sequence
 
 from gputopo.report import units
-from gputopo.report.document import Block, Drawing, Rows, Table
-from gputopo.report.layout import Column, Line, aligned, paragraph, plain, width_of
+from gputopo.report.document import Block, Rows, Table
+from gputopo.report.layout import plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
 from gputopo.values.run.batches import plain as plain_batch
 from gputopo.values.run.plan import (
     Autotune,
-    BlockGradients,
     Candidate,
     GroupSpeed,
     HowMany,
-    MeasuredPlacement,
-    ResourceLoad,
     StepLine,
     Unequal,
     WhatIf,
     mode_words,
 )
+
+_MAX_RESOURCES = 10  # the others are faster; the JSON has them
+_SETTLED = {
+    "lead": "its lead exceeds the noise",
+    "same": "the others are within 1%",
+    "time": "the time was used up before its lead exceeded the noise",
+    "stopped": "stopped before its lead exceeded the noise",
+    "failed": "no other could be run",
+}
 
 
 def how_many_words(how_many: HowMany) -> str:
@@ -91,29 +96,29 @@ def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
     batch = what_if.pays_at_batch
     pays = "" if batch is None else f" It pays at batch {batch} per GPU or below."
-    return f"{words[0].upper()}{words[1:]}, {_gain(what_if.share)}.{pays}"
+    gain = "no difference" if abs(what_if.share) < 0.005 else f"{what_if.share:+.0%}"
+    return f"{words[0].upper()}{words[1:]}, {gain}.{pays}"
 
 
 def what_if_blocks(what_if: WhatIf) -> list[Block]:
     """Return the predicted images/sec before and after changes, and what they rest on."""
     if not what_if.changes:
         return []
-    rows = (("Before", _range(what_if.before)), ("After", _range(what_if.after)))
+    rows = [
+        (label, ", ".join(filter(None, (speed_words(one), units.gpus(one.gpus), limit_words(one)))))
+        for label, one in (("Before", what_if.before), ("After", what_if.after))
+    ]
     return [Rows((*rows, ("Rests on", "; ".join(what_if.basis))))]
-
-
-def _gain(share: float) -> str:
-    return "no difference" if abs(share) < 0.005 else f"{share:+.0%}"
 
 
 def change_words(change: str) -> str:
     """Return a change in words: `GPU 3 into an x16 slot`."""
-    if found := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
-        return f"GPU {found[1]} into an x{found[2]} slot"
-    if found := re.fullmatch(r"all: x([0-9]+)", change):
-        return f"all GPUs into x{found[1]} slots"
-    if found := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
-        return f"NVLink between GPUs {found[1]} and {found[2]}"
+    if match := re.fullmatch(r"gpu([0-9]+): x([0-9]+)", change):
+        return f"GPU {match[1]} into an x{match[2]} slot"
+    if match := re.fullmatch(r"all: x([0-9]+)", change):
+        return f"all GPUs into x{match[1]} slots"
+    if match := re.fullmatch(r"nvlink ([0-9]+)-([0-9]+)", change):
+        return f"NVLink between GPUs {match[1]} and {match[2]}"
     return {"acs off": "ACS off", "p2p on": "peer access on"}.get(change) or plain(change)
 
 
@@ -123,49 +128,35 @@ def limit_words(choice: Candidate) -> str:
     return f"{'limited by' if limit.startswith('compute') else 'waits longest for'}: {limit}" if limit else ""
 
 
-def _range(candidate: Candidate) -> str:
-    speed, low, high = (
-        candidate.images_per_sec or 0.0,
-        candidate.images_per_sec_low,
-        candidate.images_per_sec_high,
-    )
-    limit = ", ".join(("", units.gpus(candidate.gpus), *filter(None, (limit_words(candidate),))))
+def speed_words(candidate: Candidate, model: str | None = None) -> str:
+    """Return the images/sec of a candidate with their range, or that they were measured."""
+    speed = candidate.images_per_sec or 0.0
+    low, high = candidate.images_per_sec_low, candidate.images_per_sec_high
+    of = f" of {model}" if model else ""
     if low is None or high is None:
-        return f"about {units.rough(speed)} images/sec (order of magnitude only){limit}"
-    return f"{units.whole(speed)} images/sec (80% range {units.whole(low)} to {units.whole(high)}){limit}"
+        return f"about {units.rough(speed)} images/sec{of} (order of magnitude only)"
+    if candidate.evidence == "measured":
+        return f"{units.whole(speed)} images/sec{of}, measured"
+    return f"{units.whole(speed)} images/sec{of} (80% range {units.whole(low)} to {units.whole(high)})"
 
 
-_MAX_RESOURCES = 10  # the others are faster; the JSON has them
-_MAX_BLOCKS = 24  # rows; neighbours share one where a model has more
-_SHORTEST_BAR, _WIDEST_BAR = 12, 60
-_SENDING, _ENDED = "▒", "│"
-
-
-def step_line_blocks(found: StepLine) -> list[Block]:
-    """Return the parts of the step, a table of the resources, and the blocks as bars over time."""
-    if not found.resources:
-        return [_parts(found), "nothing is exchanged between GPUs"]
-    return [_parts(found), _resources(found.resources), Drawing(lambda width: _blocks(found, width))]
-
-
-def _parts(found: StepLine) -> str:
-    """Return the parts of the step by when they end."""
+def step_line_blocks(step_line: StepLine) -> list[Block]:
+    """Return the parts of the step by when they end, and a table of what each link carries."""
     parts = {
-        "weights": found.weights_ms,
-        "forward": found.forward_ms,
-        "backward": found.backward_ms,
-        "gradients": found.gradients_ms,
-        "variables": found.variables_ms,
+        "weights": step_line.weights_ms,
+        "forward": step_line.forward_ms,
+        "backward": step_line.backward_ms,
+        "gradients": step_line.gradients_ms,
+        "variables": step_line.variables_ms,
     }
     ends, end = [], 0.0
     for name, ms in parts.items():
         end += ms
         if ms:
             ends.append(f"{name} until {end:.1f}")
-    return f"ms from the start of the step: {', '.join(ends)}"
-
-
-def _resources(loads: Sequence[ResourceLoad]) -> Table:
+    words = f"ms from the start of the step: {', '.join(ends)}"
+    if not step_line.resources:
+        return [words, "nothing is exchanged between GPUs"]
     rows = [
         (
             one.resource,
@@ -175,73 +166,19 @@ def _resources(loads: Sequence[ResourceLoad]) -> Table:
             _mb(one.busy_ms),
             f"{one.through_ms:.1f}" if one.busy_ms else "",
         )
-        for one in loads[:_MAX_RESOURCES]
+        for one in step_line.resources[:_MAX_RESOURCES]
     ]
     heads = ("Link, each", "weights\nMB", "waits\nms", "gradients\nMB", "busy\nms", "through\nat")
-    more = len(loads) - len(rows)
+    more = len(step_line.resources) - len(rows)
     notes = (f"and {more} more; --json has them",) if more else ()
-    return Table.of(heads, rows, ("left", *("right",) * 5), notes)
+    return [words, Table.of(heads, rows, ("left", *("right",) * 5), notes)]
 
 
 def _mb(value: float) -> str:
     return f"{value:.1f}" if value else ""
 
 
-def _blocks(found: StepLine, width: int) -> list[Line]:
-    """Return each block with its gradients from when they are ready until they are through, as bars."""
-    rows = _rows(found.blocks)
-    begin, ends = found.backward_begins_ms, found.backward_ends_ms
-    last = max(ends, *(one.through_ms for one in rows))
-    columns = [
-        Column("MB", tuple(f"{one.mb:.1f}" for one in rows), "right"),
-        Column("ready", tuple(f"{one.ready_ms:.1f}" for one in rows), "right"),
-        Column("through", tuple(f"{one.through_ms:.1f}" for one in rows), "right"),
-    ]
-    names = tuple(plain(one.block) for one in rows)
-    blocks = Column("Block", names, max_width=max(width - width_of(columns) - _SHORTEST_BAR - 2, 8))
-    space = min(max(width - blocks.width - width_of(columns) - 2, _SHORTEST_BAR), _WIDEST_BAR)
-    per_ms = (space - 1) / ((last - begin) or 1.0)
-    end = round((ends - begin) * per_ms)
-
-    def bar(one: BlockGradients) -> str:
-        first, stop = (round((ms - begin) * per_ms) for ms in (one.ready_ms, one.through_ms))
-        sending = range(first, max(stop, first + 1))
-        return "".join(
-            _SENDING if place in sending else _ENDED if place == end else " " for place in range(space)
-        )
-
-    bars = Column("", tuple(map(bar, rows)))
-    through = max(one.through_ms for one in rows)
-    after = f"the last {through - ends:.1f} ms after it" if through > ends + 0.05 else "all before it"
-    legend = f"{_SENDING} from ready to through  {_ENDED} backward ends; {after}"
-    return [*aligned(blocks, [*columns, bars]), *paragraph(legend, width)]
-
-
-def _rows(blocks: Sequence[BlockGradients]) -> list[BlockGradients]:
-    """Return the blocks, neighbours together where there are many."""
-    each = -(-len(blocks) // _MAX_BLOCKS)
-    parts = [blocks[start : start + each] for start in range(0, len(blocks), each)]
-    return [
-        BlockGradients(
-            block=part[0].block if len(part) == 1 else f"{part[0].block} to {part[-1].block}",
-            mb=sum(one.mb for one in part),
-            ready_ms=part[0].ready_ms,
-            through_ms=part[-1].through_ms,
-        )
-        for part in parts
-    ]
-
-
-_SETTLED = {
-    "lead": "its lead exceeds the noise",
-    "same": "the others are within 1%",
-    "time": "the time was used up before its lead exceeded the noise",
-    "stopped": "stopped before its lead exceeded the noise",
-    "failed": "no other could be run",
-}
-
-
-def autotune_blocks(found: Autotune) -> list[Block]:
+def autotune_blocks(autotune: Autotune) -> list[Block]:
     """Return a table of the placements, and how sure the fastest is."""
     rows = [
         (
@@ -249,33 +186,26 @@ def autotune_blocks(found: Autotune) -> list[Block]:
             measured_speed(one.candidate.images_per_sec),
             measured_speed(one.images_per_sec),
             str(len(one.runs)),
-            _note(found, place),
+            f"failed: {one.failure}" if one.failure else "fastest" if place == autotune.winner else "",
         )
-        for place, one in enumerate(found.measured)
+        for place, one in enumerate(autotune.measured)
     ]
     heads = ("Placement", "predicted", "measured", "runs", "")
-    title = f"Autotune of {found.model}, images/sec at batch {batch_words(found.batch_size)}"
+    title = f"Autotune of {autotune.model}, images/sec at batch {batch_words(autotune.batch_size)}"
     return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
 
 
-def autotune_note(found: Autotune) -> str:
+def autotune_note(autotune: Autotune) -> str:
     """Return what was chosen in a sentence."""
-    if found.winner is None:
+    if autotune.winner is None:
         return "Autotune: nothing was measured."
-    best = found.measured[found.winner]
+    best = autotune.measured[autotune.winner]
     speed = f"{measured_speed(best.images_per_sec)} images/sec measured"
     if best.candidate.images_per_sec is not None:
         speed += f", {measured_speed(best.candidate.images_per_sec)} predicted"
-    count = sum(bool(one.runs) for one in found.measured)
+    count = sum(bool(one.runs) for one in autotune.measured)
     which = f"Fastest of {count} measured placements" if count > 1 else "The only measured placement"
-    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[found.settled]}."
-
-
-def _note(found: Autotune, place: int) -> str:
-    one: MeasuredPlacement = found.measured[place]
-    if one.failure is not None:
-        return f"failed: {one.failure}"
-    return "fastest" if place == found.winner else ""
+    return f"{which}: {mode_words(best.candidate)}, {speed}; {_SETTLED[autotune.settled]}."
 
 
 def measured_speed(speed: float | None) -> str:

@@ -5,16 +5,17 @@ from itertools import groupby
 from statistics import median
 
 from gputopo.report.document import Block, Bullets, Document, Section
-from gputopo.report.study_models import (
+from gputopo.report.study_models import model_pages, model_table
+from gputopo.report.study_tables import (
     ROWS,
     bullets,
     cell_words,
-    model_pages,
-    model_table,
+    devices_word,
     noise_words,
+    row_words,
+    speed_unit,
     table,
 )
-from gputopo.report.study_words import devices_word, row_words, speed_unit
 from gputopo.report.units import counted, images_per_sec, percent
 from gputopo.values.run.measurement import CONDITIONS
 from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
@@ -53,13 +54,9 @@ def study_document(study: Study) -> Document:
 
 
 def _counts(cells: Sequence[Cell]) -> str:
-    failed, idle = (sum(map(len, some)) for some in zip(*((c.failed, c.not_run) for c in cells), strict=True))
-    runs = sum(len(cell.sources) for cell in cells) - idle
-    under = sum(len(cell.sources) > len(cell.not_run) for cell in cells)
-    words = f"{counted(runs, 'run')} under {counted(under, 'set')} of conditions"
+    failed, runs = sum(len(cell.failed) for cell in cells), sum(len(cell.runs) for cell in cells)
+    words = f"{counted(runs, 'run')} under {counted(len(cells), 'set')} of conditions"
     words += f", {failed} without a figure." if failed else "."
-    if idle:
-        words += f" {counted(idle, 'cell')} of a sweep {'was' if idle == 1 else 'were'} not run."
     shared = _shared(cells)
     return words + (f" All with: {shared}." if shared else "")
 
@@ -214,10 +211,9 @@ def _clocks(study: Study) -> list[Block]:
             "explained %",
             "unexplained %",
         ]
-        where = ", ".join(filter(None, (one.machine, one.model)))
         notes = ("explained: by the clock, at most",)
         blocks += [
-            f"{where}: percent of GPU {one.reference}:",
+            f"{one.where}: percent of GPU {one.reference}:",
             table(heads, rows, words=("GPU", "name"), notes=notes),
         ]
     return blocks
@@ -282,14 +278,13 @@ def _against(study: Study, kind: str) -> list[Block]:
 
 def _cells(cells: Sequence[Cell]) -> list[Block]:
     names = [name for name in varying(cells) if name not in ("n_gpus", "gpus")]
-    ordered = sorted(cells, key=lambda cell: not cell.of.is_run)
     rows = [
         [job, str(cell.of.n_gpus), cell_words(cell),
          noise_words(cell),
          str(len(cell.repeats)) if cell.repeats else "",
          cell.of.value_words("gpus") if cell.of.gpus else "",
-         next(iter((*cell.failed, *cell.not_run, *((cell.spoilt,) if cell.spoilt else ()))), "")]
-        for cell, job in zip(ordered, row_words(ordered, names), strict=True)
+         next(iter(cell.failed), cell.spoilt or "")]
+        for cell, job in zip(cells, row_words(cells, names), strict=True)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), speed_unit(cells), "±%", "runs", "which", "remark"]
     notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)

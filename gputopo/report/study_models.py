@@ -1,78 +1,16 @@
-"""Tables of a study, and what stands in their cells."""
+"""The models of a study: a table of their sizes, and a page for each with its images/sec."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-import msgspec
-
-from gputopo.report.document import Block, Bullets, Page, Table
-from gputopo.report.layout import Column, Side
-from gputopo.report.study_words import devices_word, speed_unit
-from gputopo.report.units import images_per_sec, percent
-from gputopo.values.run.measurement import Status
-from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell, Study, varying
+from gputopo.report.document import Block, Page, Table
+from gputopo.report.study_tables import ROWS, cell_words, devices_word, noise_words, speed_unit, table
+from gputopo.values.study import Cell, Study, varying
 from gputopo.workload.workloads import Workload, names, require
-
-ROWS = 5  # of a table in the short form
-# What stands in the place of a figure.
-_WITHOUT_FIGURE: Mapping[Status, str] = {
-    "complete": "missing",
-    "failed": "failed",
-    "interrupted": "interrupted",
-    "missing": "missing",
-    "refused": "refused",
-    "left_out": "left out",
-    "pending": "to run",
-}
-
-
-def table(
-    heads: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    words: Sequence[str],
-    notes: Sequence[str] = (),
-    shown: int = ROWS,
-) -> Table:
-    """Return a table without empty columns. Those not in `words` are numbers, with aligned decimals."""
-    sides: list[Side] = ["left" if head in words else "right" for head in heads]
-    found = Table.of(heads, rows, sides, notes, shown)
-    return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
-
-
-def bullets(items: Iterable[str], shown: int) -> list[Block]:
-    """Return a list, with this many items in the short form; nothing if it is empty."""
-    found = tuple(items)
-    return [Bullets(found, shown=shown)] if found else []
-
-
-def _aligned(column: Column) -> Column:
-    """Return a column of numbers with spaces in place of the decimals that some do not have."""
-    ends = [_END.search(cell) for cell in column.cells]
-    widest = max((len(end[0]) for end in ends if end), default=0)
-    cells = (
-        f"{cell}{' ' * (widest - len(end[0]))}" if end else cell
-        for cell, end in zip(column.cells, ends, strict=True)
-    )
-    return msgspec.structs.replace(column, cells=tuple(cells))
-
-
-def without_empty(found: Table) -> Table:
-    """Return a table without the columns that have nothing in any row."""
-    return found.mapped(lambda column: column if any(column.cells) else None)
-
-
-def cell_words(cell: Cell) -> str:
-    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
-    if cell.images_per_sec is None:
-        return _WITHOUT_FIGURE[cell.of.status]
-    return images_per_sec(cell.images_per_sec)
-
 
 MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
 _MAX_NAME = 60  # letters of a file name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_END = re.compile(r"(?<=\d)(?:\.\d+)?x?$")  # what follows the whole part of a number
 _NOTE = (
     "MiB: 2^20 bytes of float32; feature: outputs that one example keeps for the backward pass; GMAC: "
     "thousand million multiply-accumulates of its forward pass (gputopo explain MODEL)"
@@ -157,13 +95,6 @@ def _memory(count: int) -> str:
     return f"{_short(count / 2**20)} MiB, {_short(count / 1e6)} MB (float32)"
 
 
-def noise_words(cell: Cell) -> str:
-    """Return two standard errors in percent: `2.0 assumed` where the source of one run stated none."""
-    if cell.noise is None:
-        return ""
-    return percent(100 * DEVIATIONS * cell.noise) + (" assumed" if cell.noise == RUN_TO_RUN else "")
-
-
 def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
     others = [name for name in varying(cells) if name not in _COLUMNS | _COLUMNS_OF_MODE]
     rows = [
@@ -179,7 +110,7 @@ def _figures(cells: Sequence[Cell], speedups: dict[int, float]) -> list[Block]:
             cell.of.job_words(others),
             cell.of.cpu or "",
             cell.of.gpu or "",
-            next(iter((*cell.failed, *cell.not_run)), ""),
+            next(iter(cell.failed), ""),
         ]
         for cell in sorted(cells, key=lambda cell: (cell.of.machine or "", cell.of.n_gpus, cell.number))
     ]

@@ -36,11 +36,11 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.1f}"
 
 
-def clock(mhz: int | None, of_max: float | None) -> str:
+def clock(mhz: float | None, of_max: float | None) -> str:
     """Write a clock in MHz, with the percentage of the GPU's maximum in brackets where it is known."""
     if mhz is None:
         return UNKNOWN
-    return str(mhz) if of_max is None else f"{mhz} ({of_max:.0f})"
+    return f"{mhz:.0f}" if of_max is None else f"{mhz:.0f} ({of_max:.0f})"
 
 
 def pcie_link(generation: float | None, width: float | None) -> str | None:

@@ -1,99 +1,57 @@
-"""The history of this box: past bandwidths and results of runs by machine, in one SQLite file.
+"""The history of this box: earlier runs and saved bandwidths by machine, in one SQLite file.
 
-The file is `history.sqlite` in `$GPUTOPO_HOME`, else in the user's data folder (`platformdirs`). A machine is
-known by its fingerprint: a hash over facts that stay while no hardware changes, without identities. What was
-measured between hosts is known by their names.
+The file is `history.sqlite` in gputopo's data folder: `$GPUTOPO_HOME`, else in the user's data folder
+(`platformdirs`). Runs come into it from their folders there, whoever asks for them next (`past`): a file that
+was lost is made again. Only saved bandwidths, and runs whose folders are elsewhere or gone, are nowhere else.
+Machines are known by their fingerprints (`topology.same_machine`), networks by the names of their hosts.
 """
 
 import contextlib
-import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gputopo.copies.physics import checked
 from gputopo.topology.identities import without_identities
+from gputopo.topology.same_machine import answering, fingerprint, is_same_but_gpus
 from gputopo.values import schema
 from gputopo.values.bandwidth import NETWORK, Bandwidth, gpu_of, host_of
 from gputopo.values.errors import InputError
 from gputopo.values.install import UPDATE_GPUTOPO
-from gputopo.values.machine import Gpu, Host, Machine
+from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import AUTOTUNE_RUNS, FOLDER, SCREEN_RUNS
 from gputopo.values.words import date_in_words
 
 if TYPE_CHECKING:
     import sqlite3
 
 
-# Facts of a host that stay when only its GPUs change. Memory: the kernel's share differs.
-_SAME_HOST = ("cpu_model", "sockets", "physical_cores", "virtual_machine")
-_SAME_MEMORY = 0.05
-
-
-def fingerprint(machine: Machine) -> str | None:
-    """Return the hash (SHA-256, hex) that identifies a machine, None where too little is known of it.
-
-    Over the CPU's model and each GPU's PCI address and name: a GPU that is moved or replaced makes another
-    machine, a driver that prefixes the name with "NVIDIA" (from 465 on) does not. No serial numbers,
-    UUIDs or host names. None: a GPU whose PCI address is unknown, or neither GPUs nor a CPU model.
-    """
-    if any(gpu.pci_address is None for gpu in machine.gpus):
-        return None
-    if not machine.gpus and machine.host.cpu_model is None:
-        return None
-    gpus = sorted([gpu.pci_address or "", _model(gpu)] for gpu in machine.gpus)
-    facts = msgspec.json.encode([machine.host.cpu_model or "", gpus])
-    return hashlib.sha256(facts).hexdigest()
-
-
-def is_same_but_gpus(now: Machine, then: Machine) -> bool:
-    """Return whether two machines, by the facts known of both, are one that lost GPUs or got more.
-
-    The host is the same, GPUs in the same slots are of the same model, and only one of the two has others
-    beside them. A GPU that does not answer is as one that is not there. With some gone and others new, it is
-    taken for another machine.
-    """
-    if now.host.cpu_model is None or not _same_host(now.host, then.host):
-        return False
-    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering(one)} for one in (now, then))
-    shared = here.keys() & there.keys()
-    return (
-        bool(shared)
-        and len(shared) in (len(here), len(there))
-        and all(here[at] == there[at] for at in shared)
-    )
-
-
-def answering(machine: Machine) -> list[Gpu]:
-    """Return the GPUs that respond and whose slot is known: those that can be measured again."""
-    return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
-
-
-def _model(gpu: Gpu) -> str:
-    return (gpu.name or "").removeprefix("NVIDIA ")
-
-
-def _same_host(now: Host, then: Host) -> bool:
-    facts = [(getattr(now, name), getattr(then, name)) for name in _SAME_HOST]
-    memory = (now.memory_mib or 0, then.memory_mib or 0)
-    return all(None in both or both[0] == both[1] for both in facts) and (
-        0 in memory or abs(memory[0] - memory[1]) <= _SAME_MEMORY * max(memory)
-    )
-
-
 FILE = "history.sqlite"
+RUNS = "runs"  # the folder beside the file that has those of all runs
+_RESULT, _MACHINE = "result.json", "machine.json"
+_PARTS = (AUTOTUNE_RUNS, SCREEN_RUNS, FOLDER)  # folders of more runs, within that of a run
+_NETWORK_KEY = "network"  # in the place of a fingerprint
 WAIT_S = 10.0  # for another writer, which needs milliseconds
-_VERSION = 2  # of the tables, in SQLite's user_version; 1 had no results
+_READER_WAIT_S = 1.0  # of one who only asks for runs: their folders can be read instead
+LATEST = 200  # runs that are looked at before a plan or a run: that takes 20 ms
+_LATEST_FOLDERS = 50  # that are read where the file cannot be used: each takes half a millisecond
+_WRITABLE = "set GPUTOPO_HOME to a folder that you may write to"
+# Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one, and both
+# listed the GPUs that were measured.
+_VERSION = 3
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS bandwidth (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, "
     "saved_at REAL NOT NULL, gpus TEXT NOT NULL, document BLOB NOT NULL, machine BLOB NOT NULL)",
     "CREATE INDEX IF NOT EXISTS bandwidth_of_machine ON bandwidth (fingerprint, id)",
     "CREATE TABLE IF NOT EXISTS result (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, "
-    "finished_at REAL NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL)",
+    "finished_at REAL NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL, "
+    "of_hosts INTEGER NOT NULL DEFAULT 0, is_short INTEGER NOT NULL DEFAULT 0)",
     "CREATE INDEX IF NOT EXISTS result_of_machine ON result (fingerprint, finished_at)",
 )
 
@@ -108,9 +66,16 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(platformdirs.user_data_dir("gputopo")) / FILE
 
 
+class _DamagedError(InputError):
+    """The file is no history, or its pages contradict each other."""
+
+
 @contextlib.contextmanager
-def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
-    """Open the history for one transaction. Raises InputError in place of SQLite's errors."""
+def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
+    """Open the history for one transaction. Raises InputError in place of SQLite's errors.
+
+    `wait_s`: for another writer; None: `WAIT_S`.
+    """
     import sqlite3
 
     try:
@@ -120,7 +85,7 @@ def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
             # Reading may have to undo what a killed writer left, so it is opened for writing too.
             f"{path.absolute().as_uri()}?mode={'rwc' if write else 'rw'}",
             uri=True,
-            timeout=WAIT_S,
+            timeout=WAIT_S if wait_s is None else wait_s,
             isolation_level=None,
         )
         with contextlib.closing(connection):
@@ -129,8 +94,8 @@ def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
                 connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
-                for statement in (*_TABLES, f"PRAGMA user_version = {_VERSION}") if write else ():
-                    connection.execute(statement)
+                if write:
+                    _bring_up_to_date(connection, path.parent / RUNS)
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
@@ -138,37 +103,37 @@ def opened(path: Path, *, write: bool) -> "Iterator[sqlite3.Connection]":
                     connection.execute("ROLLBACK")
                 raise
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
+        raise InputError(f"cannot write {path}: {error.strerror}", _WRITABLE) from error
     except sqlite3.Error as error:
         raise _unusable(path, error, write=write) from error
 
 
-@contextlib.contextmanager
-def _read(path: Path, table: str) -> "Iterator[sqlite3.Connection | None]":
-    """Open the history to read a table; None where nothing was saved in it, or there is no history."""
-    try:
-        is_there = path.exists()
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", "set GPUTOPO_HOME to a folder that you may write to"
-        ) from error
-    if not is_there:
-        yield None
-        return
-    with opened(path, write=False) as connection:
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
-        yield connection if (table,) in names else None
-
-
 def _check_version(connection: "sqlite3.Connection", path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > _VERSION:
+    if _version(connection) > _VERSION:
         raise InputError(
             f"{path} was written by a later version of gputopo",
             f"{UPDATE_GPUTOPO}; or set GPUTOPO_HOME to another folder",
         )
+
+
+def _version(connection: "sqlite3.Connection") -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _bring_up_to_date(connection: "sqlite3.Connection", runs: Path) -> None:
+    """Make the tables, or those of an earlier version into these."""
+    version = _version(connection)
+    if version == _VERSION:
+        return
+    if version == 2:
+        for column in ("of_hosts", "is_short"):
+            connection.execute(f"ALTER TABLE result ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
+        for (folder,) in connection.execute("SELECT DISTINCT folder FROM result").fetchall():
+            path = Path(folder)
+            if path.is_relative_to(runs.absolute()) and (path / _RESULT).is_file():  # to read it again
+                connection.execute("DELETE FROM result WHERE folder = ?", (folder,))
+    for statement in (*_TABLES, f"PRAGMA user_version = {_VERSION}"):
+        connection.execute(statement)
 
 
 def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
@@ -177,7 +142,10 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
     # The primary code is in the low byte (sqlite.org/rescode.html).
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-        return damaged(path, str(error))
+        return _DamagedError(
+            f"{path} is damaged: {error}",
+            f"gputopo bandwidth --save, or a run, makes a new one; this one is kept as {path.name}.damaged",
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return InputError(f"{path} is in use by another program", "try again when it is done")
     if code == sqlite3.SQLITE_FULL:
@@ -185,19 +153,29 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
             f"cannot write {path}: no space left", "free some space, or set GPUTOPO_HOME to another folder"
         )
     verb = "write" if write else "read"
-    return InputError(f"cannot {verb} {path}: {error}", "set GPUTOPO_HOME to a folder that you may write to")
+    return InputError(f"cannot {verb} {path}: {error}", _WRITABLE)
 
 
-def damaged(path: Path, why: str) -> InputError:
-    """Return the error for a file whose content is no history."""
-    return InputError(
-        f"{path} is damaged: {why}",
-        f"move it away (mv {path.name} {path.name}.old, in its folder); a new one is then created",
-    )
+def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
+    """Change the history in one transaction, a new one if the file is damaged; return what happened then.
 
-
-_NETWORK_KEY = "network"  # in the place of a fingerprint; where GPUs are listed, the hosts are
-_NO_MACHINE = Machine(source="live")
+    Raises InputError where it cannot be written; nothing is lost then.
+    """
+    try:
+        with _opened(path, write=True) as connection:
+            act(connection)
+        return None
+    except _DamagedError as error:
+        aside = path.with_name(f"{path.name}.damaged")
+        try:
+            path.replace(aside)
+            for suffix in ("-wal", "-shm"):  # SQLite's, of the damaged file
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+        except OSError:
+            raise error from None
+        with _opened(path, write=True) as connection:
+            act(connection)
+        return f"{error.what}; it was renamed to {aside.name}, and saved bandwidths are lost"
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,8 +194,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
         return f"an unknown date (saved {date_in_words(self.saved_at)})"
 
 
-def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> None:
-    """Save a bandwidth under its machine, both without identities.
+def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> str | None:
+    """Save a bandwidth under its machine, both without identities; return why earlier ones are lost, if so.
 
     Raises InputError where it cannot be written; nothing is lost then.
     """
@@ -229,31 +207,54 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
         )
     bare = without_identities(msgspec.structs.replace(machine, bandwidth=bandwidth))
     alone = msgspec.structs.replace(bare, bandwidth=None)
-    places = {place for sample in bandwidth.samples for place in (sample.source, sample.destination)}
-    gpus = {index for place in places if (index := gpu_of(place)) is not None}
-    _insert(path, key, saved_at, gpus, bare.bandwidth or bandwidth, alone)
+    return _insert(path, key, saved_at, bare.bandwidth or bandwidth, alone)
 
 
-def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> None:
-    """Save what was measured between hosts. Raises InputError where it cannot be written."""
-    _insert(path, _NETWORK_KEY, saved_at, hosts_of(bandwidth), bandwidth, _NO_MACHINE)
+def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> str | None:
+    """Save what was measured between hosts; see `save`."""
+    return _insert(path, _NETWORK_KEY, saved_at, bandwidth, Machine(source="live"))
 
 
-def _insert(
-    path: Path,
-    key: str,
-    saved_at: float,
-    measured: Iterable[int] | Iterable[str],
-    bandwidth: Bandwidth,
-    machine: Machine,
-) -> None:
-    places = msgspec.json.encode(sorted(measured)).decode()
-    row = (key, saved_at, places, schema.encode(bandwidth), schema.encode(machine))
-    with opened(path, write=True) as connection:
+def _insert(path: Path, key: str, saved_at: float, bandwidth: Bandwidth, machine: Machine) -> str | None:
+    row = (key, saved_at, schema.encode(bandwidth), schema.encode(machine))
+
+    def insert(connection: "sqlite3.Connection") -> None:
         connection.execute(
-            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO bandwidth (fingerprint, saved_at, gpus, document, machine) VALUES (?, ?, '', ?, ?)",
             row,
         )
+
+    return _write(path, insert)
+
+
+def bandwidths(path: Path, machine: Machine) -> Iterator[Saved]:
+    """Iterate over the saved bandwidths of a machine, the latest first.
+
+    Raises InputError for a file that cannot be read.
+    """
+    key = fingerprint(machine)
+    return iter(()) if key is None else _saved(path, key)
+
+
+def _saved(path: Path, key: str | None) -> Iterator[Saved]:
+    """Iterate over what was saved by a key, None: by any, the latest first. Raises InputError."""
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", _WRITABLE) from error
+    if not is_there:
+        return
+    with _opened(path, write=False) as connection:
+        if not _version(connection):
+            return  # nothing was saved yet
+        rows = connection.execute(
+            "SELECT document, machine, saved_at FROM bandwidth WHERE ? IN (fingerprint, '') ORDER BY id DESC",
+            (key or "",),
+        ).fetchall()
+    for document, machine, saved_at in rows:
+        then = schema.decode(machine, Machine, origin=str(path))
+        bandwidth = checked(schema.decode(document, Bandwidth, origin=str(path)), then)
+        yield Saved(bandwidth=bandwidth, machine=then, saved_at=saved_at)
 
 
 def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
@@ -262,9 +263,34 @@ def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) ->
     Of those that were measured on all of `gpus` (None: all of the machine) the last one; where there is no
     such, the last of all. Raises InputError for a file that cannot be read.
     """
-    key = fingerprint(machine)
     wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
-    return None if key is None else _latest(path, key, wanted, list[int], any_else=True)
+    return _first_on(bandwidths(path, machine), lambda saved: wanted)
+
+
+def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
+    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+
+    Of those on all GPUs that it had and has the last one; where there is no such, the last of all. Raises
+    InputError for a file that cannot be read.
+    """
+    here = {gpu.pci_address for gpu in answering(machine)}
+
+    def shared(saved: Saved) -> set[int]:
+        return {gpu.index for gpu in answering(saved.machine) if gpu.pci_address in here}
+
+    return _first_on((one for one in _saved(path, None) if is_same_but_gpus(machine, one.machine)), shared)
+
+
+def _first_on(saved: Iterable[Saved], wanted: Callable[[Saved], set[int]]) -> Saved | None:
+    """Return the first that was measured on all GPUs that are wanted of it, else the first."""
+    first = None
+    for one in saved:
+        samples = one.bandwidth.samples
+        gpus = {gpu_of(place) for sample in samples for place in (sample.source, sample.destination)}
+        if wanted(one) <= gpus:
+            return one
+        first = first or one
+    return first
 
 
 def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
@@ -272,130 +298,154 @@ def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
 
     Raises InputError for a file that cannot be read.
     """
-    return _latest(path, _NETWORK_KEY, set(hosts), list[str], any_else=False)
+    for saved in _saved(path, _NETWORK_KEY):
+        between = [one for one in saved.bandwidth.samples if one.kind in NETWORK]
+        if {*hosts} <= {host_of(place) for one in between for place in (one.source, one.destination)}:
+            return saved
+    return None
 
 
-def _latest(
-    path: Path, key: str, wanted: Collection[int] | Collection[str], kind: type, *, any_else: bool
-) -> Saved | None:
-    """Return the last one saved by a key that was measured on all that is wanted, else the last of all."""
-    newest: int | None = None
-    with _read(path, "bandwidth") as connection:
-        if connection is None:
-            return None
-        rows = connection.execute(
-            "SELECT id, gpus FROM bandwidth WHERE fingerprint = ? ORDER BY id DESC", (key,)
-        )
-        for number, measured in rows:
-            newest = number if newest is None and any_else else newest
-            try:
-                fits = set(wanted) <= set(msgspec.json.decode(measured, type=kind))
-            except msgspec.DecodeError as error:
-                raise damaged(path, str(error)) from error
-            if fits:
-                newest = number
-                break
-        if newest is None:
-            return None
-        row = connection.execute("SELECT document, machine, saved_at FROM bandwidth WHERE id = ?", (newest,))
-        found = row.fetchone()
-    return _saved(*found, origin=str(path))
-
-
-def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
-    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
-
-    Of those filed under one machine the last one on all GPUs that it and this one have, else the last.
-    Raises InputError for a file that cannot be read.
-    """
-    with _read(path, "bandwidth") as connection:
-        if connection is None:
-            return None
-        machines = connection.execute(
-            "SELECT machine FROM bandwidth WHERE id IN (SELECT MAX(id) FROM bandwidth GROUP BY fingerprint) "
-            "ORDER BY id DESC"
-        )
-        saved = (schema.decode(row[0], Machine, origin=str(path)) for row in machines)
-        then = next((one for one in saved if is_same_but_gpus(machine, one)), None)
-    if then is None:
-        return None
-    here = {gpu.pci_address for gpu in answering(machine)}
-    return latest(path, then, {gpu.index for gpu in answering(then) if gpu.pci_address in here})
-
-
-def stored_bandwidths(path: Path, machine: Machine) -> list[Saved]:
-    """Return all saved bandwidths of a machine, oldest first. Raises InputError as `latest` does."""
-    with _read(path, "bandwidth") as connection:
-        if connection is None:
-            return []
-        rows = connection.execute(
-            "SELECT document, machine, saved_at FROM bandwidth WHERE fingerprint = ? ORDER BY id",
-            (fingerprint(machine),),
-        ).fetchall()
-    return [_saved(*row, origin=str(path)) for row in rows]
-
-
-def _saved(document: bytes, machine: bytes, saved_at: float, *, origin: str) -> Saved:
-    then = schema.decode(machine, Machine, origin=origin)
-    return Saved(
-        bandwidth=checked(schema.decode(document, Bandwidth, origin=origin), then),
-        machine=then,
-        saved_at=saved_at,
-    )
-
-
-def hosts_of(bandwidth: Bandwidth) -> set[str]:
-    """Return the hosts between which something was measured."""
-    places = (
-        place for one in bandwidth.samples if one.kind in NETWORK for place in (one.source, one.destination)
-    )
-    return {host for place in places if (host := host_of(place)) is not None}
-
-
-class StoredResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result of the history."""
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier run."""
 
     result: Result
     finished_at: float  # seconds since the epoch
-    folder: str  # of its run, perhaps gone
-    fingerprint: str  # of the machine that it ran on
+    folder: str  # of the run, perhaps gone
+    fingerprint: str  # of the machine that it ran on; empty: it cannot be identified
 
 
-def save_result(path: Path, machine: Machine, result: Result, *, folder: str, finished_at: float) -> bool:
-    """Add a result; return whether the machine can be identified, so that it was added.
+def add(path: Path, folder: Path) -> str | None:
+    """Add the run of a folder, wherever that is; return why saved bandwidths are lost, if so.
 
     Raises InputError where the file cannot be written; nothing is lost then.
     """
-    key = fingerprint(machine)
-    if key is None:
-        return False
-    model = str(result.spec.get("model", ""))
-    row = (key, finished_at, folder, model, schema.encode(result))
-    with opened(path, write=True) as connection:
-        connection.execute(
-            "INSERT INTO result (fingerprint, finished_at, folder, model, document) VALUES (?, ?, ?, ?, ?)",
-            row,
-        )
-    return True
+    runs = path.parent / RUNS
+
+    def insert(connection: "sqlite3.Connection") -> None:
+        _add_new(connection, runs)
+        if not folder.absolute().is_relative_to(runs.absolute()):
+            _add(connection, folder.absolute(), runs)
+
+    return _write(path, insert)
 
 
-def stored_results(
-    path: Path, *, machine: str | None = None, model: str | None = None, since: float | None = None
-) -> Iterator[StoredResult]:
-    """Iterate over results, oldest first. `machine`: a fingerprint; None: of any machine, model or time.
+def past(
+    path: Path,
+    machine: Machine | None = None,
+    *,
+    model: str | None = None,
+    since: float | None = None,
+    of_hosts: bool = False,
+    with_short: bool = False,
+    limit: int | None = LATEST,
+) -> Iterator[Past]:
+    """Iterate over earlier runs, the latest first, but those with faults that were injected on purpose.
 
-    Raises InputError for a file that cannot be read.
+    `machine`, `model`, `since` (seconds since the epoch): None: any. `of_hosts`: those of several hosts
+    instead of those of one. `with_short`: also the short runs of `--autotune` and of screens. `limit`: at
+    most so many. If the file cannot be used, they are those of the latest folders, without a limit of all
+    folders; nothing is raised.
     """
-    with _read(path, "result") as connection:
-        if connection is None:
-            return
-        wanted = {"fingerprint = ?": machine, "model = ?": model, "finished_at >= ?": since}
-        asked = {condition: value for condition, value in wanted.items() if value is not None}
-        where = f" WHERE {' AND '.join(asked)}" if asked else ""
-        rows = connection.execute(
-            f"SELECT document, finished_at, folder, fingerprint FROM result{where} ORDER BY finished_at, id",
-            tuple(asked.values()),
-        )
-        for document, finished_at, folder, key in rows:
+    key = None if machine is None else fingerprint(machine)
+    if machine is not None and key is None:
+        return
+    wanted = {
+        "fingerprint = ?": key,
+        "model = ?": model,
+        "finished_at >= ?": since,
+        "of_hosts = ?": of_hosts,
+        "is_short <= ?": with_short,
+    }
+    asked = {condition: value for condition, value in wanted.items() if value is not None}
+    query = (
+        "SELECT document, finished_at, folder, fingerprint FROM result "
+        f"WHERE {' AND '.join(asked)} ORDER BY finished_at DESC, id DESC LIMIT ?"
+    )
+    folders = None if limit is None else _LATEST_FOLDERS
+    for document, finished_at, folder, ran_on in _runs_by(
+        path, query, (*asked.values(), limit or -1), folders
+    ):
+        with contextlib.suppress(InputError):  # of a later version
             result = schema.decode(document, Result, origin=str(path))
-            yield StoredResult(result=result, finished_at=finished_at, folder=folder, fingerprint=key)
+            if not result.spec.get("drills"):
+                where = _text(path.parent / RUNS / folder)
+                yield Past(result=result, finished_at=finished_at, folder=where, fingerprint=ran_on)
+
+
+def _runs_by(
+    path: Path, query: str, values: tuple[Any, ...], folders: int | None
+) -> list[tuple[bytes, float, str, str]]:
+    """Return what a query finds once all runs are in the history.
+
+    If that cannot be used: in the runs of at most so many folders, the latest; None: of all.
+    """
+    runs = path.parent / RUNS
+    if not (os.path.exists(path) or os.path.isdir(runs)):  # loads no SQLite
+        return []
+    with contextlib.suppress(InputError), _opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
+        _add_new(connection, runs)
+        return connection.execute(query, values).fetchall()
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        _bring_up_to_date(connection, runs)
+        _add_new(connection, runs, latest=folders)
+        return connection.execute(query, values).fetchall()
+
+
+def _add_new(connection: "sqlite3.Connection", runs: Path, latest: int | None = None) -> None:
+    """Add the runs whose folders are not in the history, each with its short runs or cells, oldest first."""
+    known = {row[0] for row in connection.execute("SELECT folder FROM result")}
+    names = _names(runs) if latest is None else _names(runs)[-latest:]
+    for name in names:
+        if name in known:
+            continue  # its short runs were there before it ended
+        folder = runs / name
+        for path in (folder, *(folder / part / one for part in _PARTS for one in _names(folder / part))):
+            if _text(path.relative_to(runs)) not in known:
+                _add(connection, path, runs)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder, sorted: those of runs begin with their time."""
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(folder))
+    return []
+
+
+def _text(path: Path) -> str:
+    """Return a path as text that SQLite and a result, which is in UTF-8, can hold."""
+    return str(path).encode(errors="replace").decode()
+
+
+def _add(connection: "sqlite3.Connection", folder: Path, runs: Path) -> None:
+    """Add the run of a folder, if its result can be read."""
+    file = folder / _RESULT
+    try:
+        result = schema.decode(file.read_bytes(), Result, origin=str(file))
+        finished_at = file.stat().st_mtime
+    except (OSError, InputError):
+        return
+    is_short = folder.parent.name in (AUTOTUNE_RUNS, SCREEN_RUNS)
+    where = folder.relative_to(runs) if folder.is_relative_to(runs) else folder
+    model = str(result.spec.get("model", ""))
+    document = schema.encode(result)
+    row = (_ran_on(folder), finished_at, _text(where), model, document, result.of_several_hosts, is_short)
+    connection.execute(
+        "INSERT INTO result (fingerprint, finished_at, folder, model, document, of_hosts, is_short) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        row,
+    )
+
+
+def _ran_on(folder: Path) -> str:
+    """Return the fingerprint of the machine of a run, empty if it is not known."""
+    with contextlib.suppress(OSError, InputError):
+        return _fingerprint_of((folder / _MACHINE).read_bytes())
+    return ""
+
+
+@lru_cache(maxsize=16)
+def _fingerprint_of(document: bytes) -> str:
+    """Return the fingerprint of a machine's document; most runs of a box have the same."""
+    return fingerprint(schema.decode(document, Machine, origin=_MACHINE)) or ""

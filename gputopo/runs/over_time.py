@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gputopo.runs.devices import batch_sizes
 from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import (
+    SAMPLED_FACTS,
     Anomaly,
     CheckpointSaved,
     Evaluated,
@@ -25,11 +26,12 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.over_time import Curve, Happening, OverTime
 
-_FACTS: Mapping[str, str] = {  # of a sample, and how it is written
-    "graphics_mhz": "core clock, MHz",
-    "memory_mhz": "memory clock, MHz",
-    "temperature_c": "temperature, °C",
-    "power_w": "power, W",
+# Fields of a sample, with their units.
+_SHOWN: Mapping[str, str] = {
+    "graphics_mhz": "MHz",
+    "memory_mhz": "MHz",
+    "temperature_c": "°C",
+    "power_w": "W",
 }
 _MAX_HAPPENINGS = 40
 
@@ -86,9 +88,9 @@ class _Reader:
         paces = _curves(self._steps, self._labels, 0)
         facts: dict[str, tuple[Curve, ...]] = {}
         if self._samples is not None:
-            for number, title in enumerate(_FACTS.values()):
+            for number, (field, unit) in enumerate(_SHOWN.items()):
                 if curves := _curves(self._samples, self._names, number * len(self._names)):
-                    facts[title] = curves
+                    facts[f"{SAMPLED_FACTS[field].words}, {unit}"] = curves
         return OverTime(paces, facts, tuple(self._happenings), self._last - self._begin)
 
     def _name_of(self, event: Event) -> str:
@@ -117,8 +119,8 @@ class _Reader:
             self._samples = Blocks()
         of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
         row = [sample.time_s - self._begin]
-        for fact in _FACTS:
-            values = (getattr(of_gpu[gpu], fact) if gpu in of_gpu else None for gpu in self._gpus)
+        for field in _SHOWN:
+            values = (getattr(of_gpu[gpu], field) if gpu in of_gpu else None for gpu in self._gpus)
             row += [math.nan if value is None else float(value) for value in values]
         self._samples.add(len(self._samples.first_steps), row)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.calibration import step_factor
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
 from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
@@ -23,7 +22,7 @@ from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
 from gputopo.topology.hops import Groups
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import Learned, MeasuredSpeed
+from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.workload.workloads import Workload
@@ -33,6 +32,7 @@ MAX_JOBS = 12  # the latest: each takes some ms, and two numbers need few
 MAX_UNCERTAINTY = 0.02
 # Of the counted steps: with more before the run was steady, their median is not that of steady ones.
 MAX_UNSTEADY = 0.25
+MAX_FACTOR = 2.0  # Not measured; chosen because a run that is farther from its prediction is disturbed.
 
 
 class PlacedJob(NamedTuple):
@@ -97,6 +97,13 @@ def _measured_speed(job: PlacedJob, runs: Sequence[PastRun]) -> MeasuredSpeed:
         conditions=f"batches {job.batches}",
         says="an earlier run here" if count == 1 else f"{count} earlier runs here",
     )
+
+
+def step_factor(ratios: Sequence[float]) -> float:
+    """Return the median of measured over predicted seconds of the jobs of one machine; 1 if there are few."""
+    if len(ratios) < MIN_JOBS:
+        return 1.0
+    return round(min(max(median(ratios), 1 / MAX_FACTOR), MAX_FACTOR), 3)
 
 
 def past_run(result: Result) -> PastRun | None:

@@ -52,7 +52,6 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
-from gputopo.values.run.hosts import OneMachine
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import PROGRAM, job_of
 from gputopo.values.run.speed import RunningThroughput
@@ -122,7 +121,6 @@ class Summary:
         for kind in _OF_DEVICES:
             self._rare.pop(kind, None)
         self._samples: Thinned[Sample] = Thinned(KEPT_SAMPLES)
-        self._one_machine = OneMachine({} if started is None else started.spec)
         self._paces = Paces(())
         if started is not None:
             self._paces = Paces(started.devices, batches=batch_sizes(started), known=started.known)
@@ -142,8 +140,6 @@ class Summary:
             self._begin(msgspec.structs.replace(self._started, spec=event.spec, known=event.known))
         elif isinstance(event, Step) and self.hardware is not None:
             self._compare_processes(event)
-        elif isinstance(event, Sample):
-            event = self._one_machine.without_ranks(event)
         self.running.add(event)
         self._paces.add(event)
         match event:

@@ -14,6 +14,7 @@ import msgspec
 
 from gputopo.sweeps.matrix import AT_MOST, MAX_CELLS, Matrix, MatrixTable, Value, When, is_bound, text_of
 from gputopo.values.errors import UsageError
+from gputopo.values.grouping import grouped
 from gputopo.values.run.several_runs import SweepCell
 
 Choice = dict[str, Value]
@@ -30,6 +31,11 @@ class CellBox(msgspec.Struct, frozen=True, kw_only=True):
     default_devices: int = 2  # of a run that does not name a number
     why_cpu: str = "No NVIDIA device"  # why there are CPU devices
     asked: frozenset[str] = frozenset()  # flags of `gputopo sweep`, by name
+
+    @property
+    def usable(self) -> str:
+        """How many GPUs it has, in words."""
+        return f"this machine has {len(self.gpus)} usable GPU{'' if len(self.gpus) == 1 else 's'}"
 
 
 class Expanded(NamedTuple):
@@ -121,7 +127,7 @@ def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, st
         return [(one, None) for one in found]
     if box.backend == "cpu":
         return [(value, f"{box.why_cpu}: CPU devices share all cores, and are alike")]
-    return [(value, f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}")]
+    return [(value, box.usable)]
 
 
 def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
@@ -141,9 +147,8 @@ def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
 
 
 def _pairs_by_link(box: CellBox) -> list[tuple[int, int]]:
-    by_link: dict[str, list[tuple[int, int]]] = {}
-    for pair in combinations(sorted(box.gpus), 2):
-        by_link.setdefault(box.links.get(pair, "unknown"), []).append(pair)
+    pairs = combinations(sorted(box.gpus), 2)
+    by_link = grouped((box.links.get(pair, "unknown"), pair) for pair in pairs)
     return [pair for pairs in by_link.values() for pair in pairs[:PAIRS_OF_A_LINK]]
 
 
@@ -165,15 +170,10 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
             why = why or when.reason
     if blank.table.asked is not None and blank.table.asked not in box.asked:
         why = f"only with --{blank.table.asked.replace('_', '-')}"
-    why = why or _too_many(choice, box)
-    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
-
-
-def _too_many(choice: Choice, box: CellBox) -> str | None:
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
-        return f"this machine has {len(box.gpus)} usable GPU{'' if len(box.gpus) == 1 else 's'}"
-    return None
+        why = why or box.usable
+    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
 
 
 def _given(choice: Mapping[str, Value]) -> Choice:

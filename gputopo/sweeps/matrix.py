@@ -21,7 +21,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -58,17 +58,22 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 AT_MOST = "at-most-"  # with a number: as many GPUs, or all where there are fewer
 MAX_CELLS = 10_000  # a bound on products, so that a typing mistake cannot fill memory and disk
 MAX_BYTES = 1 << 20  # of a file
-ASKED = ("compare_pairs",)
+_HINT = "gputopo explain sweep shows the form of a matrix"
+
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Values = Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]
 
 
 class MatrixTable(msgspec.Struct, frozen=True, kw_only=True):
     """One table of the matrix: `axes` are the values of each option, of which all combinations are cells."""
 
     name: str
-    axes: dict[str, tuple[Value, ...]]
-    repeats: int | None = None
-    seconds: float | None = None
-    asked: str | None = None
+    axes: dict[str, Values]
+    repeats: Count | None = None
+    seconds: Positive | None = None
+    asked: Literal["compare_pairs"] | None = None
 
 
 class When(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,26 +81,26 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
 
     match: dict[str, tuple[Value, ...]]
     sets: dict[str, Value] = {}  # options
-    seconds: float | None = None  # counted ones of these cells, None: as they are
+    seconds: Positive | None = None  # counted ones of these cells, None: as they are
     reason: str | None = None  # why, or None
 
 
 class Matrix(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep as its file describes it."""
 
-    title: str
     tables: tuple[MatrixTable, ...]
+    title: str = "Sweep"
     options: dict[str, Value] = {}
     sets: tuple[When, ...] = ()
     exclude: tuple[When, ...] = ()
     only: tuple[When, ...] = ()
-    repeats: int = 1
-    seconds: float | None = None
+    repeats: Count = 1
+    seconds: Positive | None = None
     order: Order = "listed"
-    seed: int | None = None
-    cool_down_s: float = 0.0
-    cool_down_c: float | None = None
-    time_budget_s: float | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0, le=10**9)] | None = None
+    cool_down_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    cool_down_c: Positive | None = None
+    time_budget_s: Positive | None = None
 
 
 def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mapping[str, str] = {}) -> Matrix:
@@ -107,17 +112,20 @@ def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mappin
     if len(text) > MAX_BYTES:
         raise InputError(f"{origin} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
     try:
-        document = tomllib.loads(text)
+        return msgspec.convert(_Reader(known, unfit).fields(tomllib.loads(text)), Matrix)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(
-            f"{origin} is not TOML: {error}", "gputopo explain sweep shows the form of a matrix"
-        ) from error
-    return _Reader(known, unfit, origin).matrix(document)
+        raise InputError(f"{origin} is not TOML: {error}", _HINT) from error
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{origin}: {error}", _HINT) from error
+    except InputError as error:
+        raise InputError(f"{origin}: {error.what}", error.hint) from error
+    except UsageError as error:
+        raise UsageError(f"{origin}: {error.what}", error.hint) from error
 
 
 def text_of(value: Value) -> str:
     """Return the value of an option as it is typed; of a flag that is given: empty."""
-    if isinstance(value, tuple):
+    if isinstance(value, list | tuple):
         return ",".join(map(text_of, value))
     if isinstance(value, bool):
         return ""
@@ -130,182 +138,112 @@ def is_bound(value: Value) -> bool:
 
 
 class _Reader:
-    """Reads a document; its errors name the file."""
+    """Turns the tables of a file into the fields of a `Matrix`, whose types the caller checks."""
 
-    def __init__(self, known: Mapping[str, Declared], unfit: Mapping[str, str], origin: str) -> None:
+    def __init__(self, known: Mapping[str, Declared], unfit: Mapping[str, str]) -> None:
         self._known = known
         self._unfit = unfit
-        self._origin = origin
 
-    def matrix(self, document: Mapping[str, Any]) -> Matrix:
-        readers: dict[str, Callable[[str, Any], Any]] = {
-            "title": self._text,
-            "options": lambda key, value: self._options(self._table(key, value)),
-            "repeats": self._count,
-            "seconds": self._positive,
-            "order": self._order,
-            "seed": lambda key, value: self._number(key, value, int, 0),
-            "cool_down_s": lambda key, value: self._number(key, value, float, 0),
-            "cool_down_c": self._positive,
-            "time_budget_s": self._positive,
+    def fields(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of the whole file."""
+        readers: dict[str, tuple[str, Callable[[int, Mapping[str, Any]], dict[str, Any]]]] = {
+            "matrix": ("tables", self._axes),
+            "set": ("sets", self._set),
+            "exclude": ("exclude", self._when),
+            "only": ("only", self._when),
         }
-        lists: dict[str, Callable[[int, Any], Any]] = {
-            "matrix": self._axes,
-            "set": self._set,
-            "exclude": lambda _, table: self._match(table),
-            "only": lambda _, table: self._match(table),
-        }
-        found: dict[str, Any] = {}
+        keys = (*readers, *(name for name in Matrix.__struct_fields__ if name not in ("tables", "sets")))
+        fields: dict[str, Any] = {}
         for key, value in document.items():
             if key in readers:
-                found[key] = readers[key](key, value)
-            elif key in lists:
-                tables = value if isinstance(value, list) else [value]
-                parts = tuple(lists[key](number, self._table(key, one)) for number, one in enumerate(tables))
-                found[{"matrix": "tables", "set": "sets"}.get(key, key)] = parts
+                field, reader = readers[key]
+                tables = enumerate(value if isinstance(value, list) else [value])
+                fields[field] = [reader(number, _table(key, table)) for number, table in tables]
+            elif key in keys:
+                fields[key] = self._options(_table(key, value)) if key == "options" else value
             else:
-                raise self._unknown(key, (*readers, *lists))
-        if not found.get("tables"):
-            raise self._wrong("it has no [matrix]", 'write one: [matrix] and below it model = ["alexnet"]')
-        return Matrix(**{"title": "Sweep", **found})
+                raise _unknown(key, keys)
+        if not fields.get("tables"):
+            raise UsageError("it has no [matrix]", 'write one: [matrix] and below it model = ["alexnet"]')
+        return fields
 
-    def _axes(self, number: int, table: Mapping[str, Any]) -> MatrixTable:
-        own = {"table", "repeats", "seconds", "asked"}
+    def _axes(self, number: int, table: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: table[name] for name in ("repeats", "seconds", "asked") if name in table}
         axes = {}
-        for key, value in table.items():
-            if key in own:
-                continue
-            name = self._option(key, tuple(own))
-            values = value if isinstance(value, list) else [value]
-            if not values:
-                raise self._wrong(f"{key} has no value", "name at least one, or leave it out")
-            axes[name] = tuple(self._value(name, one) for one in values)
-        return MatrixTable(
-            name=self._text("table", table.get("table", str(number + 1))),
-            axes=axes,
-            repeats=self._count("repeats", table["repeats"]) if "repeats" in table else None,
-            seconds=self._positive("seconds", table["seconds"]) if "seconds" in table else None,
-            asked=self._choice("asked", table["asked"], ASKED) if "asked" in table else None,
-        )
+        for key, values in table.items():
+            if key not in own and key != "table":
+                name = self._name(key, ("table", "repeats", "seconds", "asked"))
+                axes[name] = [self._value(name, one) for one in _listed(values)]
+        return {"name": table.get("table", str(number + 1)), "axes": axes, **own}
 
-    def _set(self, _number: int, table: Mapping[str, Any]) -> When:
-        rest = {key: value for key, value in table.items() if key not in ("when", "reason", "seconds")}
-        found = self._match({"reason": None, **self._table("when", table.get("when", {}))})
-        seconds = self._positive("seconds", table["seconds"]) if "seconds" in table else None
-        if not rest and seconds is None:
-            raise self._wrong("a [[set]] sets nothing", "add an option, such as batch_size = 32")
-        reason = None if table.get("reason") is None else self._text("reason", table["reason"])
-        sets = self._options(rest)
+    def _set(self, _number: int, table: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: table[name] for name in ("reason", "seconds") if name in table}
+        sets = self._options({key: value for key, value in table.items() if key not in own and key != "when"})
+        if not sets and "seconds" not in own:
+            raise UsageError("a [[set]] sets nothing", "add an option, such as batch_size = 32")
         if is_bound(sets.get("num_gpus", False)):
-            raise self._wrong(
-                "num_gpus cannot be at-most-N in a [[set]]", "write it in [options] or [matrix]"
-            )
-        return msgspec.structs.replace(found, sets=sets, seconds=seconds, reason=reason)
+            raise UsageError("num_gpus cannot be at-most-N in a [[set]]", "write it in [options] or [matrix]")
+        return {"match": self._match(_table("when", table.get("when", {}))), "sets": sets, **own}
 
-    def _match(self, table: Mapping[str, Any]) -> When:
-        match: dict[str, tuple[Value, ...]] = {}
-        for key, value in table.items():
-            if key == "reason":
-                continue
-            name = key if key in FACTS else self._option(key, (*FACTS, "reason"))
-            values = value if isinstance(value, list) else [value]
-            match[name] = tuple(self._plain(key, one) for one in values)
-        reason = None if table.get("reason") is None else self._text("reason", table["reason"])
-        return When(match=match, reason=reason)
+    def _when(self, _number: int, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {"match": self._match(table), "reason": table.get("reason")}
+
+    def _match(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            key if key in FACTS else self._name(key, (*FACTS, "reason")): _listed(value)
+            for key, value in table.items()
+            if key != "reason"
+        }
 
     def _options(self, table: Mapping[str, Any]) -> dict[str, Value]:
-        found = {}
+        options = {}
         for key, value in table.items():
-            name = self._option(key, ())
-            found[name] = self._value(name, tuple(value) if isinstance(value, list) else value)
-            if self._is_word(name, found[name]) and found[name] not in MADE and not is_bound(found[name]):
-                raise self._wrong(f"{key} = {shown(text_of(found[name]))} is several", "write it in [matrix]")
-        return found
+            name = self._name(key, ())
+            options[name] = self._value(name, value)
+            if _is_word(name, value) and value not in MADE and not is_bound(value):
+                raise UsageError(f"{key} = {shown(text_of(value))} is several", "write it in [matrix]")
+        return options
 
-    def _option(self, key: str, others: Sequence[str]) -> str:
-        """Return the name of an option as `known` has it."""
+    def _name(self, key: str, others: Sequence[str]) -> str:
+        """Return the name of an option as `known` has it. `others`: keys that may stand there as well."""
         name = key.replace("-", "_")
         if name in self._unfit:
-            raise self._wrong(f"{key} is no option of a cell: {self._unfit[name]}", "leave it out")
+            raise UsageError(f"{key} is no option of a cell: {self._unfit[name]}", "leave it out")
         if name not in self._known:
-            raise self._unknown(key, (*self._known, *others))
+            raise _unknown(key, (*self._known, *others))
         return name
 
-    def _value(self, name: str, given: Any) -> Value:
+    def _value(self, name: str, value: Value) -> Value:
         """Return the value of an option, once the option's own reader has read it."""
-        value = self._plain(name, given)
         declared = self._known[name]
-        if value is False or self._is_word(name, value):
+        if value is False or _is_word(name, value):
             return value
         if declared.is_flag != (value is True):
             hint = "give true or false" if declared.is_flag else f"give {declared.usage}"
-            raise self._wrong(f"{name} cannot be {shown(text_of(value) or 'true')}", hint)
-        try:
-            if not declared.is_flag:
-                text = text_of(value)
-                declared.values([text] if declared.option.repeated else text)
-        except UsageError as error:
-            raise self._wrong(error.what, error.hint) from error
-        except InputError as error:
-            raise InputError(f"{self._origin}: {error.what}", error.hint) from error
+            raise UsageError(f"{name} cannot be {shown(text_of(value) or 'true')}", hint)
+        if not declared.is_flag:
+            text = text_of(value)
+            declared.values([text] if declared.option.repeated else text)
         return value
 
-    def _is_word(self, name: str, value: Value) -> bool:
-        made = name == "data_dir" and value in MADE
-        return made or value in WORDS.get(name, ()) or (name == "num_gpus" and is_bound(value))
 
-    def _plain(self, key: str, value: Any) -> Value:
-        if (
-            isinstance(value, list | tuple)
-            and value
-            and all(isinstance(one, int | float | str) for one in value)
-        ):
-            return tuple(value)
-        if not isinstance(value, bool | int | float | str):
-            raise self._wrong(
-                f"{key} cannot be a {type(value).__name__}", "give a text, a number, true or false"
-            )
-        return value
+def _is_word(name: str, value: Value) -> bool:
+    """Return whether a value stands for those of a machine, or for data that the sweep makes."""
+    made = name == "data_dir" and value in MADE
+    return made or value in WORDS.get(name, ()) or (name == "num_gpus" and is_bound(value))
 
-    def _table(self, key: str, value: Any) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise self._wrong(f"{key} is not a table", f"write [{key}] on a line, and its keys below it")
-        return value
 
-    def _text(self, key: str, value: Any) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise self._wrong(f"{key} is no text", f'write it in quotes: {key} = "..."')
-        return value.strip()
+def _table(key: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{key} is not a table", f"write [{key}] on a line, and its keys below it")
+    return value
 
-    def _order(self, key: str, value: Any) -> str:
-        return self._choice(key, value, get_args(Order))
 
-    def _choice(self, key: str, value: Any, choices: tuple[str, ...]) -> str:
-        if not isinstance(value, str) or value.replace("-", "_") not in choices:
-            raise self._wrong(f"{key} cannot be {shown(str(value))}", f"it takes {listed(choices)}")
-        return value.replace("-", "_")
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
-    def _count(self, key: str, value: Any) -> int:
-        return int(self._number(key, value, int, 1))
 
-    def _positive(self, key: str, value: Any) -> float:
-        found = self._number(key, value, float, 0)
-        if not found > 0:
-            raise self._wrong(f"{key} cannot be {value}", "give a number above 0")
-        return found
-
-    def _number(self, key: str, value: Any, kind: type[int] | type[float], low: int) -> float:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        fits = whole or (kind is float and isinstance(value, float))
-        if not fits or not low <= value <= 1e9:
-            word = "an integer" if kind is int else "a number"
-            raise self._wrong(f"{key} cannot be {shown(str(value))}", f"give {word} from {low} to 1e9")
-        return kind(value)
-
-    def _unknown(self, key: str, known: Sequence[str]) -> UsageError:
-        near = nearest(key, known)
-        hint = f"did you mean {near[0]}?" if near else "gputopo explain sweep lists the keys"
-        return self._wrong(f"there is no key {shown(key)}", hint)
-
-    def _wrong(self, what: str, hint: str) -> UsageError:
-        return UsageError(f"{self._origin}: {what}", hint)
+def _unknown(key: str, known: Sequence[str]) -> UsageError:
+    near = nearest(key, known)
+    hint = f"did you mean {near[0]}?" if near else "gputopo explain sweep lists the keys"
+    return UsageError(f"there is no key {shown(key)}", hint)

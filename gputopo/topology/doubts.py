@@ -79,7 +79,6 @@ def cut_affinities(machine: Machine) -> tuple[Affinity, ...]:
     """Return the GPUs whose CPU affinity is not that of their NUMA node: what a job or container may use."""
     if machine.host.logical_cpus is not None and machine.host.logical_cpus <= MAX_CUT_CPUS:
         return ()
-    one_node = len(machine.host.numa_nodes or ()) < 2  # with more numa.unknown reports it
     known = {gpu.index: parse_cpus(gpu.cpu_affinity or "") for gpu in machine.gpus}
     found = []
     for gpu in machine.gpus:
@@ -88,7 +87,7 @@ def cut_affinities(machine: Machine) -> tuple[Affinity, ...]:
             continue
         if cpus and looks_cut(cpus):
             found.append(Affinity(gpu.index, gpu.cpu_affinity, "a few scattered CPUs"))
-        elif not cpus and any(known.values()) and gpu.numa_node is None and machine.links and one_node:
+        elif not cpus and any(known.values()) and gpu.numa_node is None and machine.links:
             found.append(Affinity(gpu.index, None, "none, while other GPUs have CPUs"))
     return tuple(found)
 

@@ -13,7 +13,6 @@ def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[G
     An event of two logs (dmesg and kern.log) counts once, by the higher number, and one that came again
     since the last boot only as that.
     """
-    owners = _owners(machine)
     events: dict[tuple[object, ...], KernelEvent] = {}
     for event in machine.kernel_events:
         if event.kind in kinds:
@@ -21,6 +20,7 @@ def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[G
             key = event.kind, event.code, event.severity, event.pci_address, words
             if key not in events or (events[key].earlier, -events[key].count) > (event.earlier, -event.count):
                 events[key] = event
+    owners = _owners(machine) if events else {}
     for event in events.values():
         where = None if event.pci_address is None else short_address(event.pci_address)
         yield owners.get(where or ""), event

@@ -1,39 +1,65 @@
-"""The declaration of each fact of a machine: a row of `facts.csv`; the fields of a value found by path.
+"""The declaration of a fact of a machine, beside the type of its field; the fields of a value found by path.
 
 What treats all facts alike reads it here: merging captures, comparing readings, words for a person, the
 readers of `nvidia-smi` and the metrics for Prometheus. A field within a field takes unit, stability and
-labels of the outer one where it declares none; `{}` in its names stands for the outer one's.
+labels of the outer one where it declares none, and its words follow those of the outer one.
 """
 
 import csv
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
-
-from gputopo.values.index_ranges import same_cpus
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all values: immutable, fields by name."""
 
 
+SmiKind = Literal[
+    "action",
+    "active",
+    "address",
+    "banks",
+    "count",
+    "device",
+    "fabric",
+    "lower",
+    "mask",
+    "mode",
+    "process",
+    "program",
+    "pstate",
+    "step",
+    "subsystem",
+    "switch",
+    "us",
+    "uuid",
+    "version",
+    "width",
+    "words",
+    "yes",
+    "yes as 1",
+]
+SmiNames = str | tuple[str, ...]
+
+
 class Smi(NamedTuple):
-    """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; "" where a dialect does not have it.
+    """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; () where a dialect does not have it.
 
     As of drivers 319 to 610 (`--help-query-gpu` of 590). A name is a path of tags (`pci/pci_bus_id`) or of
-    headings (`PCI/Bus Id`), in any case. Where driver eras differ all names are listed with `|` between them;
-    the first that has a value counts. `kind`: how the value is written, see gputopo.captures.smi.values;
-    None: as a number with the fact's unit.
+    headings (`PCI/Bus Id`), in any case. Where driver eras differ all names are listed; the first that has a
+    value counts. `kind`: how the value is written, see gputopo.captures.smi.values; None: as a number with
+    the fact's unit.
     """
 
-    xml: str
-    text: str
-    csv: str
-    kind: str | None
+    kind: SmiKind | None = None
+    xml: SmiNames = ()
+    text: SmiNames = ()
+    csv: SmiNames = ()
 
 
 class Metric(NamedTuple):
@@ -41,11 +67,11 @@ class Metric(NamedTuple):
 
     name: str
     help: str
-    by: str
+    by: str = ""
 
 
 class Fact(NamedTuple):
-    """What a field of a value is to a person and to the formats that have it: a row of `facts.csv`.
+    """What a field of a value is to a person and to the formats that have it.
 
     `stability`: "fixed" by the hardware; a "setting" changes when somebody changes it, or with a repair or a
     reboot; a "state" changes by itself, which is no contradiction between two captures, but worth reporting;
@@ -56,16 +82,34 @@ class Fact(NamedTuple):
 
     words: str | None = None  # None: the field's name
     unit: str = ""
-    stability: str = ""
+    stability: Literal["fixed", "setting", "state", "volatile", ""] = ""  # "": of the outer field
     counter: bool = False  # only rises
     peers: bool = False
-    smi: Smi | None = None
-    metric: Metric | None = None
-    labels: Mapping[str, str] = {}  # of its own series
     info: bool = False  # a label of the device's `_info` series, where it is words
+    labels: Mapping[str, str] = {}  # of its own series
+    smi: Smi | None = None
+    smi_within: Mapping[str, Smi] = {}  # of the fields within, whose class stands for several facts
+    metric: Metric | None = None
     tolerance: float = 0.0
     same: Callable[[str, str], bool] | None = None
-    part: str = "{whole} {part}"  # how a field within this one is called
+    within: str | None = None  # what words of the fields within follow; None: those of this one
+
+
+_ADDRESS = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([01]?[0-9a-f])\.([0-7])", re.IGNORECASE | re.ASCII
+)
+
+
+def kernel_address(text: str) -> str | None:
+    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none.
+
+    The domain has four digits, more only where it needs them: NVML's `00000000:05:00.0` is `0000:05:00.0`.
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
 
 
 def same_address(a: str, b: str) -> bool:
@@ -79,52 +123,20 @@ def short_address(address: str) -> str:
     return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
 
 
-def _same_product(a: str, b: str) -> bool:
+def same_product(a: str, b: str) -> bool:
     """Return whether two names are of one product: drivers since 465 put the maker's name before it."""
     return a.removeprefix("NVIDIA ") == b.removeprefix("NVIDIA ")
 
 
-def _same_peer_access(a: str, b: str) -> bool:
+def same_peer_access(a: str, b: str) -> bool:
     """Return whether two statuses agree: CUDA reports no more than NOT_SUPPORTED."""
     return "OK" not in (a, b) if "NOT_SUPPORTED" in (a, b) else a == b
-
-
-_SAME: Mapping[str, Callable[[str, str], bool]] = {
-    "address": same_address,
-    "cpus": same_cpus,
-    "product": _same_product,
-    "peer access": _same_peer_access,
-}
-
-
-@functools.cache
-def declared() -> Mapping[tuple[str, str], Fact]:
-    """Return the facts by the name of their class and field. A field without a row is a fact by its name."""
-    return {(row["value"], row["field"]): _fact(row) for row in rows_of(__file__, "facts.csv")}
 
 
 def rows_of(module: str, name: str) -> list[dict[str, str]]:
     """Return the rows of a CSV table below the folder of a module, which is given by its `__file__`."""
     with (Path(module).parent / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _fact(row: Mapping[str, str]) -> Fact:
-    smi, flags = (row["xml"], row["text"], row["csv"]), row["flags"].split()
-    return Fact(
-        words=row["words"] or None,
-        unit=row["unit"],
-        stability=row["stability"],
-        counter="counter" in flags,
-        peers="peers" in flags,
-        smi=Smi(*smi, row["kind"] or None) if any(smi) else None,
-        metric=Metric(row["metric"], row["help"], row["by"]) if row["metric"] else None,
-        labels=dict([label.split("=") for label in row["labels"].split()]),
-        info="info" in flags,
-        tolerance=float(row["tolerance"] or 0),
-        same=_SAME.get(row["same"]),
-        part=row["part"] or "{whole} {part}",
-    )
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +148,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     stability: str = "setting"
     counter: bool = False
-    smi: Smi | None = None  # with the outer field's names filled in
+    smi: Smi | None = None
     metric: Metric | None = None
     labels: Mapping[str, str] = {}
     default: Any = None  # what it is where nothing is known of it
@@ -171,9 +183,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 @functools.cache
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
     """Return all fields of a value's class and of the values within it, by path, outer ones first."""
-    found: dict[str, Field] = {}
-    _add_fields(found, kind, None)
-    return found
+    return {field.path: field for field in _fields_within(kind, Field(path="", fact=Fact(), words=""))}
 
 
 def field_at(kind: type[msgspec.Struct], path: str) -> Field:
@@ -202,63 +212,34 @@ _INDEX = re.compile(r"\[([^\]]*)\]")
 _PLURAL = re.compile(r"(?<=s)es$|s$")
 
 
-def _add_fields(found: dict[str, Field], kind: type[msgspec.Struct], outer: Field | None) -> None:
-    required = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
-    for name, default in zip(
-        kind.__struct_fields__, (None,) * required + kind.__struct_defaults__, strict=True
-    ):
-        annotation = kind.__annotations__[name]
-        fact = declared().get((kind.__name__, name), Fact())
-        inner, listed = _struct_in(annotation)
-        default = None if default is msgspec.NODEFAULT or inner is not None else default
-        field = _field(name, fact, outer, default, leaf=inner is None)
-        found[field.path] = field
-        if inner is not None:
-            if listed:
-                words = f"{_PLURAL.sub('', field.words)} {{}}"
-                field = msgspec.structs.replace(field, path=f"{field.path}[]", words=words)
-                found[field.path] = field
-            _add_fields(found, inner, field)
-
-
-def _field(name: str, fact: Fact, outer: Field | None, default: Any, *, leaf: bool) -> Field:
-    own = fact.words if fact.words is not None else _spaced(name)
-    if outer is None:
-        outer = Field(path="", fact=Fact(part="{part}"), words="")
-    smi, metric = fact.smi, fact.metric
-    if smi is not None and outer.smi is not None:
-        xml, text, csv_ = map(_filled, smi[:3], outer.smi[:3])
-        smi = Smi(xml, text, csv_, smi.kind)
-    if metric is not None and outer.metric is not None:
-        series, help = (
-            own.replace("{}", whole) for own, whole in zip(metric[:2], outer.metric[:2], strict=True)
+def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
+    for declared in msgspec.structs.fields(kind):
+        name = declared.name
+        fact = next((one for one in get_args(declared.type) if isinstance(one, Fact)), Fact())
+        inner, listed = _struct_in(declared.type)
+        is_unset = declared.default is msgspec.NODEFAULT or inner is not None
+        whole = outer.words if outer.fact.within is None else outer.fact.within
+        field = Field(
+            path=f"{outer.path}.{name}".lstrip("."),
+            fact=fact,
+            words=f"{whole} {_spaced(name) if fact.words is None else fact.words}".lstrip(),
+            unit=fact.unit or outer.unit,
+            stability=fact.stability or outer.stability,
+            counter=fact.counter or outer.counter,
+            smi=outer.fact.smi_within.get(name, fact.smi),
+            metric=fact.metric,
+            labels={**outer.labels, **fact.labels},
+            default=None if is_unset else declared.default,
+            leaf=inner is None,
         )
-        metric = Metric(series, help, metric.by)
-    return Field(
-        path=f"{outer.path}.{name}".lstrip("."),
-        fact=fact,
-        words=outer.fact.part.replace("{whole}", outer.words).replace("{part}", own),
-        unit=fact.unit or outer.unit,
-        stability=fact.stability or outer.stability,
-        counter=fact.counter or outer.counter,
-        smi=smi,
-        metric=metric,
-        labels={**outer.labels, **fact.labels},
-        default=default,
-        leaf=leaf,
-    )
-
-
-def _filled(names: str, outer: str) -> str:
-    """Put each of the outer names, the preferred one first, in the place of `{}` in each of the names."""
-    return "|".join(
-        dict.fromkeys(
-            name.replace("{}", whole)
-            for whole in outer.split("|")
-            for name in names.split("|")
-            if whole or "{}" not in name
-        )
-    )
+        yield field
+        if inner is None:
+            continue
+        if listed:
+            words = f"{_PLURAL.sub('', field.words)} {{}}"
+            field = msgspec.structs.replace(field, path=f"{field.path}[]", words=words)
+            yield field
+        yield from _fields_within(inner, field)
 
 
 def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:

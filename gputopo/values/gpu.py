@@ -1,270 +1,317 @@
-"""One GPU as frozen values: identity, settings, state and health. Its facts are declared in `facts.csv`."""
+"""One GPU as frozen values: identity, settings, state and health.
 
-import msgspec
+Each field is declared once, beside its type: words, unit, how long it lasts, names in `nvidia-smi`, metric.
+"""
 
-from gputopo.values.fields import Value
+from typing import Annotated
 
-
-class ClockMhz(Value, frozen=True):
-    """One clock domain, in MHz: now, the card's maximum, application clock set and default, boost clock."""
-
-    now: int | None = None
-    max: int | None = None
-    application: int | None = None
-    default_application: int | None = None
-    boost: int | None = None
-
-
-class ClocksMhz(Value, frozen=True):
-    """The clock domains of a GPU. The same numbers: `nvidia-smi -q -d CLOCK`."""
-
-    graphics: ClockMhz = ClockMhz()
-    sm: ClockMhz = ClockMhz()
-    memory: ClockMhz = ClockMhz()
-    video: ClockMhz = ClockMhz()
-
-
-class Throttle(Value, frozen=True):
-    """Why the clocks are throttled: NVML's raw mask and its bits in words. `nvidia-smi -q -d PERFORMANCE`."""
-
-    mask: int | None = None
-    reasons: tuple[str, ...] | None = None
-
-
-class PowerW(Value, frozen=True):
-    """Watts of one card. `nvidia-smi -q -d POWER`.
-
-    The software limit is called "requested" since driver 530, and the one in force "current".
-    """
-
-    draw: float | None = None
-    limit: float | None = None
-    default_limit: float | None = None
-    enforced_limit: float | None = None
-    min: float | None = None
-    max: float | None = None
-
-
-class TemperatureC(Value, frozen=True):
-    """Degrees Celsius. Newer cards have margins instead of thresholds (T.Limit): `margin` is what is left.
-
-    `margin_slowdown` and the others are the margins at which the card acts, at or below 0.
-    `nvidia-smi -q -d TEMPERATURE`.
-    """
-
-    gpu: int | None = None
-    memory: int | None = None
-    slowdown: int | None = None
-    shutdown: int | None = None
-    max_operating: int | None = None
-    memory_max_operating: int | None = None
-    target: int | None = None
-    margin: int | None = None
-    margin_slowdown: int | None = None
-    margin_shutdown: int | None = None
-    margin_max_operating: int | None = None
-
-
-class Pcie(Value, frozen=True):
-    """The PCIe link of a GPU. `gen_max` and `width_max` are what card and slot can do together.
-
-    `limiting_hop` is the PCI address of the bridge that is slower than the card on the path to the root.
-    `aer`: advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
-    """
-
-    gen_now: int | None = None
-    gen_max: int | None = None
-    gen_max_device: int | None = None
-    gen_max_host: int | None = None
-    width_now: int | None = None
-    width_max: int | None = None
-    replay_counter: int | None = None
-    replay_rollovers: int | None = None  # the same packet was sent again four times: the link is trained anew
-    limiting_hop: str | None = None
-    aer: dict[str, int] | None = None
-
-
-class MemoryMib(Value, frozen=True):
-    """Memory of a GPU in MiB. `nvidia-smi --query-gpu=memory.total,memory.used,memory.free`."""
-
-    # Of 40 960 MiB of an A100, nvidia-smi's number, CUDA reports 40 540: without the driver's share.
-    total: int | None = None
-    used: int | None = None
-    free: int | None = None
-
-
-class UtilizationPercent(Value, frozen=True):
-    """Share of time that kernels ran and that memory was read or written, in percent."""
-
-    gpu: int | None = None
-    memory: int | None = None
-
-
-class Ecc(Value, frozen=True):
-    """Error correction: mode now and after a reboot, error counts since boot and in all, repairs.
-
-    `counts`: by place, as the card reports them, {"volatile.sram_uncorrectable_parity": 0}. Repairs of a
-    memory channel or a TPC (cluster of SMs) take effect with a reset (Blackwell and later).
-    """
-
-    mode: bool | None = None
-    mode_pending: bool | None = None
-    corrected_volatile: int | None = None
-    uncorrected_volatile: int | None = None
-    corrected_aggregate: int | None = None
-    uncorrected_aggregate: int | None = None
-    counts: dict[str, int] | None = None
-    channel_repair_pending: bool | None = None
-    tpc_repair_pending: bool | None = None
-    unrepairable_memory: bool | None = None
-
-
-class SpareRows(Value, frozen=True):
-    """Number of memory banks with all, many, some, few or none of their spare rows left."""
-
-    max: int | None = None
-    high: int | None = None
-    partial: int | None = None
-    low: int | None = None
-    none: int | None = None
-
-
-class RemappedRows(Value, frozen=True):
-    """Memory rows that were replaced by spare ones (Ampere and later)."""
-
-    correctable: int | None = None
-    uncorrectable: int | None = None
-    pending: bool | None = None
-    failure: bool | None = None
-    banks: SpareRows = SpareRows()
-
-
-class RetiredPages(Value, frozen=True):
-    """Memory pages that are no longer used (before Ampere)."""
-
-    single_bit: int | None = None
-    double_bit: int | None = None
-    pending: bool | None = None
+from gputopo.values.fields import Fact, Metric, Smi, Value, same_address, same_product
+from gputopo.values.gpu_clocks import ClocksMhz, PowerW, TemperatureC, Throttle, UtilizationPercent
+from gputopo.values.gpu_links import Fabric, NvLink, Pcie
+from gputopo.values.gpu_memory import Bar1Mib, Ecc, MemoryMib, RemappedRows, RetiredPages
+from gputopo.values.index_ranges import same_cpus
 
 
 class Mig(Value, frozen=True):
     """Multi-Instance GPU: whether the GPU is split now and after a reset, and into how many instances."""
 
-    mode: bool | None = None
-    mode_pending: bool | None = None
-    instances: int | None = None
+    mode: Annotated[
+        bool | None,
+        Fact(
+            peers=True,
+            smi=Smi(
+                kind="switch", xml="mig_mode/current_mig", text="MIG Mode/Current", csv="mig.mode.current"
+            ),
+            metric=Metric("gpu_mig_enabled", "whether a GPU is split"),
+        ),
+    ] = None
+    mode_pending: Annotated[
+        bool | None,
+        Fact(
+            smi=Smi(
+                kind="switch", xml="mig_mode/pending_mig", text="MIG Mode/Pending", csv="mig.mode.pending"
+            ),
+            metric=Metric("gpu_mig_enabled_after_reset", "the same after a reset"),
+        ),
+    ] = None
+    instances: Annotated[
+        int | None, Fact(metric=Metric("gpu_mig_instances", "into how many instances a GPU is split"))
+    ] = None
 
 
 class GpuProcess(Value, frozen=True):
     """A process that uses memory of a GPU. Drivers before 450 call the section "Compute Processes"."""
 
-    pid: int
-    kind: str | None = None  # compute, graphics or mps
-    name: str | None = None
+    pid: Annotated[
+        int,
+        Fact(
+            smi=Smi(
+                kind="count",
+                xml="processes/process_info/pid",
+                text=("Processes/Process ID", "Compute Processes/Process ID"),
+            )
+        ),
+    ]
+    # compute, graphics or mps
+    kind: Annotated[
+        str | None,
+        Fact(smi=Smi(kind="process", xml="processes/process_info/type", text="Processes/Process ID/Type")),
+    ] = None
+    name: Annotated[
+        str | None,
+        Fact(
+            smi=Smi(
+                kind="program",
+                xml="processes/process_info/process_name",
+                text=("Processes/Process ID/Name", "Compute Processes/Process ID/Name"),
+            )
+        ),
+    ] = None
     user: str | None = None
-    memory_mib: int | None = None
-
-
-class NvLink(Value, frozen=True):
-    """One NVLink port of a GPU. `gb_per_s`: its speed in one direction, as `nvidia-smi nvlink -s` has it."""
-
-    link: int
-    active: bool | None = None
-    version: int | None = None
-    gb_per_s: float | None = None
-    remote_pci_address: str | None = None
-    remote_kind: str | None = None  # gpu, switch, ibmnpu
-    errors: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-FABRIC_STATES = ("not started", "in progress", "completed")
-# The health of a fabric without a fault.
-_SOUND = {
-    "summary": "healthy",
-    "bandwidth": "full",
-    "route_recovery_in_progress": "false",
-    "route_unhealthy": "false",
-    "access_timeout_recovery": "false",
-    "incorrect_configuration": "none",
-}
-
-
-class Fabric(Value, frozen=True):
-    """The state of a GPU in the NVSwitch fabric, as the driver calls it.
-
-    `state`: not started, in progress, completed: how far it has joined. `status`: how that ended, "success"
-    or an error. `health`: what is reported of it since, {"summary": "healthy", "bandwidth": "full"}. All in
-    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. Only GPUs of one clique reach one
-    another. `nvidia-smi -q`, section Fabric.
-    """
-
-    state: str | None = None
-    status: str | None = None
-    clique_id: int | None = None
-    health: dict[str, str] | None = None
-
-    @property
-    def joining(self) -> bool:
-        """Whether it has not joined yet: until then CUDA does not start on the GPU."""
-        return self.state in FABRIC_STATES[:2]
-
-    @property
-    def is_joined(self) -> bool:
-        """Whether it has joined, however that ended."""
-        return self.state == FABRIC_STATES[2]
-
-    @property
-    def is_accepted(self) -> bool | None:
-        """Whether its NVSwitches took it; None: not reported."""
-        return None if self.status is None else self.status == "success"
-
-    @property
-    def is_sound(self) -> dict[str, bool]:
-        """Whether each part of its health that has such a word is without a fault."""
-        health = self.health or {}
-        return {part: health[part] == word for part, word in _SOUND.items() if part in health}
+    memory_mib: Annotated[
+        int | None,
+        Fact(
+            "memory",
+            unit="MiB",
+            smi=Smi(
+                xml="processes/process_info/used_memory",
+                text=("Processes/Process ID/Used GPU Memory", "Compute Processes/Process ID/Used GPU Memory"),
+            ),
+        ),
+    ] = None
 
 
 class Gpu(Value, frozen=True):
     """One GPU. `index` is the PCI order, which is also NVML's; `cuda_index` CUDA's default order."""
 
     index: int
-    cuda_index: int | None = None
-    uuid: str | None = None
-    name: str | None = None
-    brand: str | None = None
-    architecture: str | None = None
-    pci_address: str | None = None
-    pci_device_id: str | None = None
-    pci_subsystem_id: str | None = None  # device and vendor, as nvidia-smi writes them
-    board_part_number: str | None = None
-    vbios_version: str | None = None
-    inforom_version: str | None = None
-    gsp_firmware_version: str | None = None
-    numa_node: int | None = None
-    cpu_affinity: str | None = None
-    clocks_mhz: ClocksMhz = ClocksMhz()
-    pstate: str | None = None
-    throttle: Throttle = Throttle()
-    violation_ns: dict[str, int] | None = None
-    power_w: PowerW = PowerW()
-    temperature_c: TemperatureC = TemperatureC()
-    pcie: Pcie = Pcie()
-    memory_mib: MemoryMib = MemoryMib()
-    bar1_mib: MemoryMib = MemoryMib()
-    fan_percent: int | None = None
-    display_active: bool | None = None
-    virtualization: str | None = None  # none, pass-through, vgpu, ...
-    utilization_percent: UtilizationPercent = UtilizationPercent()
-    ecc: Ecc = Ecc()
-    remapped_rows: RemappedRows = RemappedRows()
-    retired_pages: RetiredPages = RetiredPages()
-    mig: Mig = Mig()
-    compute_mode: str | None = None
-    persistence_mode: bool | None = None
-    processes: tuple[GpuProcess, ...] | None = None
-    nvlinks: tuple[NvLink, ...] | None = None
-    c2c_mode: bool | None = None  # NVLink-C2C to the CPU
-    fabric: Fabric = Fabric()
-    lost: bool = False  # it was counted, and then did not answer
-    recovery_action: str | None = None  # none, reset, reboot, drain p2p, drain and reset
+    cuda_index: Annotated[int | None, Fact("CUDA index", info=True)] = None
+    uuid: Annotated[
+        str | None,
+        Fact(
+            "UUID",
+            stability="fixed",
+            info=True,
+            smi=Smi(kind="uuid", xml="uuid", text="GPU UUID", csv=("uuid", "gpu_uuid")),
+        ),
+    ] = None
+    name: Annotated[
+        str | None,
+        Fact(
+            stability="fixed",
+            smi=Smi(kind="words", xml="product_name", text="Product Name", csv=("name", "gpu_name")),
+            same=same_product,
+        ),
+    ] = None
+    brand: Annotated[
+        str | None,
+        Fact(
+            stability="fixed",
+            peers=True,
+            info=True,
+            smi=Smi(kind="words", xml="product_brand", text="Product Brand"),
+        ),
+    ] = None
+    architecture: Annotated[
+        str | None,
+        Fact(
+            stability="fixed",
+            peers=True,
+            info=True,
+            smi=Smi(kind="words", xml="product_architecture", text="Product Architecture"),
+        ),
+    ] = None
+    pci_address: Annotated[
+        str | None,
+        Fact(
+            "PCI address",
+            stability="fixed",
+            smi=Smi(
+                kind="address", xml="pci/pci_bus_id", text="PCI/Bus Id", csv=("pci.bus_id", "gpu_bus_id")
+            ),
+            same=same_address,
+        ),
+    ] = None
+    pci_device_id: Annotated[
+        str | None,
+        Fact(
+            "PCI device id",
+            stability="fixed",
+            peers=True,
+            info=True,
+            smi=Smi(kind="device", xml="pci/pci_device_id", text="PCI/Device Id", csv="pci.device_id"),
+        ),
+    ] = None
+    # device and vendor, as nvidia-smi writes them
+    pci_subsystem_id: Annotated[
+        str | None,
+        Fact(
+            "PCI subsystem id",
+            stability="fixed",
+            peers=True,
+            info=True,
+            smi=Smi(
+                kind="subsystem",
+                xml="pci/pci_sub_system_id",
+                text="PCI/Sub System Id",
+                csv="pci.sub_device_id",
+            ),
+        ),
+    ] = None
+    board_part_number: Annotated[
+        str | None,
+        Fact(
+            stability="fixed",
+            peers=True,
+            info=True,
+            smi=Smi(kind="words", xml="board_part_number", text="Board Part Number"),
+        ),
+    ] = None
+    vbios_version: Annotated[
+        str | None,
+        Fact(
+            "VBIOS version",
+            peers=True,
+            info=True,
+            smi=Smi(kind="words", xml="vbios_version", text="VBIOS Version", csv="vbios_version"),
+        ),
+    ] = None
+    inforom_version: Annotated[
+        str | None,
+        Fact(
+            "InfoROM version",
+            peers=True,
+            info=True,
+            smi=Smi(
+                kind="words",
+                xml="inforom_version/img_version",
+                text="Inforom Version/Image Version",
+                csv="inforom.img",
+            ),
+        ),
+    ] = None
+    gsp_firmware_version: Annotated[
+        str | None,
+        Fact(
+            "GSP firmware version",
+            peers=True,
+            info=True,
+            smi=Smi(kind="words", xml="gsp_firmware_version", text="GSP Firmware Version"),
+        ),
+    ] = None
+    numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
+    cpu_affinity: Annotated[str | None, Fact("CPU affinity", info=True, same=same_cpus)] = None
+    clocks_mhz: Annotated[ClocksMhz, Fact("clocks", unit="MHz", within="")] = ClocksMhz()
+    pstate: Annotated[
+        str | None,
+        Fact(
+            "P-state",
+            stability="volatile",
+            smi=Smi(kind="pstate", xml="performance_state", text="Performance State", csv="pstate"),
+        ),
+    ] = None
+    throttle: Annotated[Throttle, Fact("throttling", stability="volatile")] = Throttle()
+    violation_ns: Annotated[
+        dict[str, int] | None,
+        Fact(
+            "violation times",
+            unit="ns",
+            stability="volatile",
+            counter=True,
+            metric=Metric(
+                "gpu_throttled_seconds_total", "time that the clocks were throttled, by reason", by="reason"
+            ),
+        ),
+    ] = None
+    power_w: Annotated[PowerW, Fact("power", unit="W")] = PowerW()
+    temperature_c: Annotated[TemperatureC, Fact("temperature", unit="C")] = TemperatureC()
+    pcie: Annotated[Pcie, Fact("PCIe")] = Pcie()
+    memory_mib: Annotated[MemoryMib, Fact("memory", unit="MiB")] = MemoryMib()
+    bar1_mib: Annotated[Bar1Mib, Fact("BAR1", unit="MiB")] = Bar1Mib()
+    fan_percent: Annotated[
+        int | None,
+        Fact(
+            "fan",
+            unit="%",
+            stability="volatile",
+            smi=Smi(xml="fan_speed", text="Fan Speed", csv="fan.speed"),
+            metric=Metric("gpu_fan_speed_ratio", "fan speed, 1 is full"),
+        ),
+    ] = None
+    display_active: Annotated[
+        bool | None,
+        Fact(
+            stability="volatile",
+            smi=Smi(kind="switch", xml="display_active", text="Display Active", csv="display_active"),
+            metric=Metric("gpu_display_active", "whether a GPU drives a display"),
+        ),
+    ] = None
+    # none, pass-through, vgpu, ...
+    virtualization: Annotated[
+        str | None,
+        Fact(
+            peers=True,
+            info=True,
+            smi=Smi(
+                kind="lower",
+                xml="gpu_virtualization_mode/virtualization_mode",
+                text="GPU Virtualization Mode/Virtualization Mode",
+            ),
+        ),
+    ] = None
+    utilization_percent: Annotated[
+        UtilizationPercent, Fact("utilization", unit="%", stability="volatile")
+    ] = UtilizationPercent()
+    ecc: Annotated[Ecc, Fact("ECC")] = Ecc()
+    remapped_rows: Annotated[RemappedRows, Fact(stability="state")] = RemappedRows()
+    retired_pages: Annotated[RetiredPages, Fact(stability="state")] = RetiredPages()
+    mig: Annotated[Mig, Fact("MIG")] = Mig()
+    compute_mode: Annotated[
+        str | None,
+        Fact(
+            peers=True,
+            info=True,
+            smi=Smi(kind="mode", xml="compute_mode", text="Compute Mode", csv="compute_mode"),
+        ),
+    ] = None
+    persistence_mode: Annotated[
+        bool | None,
+        Fact(
+            peers=True,
+            smi=Smi(kind="switch", xml="persistence_mode", text="Persistence Mode", csv="persistence_mode"),
+            metric=Metric("gpu_persistence_mode", "whether the driver stays loaded without use"),
+        ),
+    ] = None
+    processes: Annotated[tuple[GpuProcess, ...] | None, Fact(stability="volatile")] = None
+    nvlinks: Annotated[tuple[NvLink, ...] | None, Fact("NVLinks", stability="state")] = None
+    # NVLink-C2C to the CPU
+    c2c_mode: Annotated[
+        bool | None,
+        Fact(
+            "C2C mode",
+            peers=True,
+            smi=Smi(kind="switch", xml="c2c_mode", text="GPU C2C Mode", csv="c2c.mode"),
+            metric=Metric("gpu_c2c_enabled", "whether NVLink-C2C to the CPU is on"),
+        ),
+    ] = None
+    fabric: Annotated[Fabric, Fact(stability="state")] = Fabric()
+    # it was counted, and then did not answer
+    lost: Annotated[
+        bool,
+        Fact(
+            stability="state", metric=Metric("gpu_lost", "whether a GPU was counted and then did not answer")
+        ),
+    ] = False
+    # none, reset, reboot, drain p2p, drain and reset
+    recovery_action: Annotated[
+        str | None,
+        Fact(
+            stability="state",
+            smi=Smi(
+                kind="action",
+                xml="gpu_recovery_action",
+                text="GPU Recovery Action",
+                csv="gpu_recovery_action",
+            ),
+        ),
+    ] = None

@@ -1,6 +1,7 @@
 """Items by key, in the order of their first ones."""
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from statistics import median
 from typing import TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -19,3 +20,10 @@ def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:
     """Return the largest number of each key."""
     return {key: max(values) for key, values in grouped(items).items()}
+
+
+def medians_of_others(values: Mapping[K, float]) -> dict[K, float]:
+    """Return for each key the median of the values of the other keys; empty if there are no others."""
+    if len(values) < 2:
+        return {}
+    return {key: median(value for other, value in values.items() if other != key) for key in values}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gputopo.values.grouping import medians_of_others
+
 if TYPE_CHECKING:  # each start of `inspect` loads this module, and only a watch the events
     from gputopo.values.run.events import GpuSample, MachineSample, Xid
     from gputopo.values.run.verdict import HostSummary
@@ -150,10 +152,11 @@ class History:
 
     def _compare(self, gpus: "Sequence[GpuSample]") -> None:
         for alike in self._at_the_same_load(gpus):
+            usual = medians_of_others(alike)
             for gpu, mhz in alike.items():
                 mine = self.peers.setdefault(gpu, PeerClock())
                 mine.samples += 1
-                mine.shares += mhz / median(clock for other, clock in alike.items() if other != gpu)
+                mine.shares += mhz / usual[gpu]
 
     def _at_the_same_load(self, gpus: "Sequence[GpuSample]") -> Iterator[dict[int, int]]:
         """Yield the core clocks of two GPUs or more of one model that are under about the same load."""
@@ -162,13 +165,8 @@ class History:
             if (model := self.models.get(gpu.gpu)) and under_load(gpu) and gpu.graphics_mhz:
                 by_model.setdefault(model, []).append(gpu)
         for group in by_model.values():
-            loads = {gpu.gpu: gpu.gpu_utilization_percent or 0 for gpu in group}
-            usual = median(loads.values())
-            alike = {
-                gpu.gpu: gpu.graphics_mhz or 0
-                for gpu in group
-                if abs(loads[gpu.gpu] - usual) <= SAME_LOAD_POINTS
-            }
+            like = at_the_usual_load({gpu.gpu: gpu.gpu_utilization_percent or 0 for gpu in group})
+            alike = {gpu.gpu: gpu.graphics_mhz or 0 for gpu in group if gpu.gpu in like}
             if len(alike) > 1:
                 yield alike
 
@@ -183,6 +181,12 @@ class History:
         if index not in self.gpus:
             self.gpus[index] = GpuHistory(gpu=index)
         return self.gpus[index]
+
+
+def at_the_usual_load(percents: Mapping[int, float]) -> set[int]:
+    """Return the GPUs whose utilization is within `SAME_LOAD_POINTS` of the median of these."""
+    usual = median(percents.values())
+    return {gpu for gpu, percent in percents.items() if abs(percent - usual) <= SAME_LOAD_POINTS}
 
 
 def under_load(sample: "GpuSample") -> bool:

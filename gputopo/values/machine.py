@@ -6,77 +6,51 @@ A fact that is absent is None, and `Machine.missing` holds the reason under the 
 
 import functools
 from enum import Enum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.fields import Value
+from gputopo.values.fields import Fact, Metric, Smi, Value, same_address, same_peer_access
 
 # Imported from here, too.
-from gputopo.values.gpu import (
-    FABRIC_STATES as FABRIC_STATES,
-)
-from gputopo.values.gpu import (
-    ClockMhz as ClockMhz,
-)
-from gputopo.values.gpu import (
-    ClocksMhz as ClocksMhz,
-)
-from gputopo.values.gpu import (
-    Ecc as Ecc,
-)
-from gputopo.values.gpu import (
-    Fabric as Fabric,
-)
-from gputopo.values.gpu import (
-    Gpu as Gpu,
-)
-from gputopo.values.gpu import (
-    GpuProcess as GpuProcess,
-)
-from gputopo.values.gpu import (
-    MemoryMib as MemoryMib,
-)
-from gputopo.values.gpu import (
-    Mig as Mig,
-)
-from gputopo.values.gpu import (
-    NvLink as NvLink,
-)
-from gputopo.values.gpu import (
-    Pcie as Pcie,
-)
-from gputopo.values.gpu import (
-    PowerW as PowerW,
-)
-from gputopo.values.gpu import (
-    RemappedRows as RemappedRows,
-)
-from gputopo.values.gpu import (
-    RetiredPages as RetiredPages,
-)
-from gputopo.values.gpu import (
-    SpareRows as SpareRows,
-)
-from gputopo.values.gpu import (
-    TemperatureC as TemperatureC,
-)
-from gputopo.values.gpu import (
-    Throttle as Throttle,
-)
-from gputopo.values.gpu import (
-    UtilizationPercent as UtilizationPercent,
-)
+from gputopo.values.gpu import Gpu as Gpu
+from gputopo.values.gpu import GpuProcess as GpuProcess
+from gputopo.values.gpu import Mig as Mig
+from gputopo.values.gpu_clocks import ClockMhz as ClockMhz
+from gputopo.values.gpu_clocks import ClocksMhz as ClocksMhz
+from gputopo.values.gpu_clocks import PowerW as PowerW
+from gputopo.values.gpu_clocks import TemperatureC as TemperatureC
+from gputopo.values.gpu_clocks import Throttle as Throttle
+from gputopo.values.gpu_clocks import UtilizationPercent as UtilizationPercent
+from gputopo.values.gpu_links import FABRIC_STATES as FABRIC_STATES
+from gputopo.values.gpu_links import Fabric as Fabric
+from gputopo.values.gpu_links import NvLink as NvLink
+from gputopo.values.gpu_links import Pcie as Pcie
+from gputopo.values.gpu_memory import Bar1Mib as Bar1Mib
+from gputopo.values.gpu_memory import Ecc as Ecc
+from gputopo.values.gpu_memory import MemoryMib as MemoryMib
+from gputopo.values.gpu_memory import RemappedRows as RemappedRows
+from gputopo.values.gpu_memory import RetiredPages as RetiredPages
+from gputopo.values.gpu_memory import SpareRows as SpareRows
 from gputopo.values.history import GpuHistory
+from gputopo.values.index_ranges import same_cpus
 
 
 class NumaNode(Value, frozen=True):
     """One NUMA node: its CPUs as a list ("0-9,20-29"), its memory, its distances to nodes 0, 1, ..."""
 
     index: int
-    cpus: str | None = None
-    memory_mib: int | None = None
+    cpus: Annotated[str | None, Fact("CPUs", same=same_cpus)] = None
+    memory_mib: Annotated[
+        int | None,
+        Fact(
+            "memory",
+            unit="MiB",
+            metric=Metric("numa_node_memory_bytes", "memory of a NUMA node"),
+            tolerance=0.01,
+        ),
+    ] = None
     distances: tuple[int, ...] | None = None
 
 
@@ -88,17 +62,25 @@ class Host(Value, frozen=True):
 
     name: str | None = None
     fingerprint: str | None = None
-    cpu_model: str | None = None
-    sockets: int | None = None
-    physical_cores: int | None = None
-    logical_cpus: int | None = None
-    memory_mib: int | None = None
-    numa_nodes: tuple[NumaNode, ...] | None = None
-    kernel: str | None = None
-    iommu: str | None = None  # off, passthrough, translated
-    acs: str | None = None  # off, on
-    container: str | None = None  # docker, podman, kubernetes, lxc, ...
-    virtual_machine: str | None = None
+    cpu_model: Annotated[str | None, Fact("CPU model", info=True)] = None
+    sockets: Annotated[int | None, Fact(metric=Metric("host_sockets", "CPU sockets"))] = None
+    physical_cores: Annotated[int | None, Fact(metric=Metric("host_physical_cores", "CPU cores"))] = None
+    logical_cpus: Annotated[
+        int | None, Fact("logical CPUs", metric=Metric("host_logical_cpus", "logical CPUs"))
+    ] = None
+    memory_mib: Annotated[
+        int | None,
+        Fact("memory", unit="MiB", metric=Metric("host_memory_bytes", "memory of the host"), tolerance=0.01),
+    ] = None
+    numa_nodes: Annotated[tuple[NumaNode, ...] | None, Fact("NUMA nodes")] = None
+    kernel: Annotated[str | None, Fact(info=True)] = None
+    # off, passthrough, translated
+    iommu: Annotated[str | None, Fact("IOMMU", info=True)] = None
+    # off, on
+    acs: Annotated[str | None, Fact("ACS", info=True)] = None
+    # docker, podman, kubernetes, lxc, ...
+    container: Annotated[str | None, Fact(info=True)] = None
+    virtual_machine: Annotated[str | None, Fact(info=True)] = None
 
 
 DriverStatus = Literal[
@@ -121,15 +103,41 @@ DriverStatus = Literal[
 class Driver(Value, frozen=True):
     """The NVIDIA driver: its state, and its versions as NVML reports them."""
 
-    status: DriverStatus = "not_read"
-    version: str | None = None
-    cuda_version: str | None = None
-    nvml_version: str | None = None
-    kernel_module_version: str | None = None
+    status: Annotated[DriverStatus, Fact(info=True)] = "not_read"
+    version: Annotated[
+        str | None,
+        Fact(
+            info=True,
+            smi=Smi(
+                kind="version",
+                xml=("kmd_version", "driver_version"),
+                text=("KMD Version", "Driver Version"),
+                csv=("kmd_version", "driver_version"),
+            ),
+        ),
+    ] = None
+    cuda_version: Annotated[
+        str | None,
+        Fact(
+            "CUDA version",
+            info=True,
+            smi=Smi(
+                kind="version",
+                xml=("cuda_umd_version", "cuda_version"),
+                text=("CUDA UMD Version", "CUDA Version"),
+            ),
+        ),
+    ] = None
+    nvml_version: Annotated[
+        str | None,
+        Fact("NVML version", info=True, smi=Smi(kind="version", xml="nvml_version", text="NVML Version")),
+    ] = None
+    kernel_module_version: Annotated[str | None, Fact(info=True)] = None
     open_kernel_module: bool | None = None
     # nvidia_peermem or nv_peer_mem, by which RDMA cards access GPU memory; "none" where neither is loaded
-    peer_memory_module: str | None = None
-    detail: str | None = None  # driver message where it failed
+    peer_memory_module: Annotated[str | None, Fact("GPUDirect RDMA module", info=True)] = None
+    # driver message where it failed
+    detail: Annotated[str | None, Fact(stability="volatile")] = None
 
 
 @functools.total_ordering
@@ -175,11 +183,14 @@ class Link(Value, frozen=True):
 
     a: int
     b: int
-    hop: Hop | None = None
-    nvlinks: int | None = None  # None: not known; 0: none
-    p2p_read: str | None = None
-    p2p_write: str | None = None
-    p2p_reason: str | None = None
+    hop: Annotated[Hop | None, Fact("PCIe hop")] = None
+    # None: not known; 0: none
+    nvlinks: Annotated[
+        int | None, Fact("NVLinks", metric=Metric("link_nvlinks", "NVLinks between two GPUs"))
+    ] = None
+    p2p_read: Annotated[str | None, Fact("peer read", same=same_peer_access)] = None
+    p2p_write: Annotated[str | None, Fact("peer write", same=same_peer_access)] = None
+    p2p_reason: Annotated[str | None, Fact("peer access reason")] = None
     nccl: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -208,21 +219,54 @@ class NicPort(Value, frozen=True):
     """
 
     index: int
-    rdma_device: str | None = None  # mlx5_0
-    rdma_port: int | None = None
-    interface: str | None = None  # eth0, ib0
-    link_layer: str | None = None  # InfiniBand, Ethernet
-    state: str | None = None  # ACTIVE, DOWN, INIT, ARMED
-    phys_state: str | None = None  # LinkUp, Polling
-    operstate: str | None = None  # up, down
-    enabled: bool | None = None  # ip link set INTERFACE up
-    carrier: bool | None = None
-    duplex: str | None = None
-    rate_gbit_per_s: float | None = None
-    max_rate_gbit_per_s: float | None = None
-    lanes: int | None = None  # of InfiniBand: 4X HDR
-    mtu_bytes: int | None = None
-    errors: dict[str, int] | None = None  # by the kernel's names: symbol_error, ...
+    # mlx5_0
+    rdma_device: Annotated[str | None, Fact("RDMA device", info=True)] = None
+    rdma_port: Annotated[int | None, Fact("RDMA port", info=True)] = None
+    # eth0, ib0
+    interface: Annotated[str | None, Fact("network interface", info=True)] = None
+    # InfiniBand, Ethernet
+    link_layer: Annotated[str | None, Fact(info=True)] = None
+    # ACTIVE, DOWN, INIT, ARMED
+    state: Annotated[str | None, Fact(stability="state")] = None
+    # LinkUp, Polling
+    phys_state: Annotated[str | None, Fact("physical state", stability="state")] = None
+    # up, down
+    operstate: Annotated[str | None, Fact("operational state", stability="state")] = None
+    # ip link set INTERFACE up
+    enabled: Annotated[bool | None, Fact("interface enabled")] = None
+    carrier: Annotated[bool | None, Fact(stability="state")] = None
+    duplex: Annotated[str | None, Fact(stability="state")] = None
+    rate_gbit_per_s: Annotated[
+        float | None,
+        Fact(
+            "rate",
+            unit="Gbit/s",
+            stability="state",
+            metric=Metric("nic_port_rate_bytes_per_second", "rate of a network port's link now"),
+        ),
+    ] = None
+    max_rate_gbit_per_s: Annotated[
+        float | None,
+        Fact(
+            "max rate",
+            unit="Gbit/s",
+            metric=Metric("nic_port_rate_max_bytes_per_second", "highest rate that a network port supports"),
+        ),
+    ] = None
+    # of InfiniBand: 4X HDR
+    lanes: Annotated[int | None, Fact(unit="lanes", stability="state")] = None
+    mtu_bytes: Annotated[
+        int | None, Fact("MTU", unit="bytes", metric=Metric("nic_port_mtu_bytes", "MTU of an interface"))
+    ] = None
+    # by the kernel's names: symbol_error, ...
+    errors: Annotated[
+        dict[str, int] | None,
+        Fact(
+            stability="state",
+            counter=True,
+            metric=Metric("nic_port_errors_total", "errors that a network port counted", by="counter"),
+        ),
+    ] = None
 
     @property
     def name(self) -> str:
@@ -248,12 +292,12 @@ class Nic(Value, frozen=True):
     """
 
     index: int
-    name: str | None = None
-    pci_address: str | None = None
-    numa_node: int | None = None
-    firmware_version: str | None = None
-    psid: str | None = None
-    hca_type: str | None = None
+    name: Annotated[str | None, Fact(info=True)] = None
+    pci_address: Annotated[str | None, Fact("PCI address", info=True, same=same_address)] = None
+    numa_node: Annotated[int | None, Fact("NUMA node", info=True)] = None
+    firmware_version: Annotated[str | None, Fact(info=True)] = None
+    psid: Annotated[str | None, Fact("PSID", info=True)] = None
+    hca_type: Annotated[str | None, Fact("HCA type", info=True)] = None
     ports: tuple[NicPort, ...] | None = None
     hops: dict[str, Hop] = msgspec.field(default_factory=dict)
 
@@ -274,14 +318,52 @@ class PciNode(Value, frozen=True):
     device_id: str | None = None
     class_code: str | None = None  # "030000"
     driver: str | None = None
-    numa_node: int | None = None
-    speed_gt_per_s: float | None = None
-    max_speed_gt_per_s: float | None = None
-    width: int | None = None
-    max_width: int | None = None
-    acs: bool | None = None  # access control redirects peer traffic through the root complex
-    aer: dict[str, int] | None = None
-    name: str | None = None  # as lspci reports it
+    numa_node: Annotated[int | None, Fact("NUMA node")] = None
+    speed_gt_per_s: Annotated[
+        float | None,
+        Fact(
+            "speed",
+            unit="GT/s",
+            stability="volatile",
+            metric=Metric(
+                "pci_link_speed_transfers_per_second", "transfers per second and lane of a PCI link now"
+            ),
+        ),
+    ] = None
+    max_speed_gt_per_s: Annotated[
+        float | None,
+        Fact(
+            "max speed",
+            unit="GT/s",
+            metric=Metric(
+                "pci_link_speed_max_transfers_per_second",
+                "transfers per second and lane of a PCI link at most",
+            ),
+        ),
+    ] = None
+    width: Annotated[
+        int | None,
+        Fact(unit="lanes", stability="state", metric=Metric("pci_link_lanes", "lanes of a PCI link now")),
+    ] = None
+    max_width: Annotated[
+        int | None, Fact(unit="lanes", metric=Metric("pci_link_lanes_max", "lanes of a PCI link at most"))
+    ] = None
+    # access control redirects peer traffic through the root complex
+    acs: Annotated[
+        bool | None,
+        Fact("ACS", metric=Metric("pci_acs", "whether access control sends peer traffic up to the root")),
+    ] = None
+    aer: Annotated[
+        dict[str, int] | None,
+        Fact(
+            "AER errors",
+            stability="state",
+            counter=True,
+            metric=Metric("pci_errors_total", "errors that a PCI device reported (AER)", by="severity"),
+        ),
+    ] = None
+    # as lspci reports it
+    name: Annotated[str | None, Fact(stability="state")] = None
 
 
 class Contradiction(Value, frozen=True):

@@ -150,7 +150,7 @@ def _max(a: Any, b: Any) -> Any:
 
 
 def _of_gpu(sample: Sample, index: int) -> dict[str, Any]:
-    facts: Iterable[dict[str, Any]] = (one for one in sample.gpus if one["index"] == index)
+    facts: Iterable[dict[str, Any]] = (gpu for gpu in sample.gpus if gpu["index"] == index)
     return next(iter(facts), {})
 
 

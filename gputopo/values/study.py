@@ -50,12 +50,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def failed(self) -> tuple[str, ...]:
         """Reasons of the runs without a figure."""
-        return tuple(one.reason or one.status for one in self.runs if not one.is_measured and one.is_run)
-
-    @property
-    def not_run(self) -> tuple[str, ...]:
-        """Reasons of what a sweep refused, left out, or has not run yet."""
-        return tuple(one.reason or one.status for one in self.runs if not one.is_run)
+        return tuple(one.reason or one.status for one in self.runs if not one.is_measured)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -187,6 +182,11 @@ class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[ClockRow, ...]
     cells: tuple[int, ...]
 
+    @property
+    def where(self) -> str:
+        """The machine, if it is known, and the model."""
+        return ", ".join(filter(None, (self.machine, self.model)))
+
 
 class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
     """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: was not run.
@@ -309,7 +309,6 @@ OBSERVATIONS: dict[str, str] = {
     "program.ratio": "Programs",
     "model.ratio": "Models",
     "cells.failed": "Runs without a figure",
-    "cells.not_run": "Cells of a sweep that were not run",
     "compare.refused": "Not compared",
     "repeats.duplicate": "Files given more than once",
 }
@@ -346,8 +345,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
 def stated(some: Iterable[Measurement], name: str) -> frozenset[Any]:
     """Return the values of a condition; None is one of a run that does not state it."""
-    values = ((getattr(one, name), one.is_run) for one in some)
-    return frozenset(value for value, is_run in values if is_run or value not in (None, ()))
+    return frozenset(getattr(one, name) for one in some)
 
 
 _NEVER = frozenset({"backend", "dataset", "gpus", "n_gpus"})
@@ -357,8 +355,7 @@ _WITH_MACHINE = ("cpu", "gpu", "version", "data_format", "xla")
 def varying(cells: Iterable[Cell]) -> tuple[str, ...]:
     """Return the conditions that differ among cells, so that they must be named.
 
-    Of what was not run most conditions are unknown, which makes no difference; what is the same in all cells
-    of a machine goes without saying.
+    What is the same in all cells of a machine goes without saying.
     """
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in _NEVER and len(stated(some, name)) > 1]

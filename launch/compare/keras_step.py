@@ -16,9 +16,10 @@ from gputopo.launch.models.keras_sources import Foreign
 from gputopo.launch.models.layers import TYPES, DataFormat, Stream, TowerRows
 from gputopo.launch.models.model import Model, loss_of
 from gputopo.launch.spec.rules import remarks
+from gputopo.launch.train.graph_step import GraphStep
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.loss_scale import LossScale
-from gputopo.launch.train.marks import Marks, clock
+from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.variables import (
@@ -28,8 +29,7 @@ from gputopo.launch.train.placement.variables import (
     create_state,
     write_state,
 )
-from gputopo.launch.train.stepper import StepOutcome, Stepper
-from gputopo.launch.train.updating import Updater
+from gputopo.launch.train.stepper import StepOutcome
 from gputopo.values.run.names import Method
 from gputopo.values.run.spec import Precision, RunSpec
 
@@ -109,7 +109,7 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         return made
 
 
-class MethodStep(Stepper):
+class MethodStep(GraphStep):
     """Takes the steps of a Keras program: the whole batch is on the host, every tower gets its rows.
 
     The optimizer is that of our own towers, and works where the variables are; a weight's constraint follows
@@ -122,7 +122,6 @@ class MethodStep(Stepper):
         method = spec.method
         assert method is not None
         self._model = model
-        self.spec = spec
         self._server = spec.ps_device or HOST
         self._devices = [device.device for device in spec.devices]
         require(self._server)
@@ -137,15 +136,12 @@ class MethodStep(Stepper):
             xla=spec.precision.xla,
             ending=model.head.logits if isinstance(model, KerasModel) else None,
         )
-        self.source = source_of(model, self._joint)
+        super().__init__(model, spec, source_of(model, self._joint))
         seedless = [one.value for one in self._serial.non_trainable_variables if not is_seed(one)]
         self.placement = VariableSet(([one.value for one in self._serial.trainable_variables],), (seedless,))
-        self.scale = LossScale(spec)
-        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, self.scale)
-        self.slots, self.own_slots = self._updater.slots, self._updater.own_slots
-        signature = [tf.TensorSpec((), tf.int64), *self.source.signature]
-        self.graph = tf.compat.v1.wrap_function(self._build, signature)
-        self.says = (*getattr(model, "says", ()), *remarks(spec), RECIPES[method].says)
+        self.optimize(self.placement)
+        self.graph = self.compiled(self._build)
+        self.says += (*remarks(spec), RECIPES[method].says)
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step; there is one loss."""
@@ -160,10 +156,9 @@ class MethodStep(Stepper):
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Any, ...]:
         begin = clock([])
-        marks = Marks()
         towers = towers_of(self._parallel)
         for tower, device in zip(towers, self._devices, strict=True):
-            tower.marks = PassMarks(marks, device, [begin], gates=self.spec.backend == "cpu")
+            tower.marks = PassMarks(self.marks, device, [begin], gates=self.spec.backend == "cpu")
         images, labels = self._source_on_host(fed)
         with tf.device(self._server):
             weights = [tf.identity(one.value) for one in self._parallel.trainable_variables]
@@ -186,14 +181,14 @@ class MethodStep(Stepper):
         for tower in towers:
             tower.marks = None
         with tf.device(HOST), tf.control_dependencies(self._changed(gradients, new, number, rows)):
-            return tf.identity(loss), tf.identity(begin), tf.stack(rows), tf.add_n(marks.probes)
+            return tf.identity(loss), tf.identity(begin), tf.stack(rows), tf.add_n(self.marks.probes)
 
     def _changed(
         self, gradients: list[Tensor], state: list[Tensor], number: Tensor, after: list[Tensor]
     ) -> list[Any]:
         """Change the variables once `after` is there, and keep the new state."""
         with tf.name_scope("update"):
-            changes = self._updater.update([gradients], number, after=after)
+            changes = self.updater.update([gradients], number, after=after)
             with tf.control_dependencies(changes):
                 for one in self._serial.trainable_variables:
                     if one.constraint is not None:
@@ -201,7 +196,7 @@ class MethodStep(Stepper):
             seeds_apart = zip(self._serial.non_trainable_variables, state, strict=True)
             kept = [value for one, value in seeds_apart if not is_seed(one)]
             with tf.control_dependencies(after):
-                return changes + write_state(self.placement, self._updater.accepted([kept]))
+                return changes + write_state(self.placement, self.updater.accepted([kept]))
 
     def _state(self, number: Tensor) -> list[Tensor]:
         """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""

@@ -12,16 +12,15 @@ import tensorflow as tf
 from gputopo.launch.compare.multi_worker import SCOPE, Hosts
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
+from gputopo.launch.train.graph_step import OF_HOST, GraphStep
 from gputopo.launch.train.inputs.factory import source_of
-from gputopo.launch.train.loss_scale import LossScale
-from gputopo.launch.train.marks import Marks, TowerClock, clock
+from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import self_test
 from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
-from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
-from gputopo.launch.train.updating import Updater
 from gputopo.values.run.names import MULTI_WORKER, StrategyName, host_of, read
 from gputopo.values.run.spec import RunSpec
 
@@ -48,7 +47,7 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
     return tf.distribute.MirroredStrategy(list(devices), cross_device_ops=operations)
 
 
-class StrategyStep(Stepper):
+class StrategyStep(GraphStep):
     """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
 
     `strategy`: of several hosts, each with a process (see `multi_worker`); this one's has its own devices,
@@ -68,8 +67,7 @@ class StrategyStep(Stepper):
         for device in {*self._devices, self._server or host_of(self._devices[0])}:
             require(device)
         self._strategy = strategy or strategy_of(self._asked, self._devices, self._server or HOST)
-        self.hosts = None if strategy is None else Hosts(spec)
-        self.from_first = None if self.hosts is None else self.hosts.from_first
+        hosts = None if strategy is None else Hosts(spec)
         with tf.device(HOST):
             first = [variable.read_value() for variable in create(model, HOST, spec.seed)]
             still = [variable.read_value() for variable in create_state(model, HOST)]
@@ -96,32 +94,23 @@ class StrategyStep(Stepper):
             first=self._first,
             towers=len(spec.devices),
         )
-        self.source = source_of(model, spec)
-        self.scale = LossScale(spec)
-        self._math = TowerMath(model, spec, self.source, self.scale)
-        self._updater = Updater(self.placement, spec.optimization, spec.learning_rate, self.scale)
-        self.slots, self.own_slots = self._updater.slots, self._updater.own_slots
-        self._marks = Marks()
-        signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((2,), tf.float64), *self.source.signature]
-        self.graph = tf.compat.v1.wrap_function(self._build, signature)
-        self.says = (*getattr(model, "says", ()), *remarks(spec), self._ran())
+        super().__init__(model, spec, source_of(model, spec), hosts)
+        self.optimize(self.placement)
+        self.math = TowerMath(model, spec, self.source, self.scale)
+        self.graph = self.compiled(self._build, OF_HOST)
+        self.says += (*remarks(spec), self._ran())
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step."""
         fed = self.source.feed(number)
-        waited_s = self.source.waited_s
-        of_host = tf.zeros(2, tf.float64) if self.hosts is None else self.hosts.enter(waited_s)
-        losses, begin, marks, of_hosts, own, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
+        made = self.graph(tf.constant(number, tf.int64), self.of_host(), *fed)
+        losses, begin, marks, of_hosts, own, _ = made
         began = begin.numpy()
         outcome = StepOutcome(losses.numpy(), marks.numpy() - began, examples=unequal_batches(self.spec))
         if self.hosts is None:
             return outcome
         there, ended = own.numpy().tolist()
         return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
-
-    def observers(self, emit: Emit) -> list[Observer]:
-        """Return what reports that this host keeps the others waiting."""
-        return [] if self.hosts is None else self.hosts.observers(emit)
 
     def check_variables(self) -> dict[str, int]:
         """Every replica has its copies, or the server has all."""
@@ -145,16 +134,16 @@ class StrategyStep(Stepper):
             with tf.control_dependencies(marks):
                 totals = self._totals(gradients)
                 there = self._there(totals)
-                updates = self._updater.update(list(zip(*totals, strict=True)), number)
+                updates = self.updater.update(list(zip(*totals, strict=True)), number)
                 first = [local(state)[0] for state in states]
-                accepted = self._updater.accepted([first] * len(self.placement.states))
+                accepted = self.updater.accepted([first] * len(self.placement.states))
                 updates += write_state(self.placement, accepted)
         with tf.device(HOST):
             rows = self._rows(local(losses), marks, of_host)
             own = tf.stack([there, clock([rows])])
             with tf.control_dependencies(updates):
                 loss, of_marks, of_hosts = (tf.identity(one) for one in tf.split(rows, (1, 3, 2), axis=1))
-                probes = tf.add_n(self._marks.probes)
+                probes = tf.add_n(self.marks.probes)
             losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
             return losses, tf.identity(begin), of_marks, of_hosts, own, probes
 
@@ -173,19 +162,15 @@ class StrategyStep(Stepper):
     def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
         """Build one replica: its weights, both passes, its marks."""
         tower = _tower()
-        device = self._devices[tower - self._first]
-        with tf.name_scope(f"tower_{tower}/"):
-            times = TowerClock(self._marks, device, [begin], gates=self.spec.backend == "cpu")
-            with tf.control_dependencies([times.started]):
-                weights = self._read(self._trained, device)
-                state = self._read(self._moving, device)
-            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                loss, gradients, state = self._math.forward_backward(tower, number, weights, state, fed)
-            times.done(gradients)
-            return loss, gradients, state, times.row
+        made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
+        loss, *gradients = made
+        return loss, gradients, state, marks
+
+    def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
+        """Read a replica's own copies, or bring the server's."""
+        return self._read(self._trained, device), self._read(self._moving, device)
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
-        """Read a replica's own copies, or bring the server's."""
         values = []
         for variable in variables:
             with tf.device(self._server or device):
@@ -205,7 +190,7 @@ class StrategyStep(Stepper):
         if self.hosts is None:
             return clock([])
         places = zip(zip(*totals, strict=True), self._devices, strict=True)
-        return clock([self._marks.arrived(own, device) for own, device in places])
+        return clock([self.marks.arrived(own, device) for own, device in places])
 
     def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """The strategy's reduction as a `Reducer`, for its test."""

@@ -59,7 +59,7 @@ class Member:
 
 
 class Members:
-    """The hosts of ranks 1 and above. `unable`: why the first host that cannot join cannot."""
+    """The hosts of ranks 1 and above. `unable`: why the first host that cannot take part cannot."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class Members:
         self._leader = leader
         self._job = job
         self._asked = msgspec.to_builtins(dict(asked))
-        self._refused: dict[int, str] = {}
         self._note = note
         self.strangers: list[str] = []
         self.joined: dict[int, Member] = {}  # by rank
@@ -86,7 +85,7 @@ class Members:
         self._end: RunEnd | None = None
 
     def join(self, joining: Joining, send: Callable[[bytes], object], address: str) -> Member | RunEnd:
-        """Add the host at an address, or refuse it. One that cannot join ends the wait for its rank."""
+        """Add the host at an address, or refuse it. One of this run that cannot take part ends the wait."""
         rank, where = joining.rank, self.words(joining.rank, joining.name)
         refused = self._outside(joining, where) or (
             None if joining.unable else self._taken_by_another(joining, where)
@@ -96,14 +95,12 @@ class Members:
             return refused
         if (unable := joining.unable) is not None:
             if rank not in self.joined:
-                self._refused[rank] = f"host {where}: {unable.cause}"
-                found = msgspec.structs.replace(unable, cause=self._refused[rank])
+                found = msgspec.structs.replace(unable, cause=f"host {where}: {unable.cause}")
                 self.unable = self.unable or found.error
             return unable
-        refused = self._unlike(joining, where)
-        if refused is not None:
-            return self._refuse(rank, address, refused)
-        self._refused.pop(rank, None)
+        if (refused := self._unlike(joining, where)) is not None:
+            self.unable = self.unable or refused.error
+            return refused
         member = self.joined[rank] = Member(joining, send)
         if self._end is not None:
             member.answer(_of_waiting(self._end))
@@ -114,8 +111,9 @@ class Members:
         what = f"gputopo is {version} on {self.words(rank, name)}, {gputopo.__version__} on rank 0"
         refused = _refusal(what, "install the same version on all hosts")
         if rank in self.missing():
-            return self._refuse(rank, address, refused)
-        self.note_stranger(address, what)
+            self.unable = self.unable or refused.error
+        else:
+            self.note_stranger(address, what)
         return refused
 
     def note_stranger(self, address: str, why: str) -> None:
@@ -125,13 +123,6 @@ class Members:
             self.strangers.append(words)
             self._note(words)
 
-    def _refuse(self, rank: int, address: str, refusal: RunEnd) -> RunEnd:
-        """Note why a rank is refused, once; where rank 0 waits for no other host, its error has it."""
-        before, self._refused[rank] = self._refused.get(rank), str(refusal.cause)
-        if before != refusal.cause and not self.is_decided():
-            self._note(_refused_at(address, str(refusal.cause)))
-        return refusal
-
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that have not joined, or were lost before they were answered."""
         return tuple(
@@ -139,11 +130,9 @@ class Members:
         )
 
     def is_decided(self) -> bool:
-        """Whether no host is to be waited for: every rank has joined, was refused, or cannot join."""
-        missing = self.missing()
+        """Whether no host is to be waited for: one cannot take part, or all have joined, or have failed."""
         return self.unable is not None or all(
-            rank in self._refused or (rank in self.joined and self.joined[rank].failure is not None)
-            for rank in missing
+            rank in self.joined and self.joined[rank].failure is not None for rank in self.missing()
         )
 
     def lose(self, member: Member, how: str, stopped_s: float) -> list[RankFailed]:
@@ -209,15 +198,13 @@ class Members:
         text = f"{of} did not join{waited}: {self._ranks(absent)}"
         for rank in absent:
             member = self.joined.get(rank)
-            if rank in self._refused:
-                text += f"; {self._refused[rank]}"
-            elif member is not None and member.failure is not None:
+            if member is not None and member.failure is not None:
                 text += f"; {self.words(rank)} has ended: {member.failure}"
             elif member is not None:
                 text += f"; {self.words(rank)} joined and {member.gone}"
         text = "; ".join((text, *self.strangers))
         # A refused host, as with another secret or number of hosts, has ended by exit code 2.
-        return (UsageError if self.strangers or self._refused else HardwareError)(text, hint)
+        return (UsageError if self.strangers else HardwareError)(text, hint)
 
     def _ranks(self, ranks: Sequence[int]) -> str:
         if len(ranks) <= _NAMED:

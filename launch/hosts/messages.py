@@ -8,7 +8,7 @@ import msgspec
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
-from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, RunFinished, Sample, Silent
+from gputopo.values.run.events import MemoryPeak, Noticed, RankFailed, Sample, Silent
 
 # Without a word from a host. Ours: a dead host is to be named within 15 s, and lost packets of a busy network
 # are sent again after 0.2, 0.4, ... 3.2 s (TCP_RTO_MIN of Linux), which is 6.2 s after 5 losses in a row.
@@ -33,11 +33,8 @@ class HostTimeouts:
 
 PATIENCE = HostTimeouts()
 
-HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed | RunFinished
-"""What a host reports of itself; the events of training are those of rank 0's worker.
-
-RunFinished: a program of the user that each host has has ended there.
-"""
+HostEvent = Sample | Noticed | Silent | MemoryPeak | RankFailed
+"""What a host reports of itself; the events of training are those of rank 0's worker."""
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema"):

@@ -16,34 +16,21 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
 from gputopo.planner.how_many import doublings, how_many_of_hosts
-from gputopo.planner.joint import (
-    MAX_COMPARED,
-    HostPart,
-    Joint,
-    fewer_hosts,
-    gpus_of_hosts,
-    joint_of,
-    places,
-    scaling,
-)
-from gputopo.planner.network import HostNetwork, SavedNetwork, nccl_rates, rates_of
+from gputopo.planner.joint import UNPREDICTED, gpus_of_hosts, places, with_steps
+from gputopo.planner.network import HostNetwork, SavedNetwork
 from gputopo.planner.request import Request, check_batch_size
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
-from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,
     SPREAD,
-    SURE_MARGIN,
-    Candidate,
     HostGpus,
     HowMany,
-    Plan,
 )
 from gputopo.values.run.spec import Server
 
@@ -55,9 +42,6 @@ class PlannedHosts:
     target: Target
     ranks: tuple[int, ...]  # of the hosts that take part, in the order of the target's
     says: tuple[str, ...] = ()
-
-
-UNPREDICTED = "nothing predicted"
 
 
 class Own(Protocol):
@@ -87,8 +71,7 @@ def plan_hosts(
     if request.num_gpus == "auto":
         check_batch_size(request)
         if not on_cpu:
-            usable = [_usable(one, request) for one in hosts]
-            numbers = (*doublings(sum(usable)), _most_in_equal_shares(usable) or 1)
+            numbers = doublings(sum(_usable(one, request) for one in hosts))
             count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
@@ -102,8 +85,11 @@ def plan_hosts(
     found = targets[0]
     if len(targets) > 1:
         found = joint(targets, [_server(one) for one in taking], request)
+        if (found.plan.choice.ps_device or "").startswith(HOST_PS):
+            rank_of_place(found.plan.choice.ps_device or "", len(targets))
         if found.backend == "gpu":
-            found = replace(found, plan=_with_steps(found, targets, taking, request, saved))
+            plan = with_steps(found.plan, [one.plan for one in targets], _networks(taking), request, saved)
+            found = replace(found, plan=plan)
     if count is not None:
         found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
     return PlannedHosts(found, tuple(requests), _unequal(hosts, requests))
@@ -144,6 +130,18 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
 
+def _networks(hosts: Sequence[Joining]) -> list[HostNetwork]:
+    return [
+        HostNetwork(
+            one.name,
+            one.machine or Machine(source="live"),
+            one.resources.interface,
+            one.resources.rate_gbit_per_s,
+        )
+        for one in hosts
+    ]
+
+
 def _server(host: Joining) -> Server:
     address = f"[{host.address}]" if ":" in host.address else host.address
     return Server(host=host.name, address=f"{address}:{host.port}", cores=host.resources.cores)
@@ -182,82 +180,6 @@ def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | Non
     if choice.images_per_sec is not None:
         return choice.images_per_sec
     return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)
-
-
-def _with_steps(
-    found: Target,
-    targets: Sequence[Target],
-    hosts: Sequence[Joining],
-    request: Request,
-    saved: SavedNetwork | None,
-) -> Plan:
-    """Return the joint plan with predicted steps, where they can be: the default unless another is faster.
-
-    Below SURE_MARGIN a prediction does not tell which of two is faster.
-    """
-    plan, choice = found.plan, found.plan.choice
-    parts = [
-        HostPart(own.host, one.machine or Machine(source="live"), one.plan.choice.gpus)
-        for own, one in zip(choice.hosts, targets, strict=True)
-    ]
-    cards = [
-        HostNetwork(one.name, part.machine, one.resources.interface, one.resources.rate_gbit_per_s)
-        for one, part in zip(hosts, parts, strict=True)
-    ]
-    rates = rates_of(cards, saved)
-    gpus = [part.gpus for part in parts]
-    even = len({len(own) for own in gpus}) == 1  # as TensorFlow's strategy needs it
-    nccl = nccl_rates(cards, gpus, saved)
-    most_even = 0 if even or isinstance(nccl, str) else _most_in_equal_shares(list(map(len, gpus)))
-    steps = joint_of(parts, request, rates, nccl if even else ())
-    if (choice.ps_device or "").startswith(HOST_PS):
-        rank_of_place(choice.ps_device or "", len(parts))
-    if not isinstance(steps, Joint):
-        why = () if not isinstance(steps, str) else (f"{UNPREDICTED}: {steps}",)
-        choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
-        return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
-    most = max(len(part.gpus) for part in parts)
-    elsewhere = places(request, choice.gpus, most)[1:]
-    others = [one for one in elsewhere if one.all_reduce != NCCL or steps.nccl]
-    if sum(map(len, gpus)) > MAX_COMPARED:
-        others = [one for one in others if one.all_reduce == NCCL]
-    first = steps.candidate(choice)
-    compared = [steps.candidate(msgspec.structs.replace(one, hosts=choice.hosts)) for one in others]
-    faster = [one for one in compared if _speed(one) * (1 - SURE_MARGIN) > _speed(first)]
-    chosen = max(faster, key=_speed, default=first)
-    rest = sorted((one for one in (first, *compared) if one != chosen), key=_speed, reverse=True)
-    alone = targets[0].plan.choice
-    chosen = msgspec.structs.replace(
-        chosen,
-        reasons=(
-            *choice.reasons,
-            *scaling(chosen, alone, parts[0].name),
-            *fewer_hosts(chosen, steps, alone),
-            *steps.reasons(chosen),
-        ),
-    )
-    candidates = (chosen, *rest)
-    return msgspec.structs.replace(
-        plan,
-        choice=chosen,
-        candidates=candidates,
-        prediction=steps.prediction(candidates),
-        warnings=(*plan.warnings, *([f"{_EQUAL} {most_even}"] if most_even and elsewhere else ())),
-    )
-
-
-_EQUAL = "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus"
-
-
-def _most_in_equal_shares(counts: Sequence[int]) -> int:
-    """Return the largest number of GPUs of which hosts, two or more, get equal shares; 0: there is none."""
-    numbers = {each * sum(count >= each for count in counts) for each in counts}
-    several = [number for number in numbers if counts[0] < number]
-    return max((one for one in several if len({*devices_of_each(counts, one)} - {0}) == 1), default=0)
-
-
-def _speed(one: Candidate) -> float:
-    return one.images_per_sec or 0.0
 
 
 def _usable(host: Joining, request: Request) -> int:

@@ -26,7 +26,7 @@ from gputopo.launch.hosts.messages import (
 )
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
-from gputopo.values.run.events import RankFailed, RunFinished
+from gputopo.values.run.events import RankFailed
 
 wall_s = time.time
 _decoder: msgspec.json.Decoder[HostStart | RunEnd] = msgspec.json.Decoder(HostStart | RunEnd)
@@ -53,7 +53,6 @@ class RendezvousClient:
         self._secret = secret
         self._loop = asyncio.new_event_loop()
         self._channel: Channel | None = None
-        self._at_end: Callable[[RunEnd], object] = lambda end: None
         self._new: list[HostEvent] = []
         self._reply: Future[Reply] = Future()
         self._thread = threading.Thread(target=self._run, name="reporting", daemon=True)
@@ -71,14 +70,8 @@ class RendezvousClient:
         return self._reply.result()
 
     def put(self, *events: HostEvent) -> None:
-        """Report events within `every_s` seconds, a failure or an end at once."""
+        """Report events within `every_s` seconds, a failure at once."""
         self._in_loop(self._put, events)
-
-    def call_at_end(self, call: Callable[[RunEnd], object]) -> None:
-        """Have something called with the end of the run, in another thread, at once if that is there."""
-        self._at_end = call
-        if self.end is not None:
-            call(self.end)
 
     def outlast(self, timeout_s: float = LAST_S) -> None:
         """Wait until rank 0 has ended, at most so long, unless it is gone already.
@@ -94,7 +87,7 @@ class RendezvousClient:
 
     def _put(self, events: Iterable[HostEvent]) -> None:
         self._new += events
-        if self._channel is not None and any(isinstance(one, RankFailed | RunFinished) for one in events):
+        if self._channel is not None and any(isinstance(one, RankFailed) for one in events):
             self._channel.hurry()
 
     # In its thread
@@ -112,7 +105,6 @@ class RendezvousClient:
         if self.end is None:
             self.end = end
             os.eventfd_write(self.ready, 1)
-            self._at_end(end)
         if not self._reply.done():
             self._reply.set_result(end) if error is None else self._reply.set_exception(error)
 

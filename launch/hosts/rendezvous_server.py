@@ -93,7 +93,6 @@ class RendezvousServer:
             note=note,
         )
         self.events: EventQueue[Event] = EventQueue()
-        self._on_event: Callable[[Event], object] = self.events.put
         self._strangers: dict[asyncio.StreamWriter, None] = {}
         self._max_strangers = min(_MAX_STRANGERS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._loop = asyncio.new_event_loop()
@@ -151,21 +150,11 @@ class RendezvousServer:
             for rank, reply in replies.items():
                 members.joined[rank].answer(reply)
 
-    def call_with_events(self, call: Callable[[Event], object]) -> None:
-        """Have something called with each event, also in the server's thread, in the place of `events`."""
-        self._on_event = call
-        for event in self.events.take():
-            call(event)
-
-    def tell_end(self, end: RunEnd) -> None:
-        """Report the end of the run to all hosts."""
+    def end(self, end: RunEnd) -> None:
+        """Report the end of the run to all hosts, and wait until those that are there have heard it."""
         with self._locked() as members:
             self._end = end
             members.end(end)
-
-    def end(self, end: RunEnd) -> None:
-        """Report the end of the run to all hosts, and wait until those that are there have heard it."""
-        self.tell_end(end)
         with self._changed:
             self._changed.wait_for(self._members.are_gone, self._patience.end_s)
 
@@ -242,7 +231,7 @@ class RendezvousServer:
 
     def _put(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._on_event(event)
+            self.events.put(event)
 
 
 def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:

@@ -16,7 +16,6 @@ Environ = Mapping[str, str]
 _FIRST_RESERVED_STEP = 0xFFFFFFFA
 # Tasks of TensorFlow's clusters that train, in the order of their ranks: "master" is the old name of "chief".
 _TRAINING_TASKS = ("chief", "master", "worker")
-_PMIX_SERVERS = tuple(f"PMIX_SERVER_URI{version}" for version in ("41", "4", "3", "21", "2"))
 
 
 class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,28 +64,6 @@ def _nodes_of_job(environ: Environ, claim: RankClaim) -> RankClaim:
     return claim
 
 
-def _open_mpi(environ: Environ, claim: RankClaim) -> RankClaim:
-    """It names the host of mpirun (ORTE's URI of Open MPI 4, PRRTE's name of the job of 5).
-
-    That is the host of rank 0 where the daemons are numbered as the ranks; mpirun's own is 0.
-    """
-    claim = _nodes_of_job(environ, claim)
-    server = next((environ[name] for name in _PMIX_SERVERS if name in environ), "")
-    daemon = re.match(r"[^;]*\.([0-9]{1,9});", server)
-    if claim.hosts or daemon is None or int(daemon[1]) != claim.rank:
-        return claim
-    uri = re.search(r"tcp://([0-9.]+)[,:]|tcp6://\[([0-9a-f:]+)\]", environ.get("OMPI_MCA_orte_hnp_uri", ""))
-    named = re.fullmatch(r"prterun-(.+)-[0-9]+@[0-9]+", environ.get("PMIX_NAMESPACE", ""))
-    host = address(uri[1] or uri[2] if uri else named[1] if named else "")
-    return claim if host is None else msgspec.structs.replace(claim, hosts=(host,))
-
-
-def _hydra(environ: Environ, claim: RankClaim) -> RankClaim | None:
-    """MPICH and Intel MPI; the same variables of Slurm's own PMI say what the step does."""
-    started = "MPI_LOCALNRANKS" in environ or "PMI_LOCAL_SIZE" in environ or "SLURM_STEP_ID" not in environ
-    return _nodes_of_job(environ, claim) if started and claim.rank is not None else None
-
-
 def _torch(environ: Environ, claim: RankClaim) -> RankClaim:
     """Without a number of local tasks a LOCAL_RANK, or another NODE_RANK than RANK, is of several."""
     rank, node = _number(environ, "RANK"), _number(environ, "NODE_RANK")
@@ -95,16 +72,6 @@ def _torch(environ: Environ, claim: RankClaim) -> RankClaim:
     others = rank is not None and node is not None and rank != node
     tasks = max((_number(environ, "LOCAL_RANK") or 0) + 1, 2 if others else 1)
     return msgspec.structs.replace(claim, tasks_per_host=tasks)
-
-
-def _pod(environ: Environ, claim: RankClaim) -> RankClaim | None:
-    """In a JobSet the pods are hosts of its headless service, named as the JobSet."""
-    jobset, pod, ending = environ.get("JOBSET_NAME"), environ.get("HOSTNAME", ""), f"-{claim.rank}"
-    if claim.rank is None or not jobset:
-        return None if claim.rank is None else claim
-    first = address(f"{pod.removesuffix(ending)}-0.{jobset}") if pod.endswith(ending) else None
-    hosts = claim.hosts or (() if first is None else (first,))
-    return msgspec.structs.replace(claim, source=f"JobSet {shown(jobset)}", hosts=hosts)
 
 
 class Starter(NamedTuple):
@@ -123,6 +90,8 @@ class Starter(NamedTuple):
     adapt: Callable[[Environ, RankClaim], RankClaim | None] = lambda environ, claim: claim
 
 
+# Of MPICH and Intel MPI; Slurm's own PMI has their other variables.
+_LOCAL_OF_HYDRA = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 # In order of precedence. The rank of a Slurm step is the index of the host in SLURM_STEP_NODELIST, which with
 # -m arbitrary is not that of the task; mpirun starts daemons by srun: their step is not that of the ranks.
 # DeepSpeed has LOCAL_SIZE; a TrainJob names the options of torchrun (PET_*).
@@ -147,16 +116,17 @@ STARTERS = (
         job=("{PMIX_NAMESPACE}", "{OMPI_MCA_ess_base_jobid}"),
         tasks=("OMPI_COMM_WORLD_LOCAL_SIZE",),
         one_each="mpirun --map-by ppr:1:node",
-        adapt=_open_mpi,
+        adapt=_nodes_of_job,
     ),
     Starter(
         source="MPI (PMI_SIZE)",
         size="PMI_SIZE",
         rank=("PMI_RANK",),
-        tasks=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        tasks=_LOCAL_OF_HYDRA,
         one_each="mpiexec -ppn 1",
+        needs=_LOCAL_OF_HYDRA,
         unless=("OMPI_COMM_WORLD_SIZE",),
-        adapt=_hydra,
+        adapt=_nodes_of_job,
     ),
     Starter(
         source="PET_NNODES",
@@ -180,12 +150,11 @@ STARTERS = (
 )
 # A Kubernetes Job, which has no size.
 INDEXED_JOB = Starter(
-    source="JOB_COMPLETION_INDEX",
+    source="the indexed Job {JOBSET_NAME}",
     size="",
     rank=("JOB_COMPLETION_INDEX",),
     job=("{JOBSET_NAME}",),
     needs=("JOB_COMPLETION_INDEX",),
-    adapt=_pod,
 )
 
 
@@ -198,10 +167,10 @@ def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
     if size is None and starter.size and not starter.nodes:
         return None
     nodes = environ.get(starter.nodes, "")
-    source = _filled(starter.source, environ)
+    source = _filled(starter.source, environ).strip()
     claim = RankClaim(
         source=source,
-        remove=f"unset {(*starter.needs, starter.size)[0] if starter.nodes else starter.size or source}",
+        remove=f"unset {starter.needs[0] if starter.nodes else starter.size or starter.rank[0]}",
         rank=next((one for name in starter.rank if (one := _number(environ, name)) is not None), None),
         size=1 if size is None and starter.nodes else size,
         hosts=read_hosts(f"{starter.nodes} of {source}", nodes) if nodes else master(environ, starter.master),

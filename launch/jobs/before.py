@@ -1,9 +1,7 @@
 """What earlier runs of this machine say, before a plan is made, and before a run."""
 
 import contextlib
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.values.errors import GputopoError
@@ -31,34 +29,33 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     """Return what the latest runs say of a request; nothing where none count or nothing is predicted."""
     if request.no_history or request.model is None or not request.predicts or not machine.gpus:
         return Before()
-    from gputopo.launch.supervise.run_folder import past_results, runs_home
-    from gputopo.prediction.one_gpu_speeds import past_speeds
-    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
+    from gputopo.runs import history
 
-    past = list(past_results(runs_home(os.environ)))
+    past = [*history.past(history.history_file(), with_short=True)]
     if not past:
         return Before()
-    speeds = past_speeds(one.result for one in past)
-    here = [run for one in past if (run := past_run(one.result)) is not None and one.is_of(machine)]
+    from gputopo.prediction.one_gpu_speeds import past_speeds
+    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
+    from gputopo.topology.same_machine import fingerprint
+
+    speeds, key = past_speeds(one.result for one in past), fingerprint(machine)
+    of_machine = (one.result for one in past if one.fingerprint == key)
+    here = [run for result in of_machine if (run := past_run(result)) is not None]
     changed = learned(machine, here, speeds, _workload_of)
     if request.single_gpu_images_per_sec:
         return Before((), changed)
     return Before((*speeds, *figures_by_marks(machine, here)), changed)
 
 
-def past_of(target: "Target", apart_from: Path | None = None) -> "list[Result]":
-    """Return the latest runs on the machine of a target, latest first. `apart_from`: a run folder.
-
-    Of a target of several hosts the runs of its machine with others.
-    """
-    from gputopo.launch.supervise.run_folder import past_results, runs_home
+def past_of(target: "Target") -> "list[Result]":
+    """Return the latest runs on the machine of a target, latest first; of several hosts those with others."""
+    from gputopo.runs.history import history_file, past
 
     machine = _box(target)
-    return [
-        one.result
-        for one in past_results(runs_home(os.environ), of_hosts=bool(target.others))
-        if machine is not None and one.folder.path != apart_from and one.is_of(machine)
-    ]
+    if machine is None:
+        return []
+    found = past(history_file(), machine, of_hosts=bool(target.others), with_short=True)
+    return [one.result for one in found]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":

@@ -22,6 +22,7 @@ import msgspec
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
+from gputopo.runs.history import history_file
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads
@@ -74,12 +75,7 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
 
 def models_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of stored costs: `$GPUTOPO_HOME/models`, else in the user's data folder."""
-    home = environ.get("GPUTOPO_HOME")
-    if home:
-        return Path(home) / "models"
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("gputopo")) / "models"
+    return history_file(environ).parent / "models"
 
 
 def content_of(asked: ModelName) -> str:

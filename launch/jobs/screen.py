@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median_high
+from statistics import fmean
 
 from gputopo.launch.jobs.trials import (
     Display,
@@ -20,13 +20,14 @@ from gputopo.launch.jobs.trials import (
 )
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
+from gputopo.runs.devices import SAMPLED
 from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
 from gputopo.values.run.budget import TimeBudget
-from gputopo.values.run.events import Event, GpuSample, Sample, Step, WarmupDone
+from gputopo.values.run.events import Event, Sample, Step
 from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import GpuReading, InRun, Kind, ScreenRun
+from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # of all runs of --quick
@@ -151,15 +152,11 @@ def _run(
 ) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
-    path = folder / run_folder.SCREEN / name
-    samples: list[GpuSample] = []
+    path = folder / SCREEN_RUNS / name
     facts = Facts(cell.trial.spec.devices)
 
     def note(event: Event) -> None:
-        if isinstance(event, WarmupDone):
-            samples.clear()
-        elif isinstance(event, Sample):
-            samples.extend(event.gpus)
+        if isinstance(event, Sample):
             facts.add(event)
         elif isinstance(event, Step):
             facts.end_step(event, counted=not event.warmup)
@@ -178,8 +175,8 @@ def _run(
         kind=cell.kind,
         round=number,
         mode=mode_ran(cell.trial, result),
-        folder=f"{run_folder.SCREEN}/{name}",
-        devices=tuple(_devices(cell, result, samples, facts)),
+        folder=f"{SCREEN_RUNS}/{name}",
+        devices=tuple(_devices(cell, result, facts)),
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
         failure=failure,
@@ -187,7 +184,7 @@ def _run(
     )
 
 
-def _devices(cell: ScreenCell, result: Result, samples: Sequence[GpuSample], facts: Facts) -> Iterator[InRun]:
+def _devices(cell: ScreenCell, result: Result, facts: Facts) -> Iterator[InRun]:
     rows = {row.device.tower: row for row in result.devices}
     alone = result.throughput.median if len(cell.numbers) == 1 and result.throughput is not None else None
     for tower, number in enumerate(cell.numbers):
@@ -198,27 +195,22 @@ def _devices(cell: ScreenCell, result: Result, samples: Sequence[GpuSample], fac
         yield InRun(
             number=number,
             images_per_sec=alone or row.images_per_sec,
-            reading=_reading(row, [one for one in samples if one.gpu == row.device.gpu], facts),
+            reading=_reading(row, facts),
             verdict=row.verdict if len(cell.numbers) > 1 else None,
         )
 
 
-def _reading(row: DeviceResult, samples: Sequence[GpuSample], facts: Facts) -> GpuReading:
-    def middle(field: str) -> float | None:
-        known = [value for one in samples if (value := getattr(one, field)) is not None]
-        return median_high(known) if known else None
-
+def _reading(row: DeviceResult, facts: Facts) -> GpuReading:
     tower = row.device.tower
     means = {name: _mean(facts.of_gpu(tower, which)) for which, name in OF_GPU.items()}
     means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
-    means |= {"graphics_mhz": row.graphics_mhz, "memory_mhz": row.memory_mhz}
+    medians = {name: getattr(row, name) for name in SAMPLED}
     busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
     return GpuReading(
         graphics_percent=row.graphics_percent,
         memory_percent=row.memory_percent,
         weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,
-        **means,
-        **{field: middle(field) for field in ("temperature_c", "power_w", "pcie_gen", "pcie_width")},
+        **{**means, **medians},
     )
 
 

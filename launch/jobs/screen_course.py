@@ -20,14 +20,14 @@ from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
-from gputopo.runs.history import fingerprint
 from gputopo.runs.screen import device_rows
 from gputopo.topology.identities import without_identities
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Given
 from gputopo.values.run.options import OutputOptions, ScreenOptions
-from gputopo.values.run.several_runs import Kind, Screen, ScreenRun
+from gputopo.values.run.several_runs import SCREEN_RUNS, Kind, Screen, ScreenRun
 from gputopo.values.run.spec import RunSpec
 
 MakeCell = Callable[[Kind, Sequence[int], str], ScreenCell]
@@ -38,7 +38,7 @@ def require_new(output: str | None) -> None:
     if output is None:
         return
     runs.check_output(Path(output))
-    if (Path(output) / FILE).exists() or (Path(output) / runs.SCREEN).exists():
+    if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
         raise InputError(f"{output} holds another screen", "name a new folder with --output")
 
 

@@ -37,9 +37,9 @@ from gputopo.launch.locks import locked_folder
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes.host_load import HostReader
 from gputopo.report.stderr import note
-from gputopo.runs.history import fingerprint
 from gputopo.sweeps.expand import ordered
 from gputopo.sweeps.matrix import Matrix
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.machine import Machine

@@ -22,8 +22,9 @@ from gputopo.launch.target import Target
 from gputopo.report.stderr import note
 from gputopo.runs.compared import input_verdict, with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone
-from gputopo.runs.history import fingerprint, history_file, save_result, stored_results
+from gputopo.runs.history import add, history_file, past
 from gputopo.runs.known import alone_of_run
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -77,7 +78,7 @@ def train(
     if rendezvous is not None:
         rendezvous.end(_end_of(outcome, spec))
     with signals.deferred():
-        result = with_prediction(_judged(outcome.result, folder), target.plan)
+        result = with_prediction(_judged(outcome.result), target.plan)
         result = runs.save_result(folder, _with_alone(result, target), time_s=time.time())
         if not target.others:
             remember(result, folder.path, target.box)
@@ -95,7 +96,7 @@ def _supervised(
     from gputopo.probes.run_watch import RunWatch
 
     stall = options.stall_timeout
-    known = known_of(target, spec, past_of(target, folder.path))
+    known = known_of(target, spec, past_of(target))
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
     with RunWatch([one.gpu for one in own if one.gpu is not None]) as sampler, watch() as on_event:
         job = RunJob(
@@ -124,19 +125,17 @@ def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
     return spec
 
 
-def _judged(result: Result, folder: runs.RunFolder) -> Result:
+def _judged(result: Result) -> Result:
     """Add the verdict on this run's input from an earlier run."""
-    earlier = runs.latest_results(runs.runs_home(os.environ), but=folder.path)
-    # The verdict names the other run's folder, and a result is written in UTF-8.
-    found = input_verdict(
-        result, ((where.encode(errors="replace").decode(), other) for where, other in earlier)
-    )
+    earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
+    found = input_verdict(result, ((one.folder, one.result) for one in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _with_alone(result: Result, target: Target) -> Result:
     """Add the speeds of the GPUs alone: by the latest screen of this job here, else by its runs here."""
-    here = None if result.backend != "gpu" or target.machine is None else fingerprint(target.machine)
+    machine = target.machine if result.backend == "gpu" else None
+    here = None if machine is None else fingerprint(machine)
     if here is None:
         return result
     for path, screen in runs.latest_screens(runs.runs_home(os.environ)):
@@ -144,26 +143,26 @@ def _with_alone(result: Result, target: Target) -> Result:
             return with_alone(result, found, str(path))
     alone: dict[int, float] = {}
     folders: dict[int, str] = {}
-    if len(result.devices) > 1:
-        with contextlib.suppress(GputopoError):  # a history that cannot be read: see `remember`
-            for one in stored_results(history_file(os.environ), machine=here, model=result.spec.get("model")):
-                found = alone_of_run(result, one.result)
-                alone |= found  # the latest run counts
-                folders |= dict.fromkeys(found, one.folder)
+    earlier = past(history_file(), machine, model=result.spec.get("model"))
+    for one in earlier if len(result.devices) > 1 else ():
+        found = alone_of_run(result, one.result)
+        alone = found | alone  # the latest run counts
+        folders = dict.fromkeys(found, one.folder) | folders
     used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
     return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
 
 
 def remember(result: Result, folder: Path, box: Machine | None) -> None:
-    """Add a result to the history of this box, unless it is of another one or has faults that were asked for.
+    """Add the run of a folder to the history, unless it is of another box or has faults that were asked for.
 
-    Where it cannot be added a line says so: the run's folder has it.
+    A line reports what is lost because the history is damaged, or why the run cannot be added: its folder
+    has it.
     """
     if box is None or result.spec.get("drills"):
         return
-    where = str(folder.absolute()).encode(errors="replace").decode()
     try:
-        save_result(history_file(os.environ), box, result, folder=where, finished_at=time.time())
+        if lost := add(history_file(), folder):
+            note(lost)
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")
 

@@ -22,6 +22,7 @@ from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
 from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import AUTOTUNE_RUNS
 from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.values.run.verdict import Known
 
@@ -180,7 +181,7 @@ def tune(
     race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
     def measure(place: int, number: int) -> TimedRun | str:
-        path = folder / run_folder.AUTOTUNE / f"{number}-{place + 1}"
+        path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
         # Without a fallback: another placement is not timed in the name of this one.
         found = timed(run_trial(replace(trials[place], fallback=None), path, machine))
         on_run(number, trials[place], found)

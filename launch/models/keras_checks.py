@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from gputopo.launch.models.keras_sources import Foreign
 from gputopo.values.errors import UsageError
-from gputopo.values.run.batches import batch_words
 from gputopo.values.run.spec import RunSpec
 
 Shape = tuple[int | None, ...]
@@ -137,7 +136,6 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
             "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
         )
     if spec is not None:
-        _require_batch(model, name, spec)
         _require_type(model, name, spec)
         _require_trainer(model, name, spec)
 
@@ -175,16 +173,6 @@ def other_types(found: set[str], compute: str) -> list[str]:
 def is_seed(variable: Any) -> bool:
     """Return whether a Keras variable is the seed of a random layer."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
-
-
-def _require_batch(model: keras.Model, name: str, spec: RunSpec) -> None:
-    inputs = getattr(model, "inputs", None)
-    batch = inputs[0].shape[0] if inputs else None
-    if batch not in (None, spec.batch_size):
-        raise UsageError(
-            f"the model '{name}' takes batches of {batch} alone, this run has {batch_words(spec.batch_size)}",
-            f"use --batch-size {batch}, or an Input without a batch size",
-        )
 
 
 def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:

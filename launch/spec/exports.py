@@ -23,9 +23,10 @@ from gputopo.values.run.plan import SPREAD, Candidate
 # the 64 MiB of a container, and its transfers locked memory.
 _FOR_NCCL = ("--shm-size=1g", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# A host that ends, or fails, must not end the others: rank 0 does, after it has reported why. The CPUs of a
-# rank are gputopo's choice, not one core (Slurm's and Open MPI's default for one task).
-SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0", "--no-kill", "--cpu-bind=none")
+# In a training rank 0 ends the others after it has reported why: a host that ends, or fails, must not.
+# Hosts of a program are ended by srun. The CPUs of a rank are gputopo's choice, not one core (the default of
+# Slurm and Open MPI for one task).
+SRUN = ("srun", "--ntasks-per-node=1", "--wait=0", "--no-kill", "--cpu-bind=none")
 MPIRUN = ("mpirun", "--bind-to", "none")
 _START_MINUTES = 15  # beside the steps: imports, building the graph, a checkpoint at the end
 # Options of sbatch of which a script may have one.
@@ -103,7 +104,8 @@ def sbatch(start: ExportedRun) -> str:
     command = start.command(choice=start.choice if whole else renumbered(start.choice), named=whole)
     exports = [f"export {name}={shlex.quote(value)}" for name, value in start.environment.items() if whole]
     if start.size > 1:
-        exports, command = [*_MAKE_SECRET], [*SRUN, *command]
+        ends = f"--kill-on-bad-exit={int(bool(start.program))}"
+        exports, command = [*_MAKE_SECRET], [*SRUN, ends, *command]
     totals = {"cpus-per-gpu": machine.host.logical_cpus, "mem-per-gpu": machine.host.memory_mib}
     defaults = (_CPUS_A_GPU, _MIB_A_GPU)
     shares = [

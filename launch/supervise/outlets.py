@@ -170,7 +170,7 @@ class SampleScalars:
         self._towers: dict[_Place, tuple[int, int]] = {}  # tower and its batch
         self._names: dict[_Place, str] = {}  # of folders, where there are several hosts
         self._files: dict[_Place, int] = {}
-        self._facts: dict[_Place, dict[str, float]] = {}
+        self._gpus: dict[_Place, GpuSample] = {}  # the latest of each fact
         self._step: Step | None = None
         self._next_s = 0.0
 
@@ -191,7 +191,8 @@ class SampleScalars:
                 self._step = event
             case Sample() if self._folder is not None:
                 for one in event.gpus:
-                    self._note((event.rank, one.gpu), one)
+                    place = event.rank, one.gpu
+                    self._gpus[place] = one.with_earlier(self._gpus.get(place))
                 # A clock that was set back must not stop the points.
                 due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
                 if due and self._step is not None:
@@ -205,16 +206,12 @@ class SampleScalars:
         self._files.clear()
         self._folder = None
 
-    def _note(self, place: _Place, sample: GpuSample) -> None:
-        known = {tag: getattr(sample, field) for tag, field in TAGS.items()}
-        latest = {} if sample.lost else self._facts.get(place, {})
-        self._facts[place] = latest | {tag: float(value) for tag, value in known.items() if value is not None}
-
     def _write_points(self, folder: Path, time_s: float, step: Step) -> None:
         busy_s = {mark.tower: mark.weights_s + mark.compute_s for mark in step.marks}
         try:
-            for place, facts in self._facts.items():
-                points = dict(facts)
+            for place, latest in self._gpus.items():
+                known = {tag: getattr(latest, field) for tag, field in TAGS.items()}
+                points = {tag: float(value) for tag, value in known.items() if value is not None}
                 tower, batch = self._towers.get(place, (-1, 0))
                 if batch and busy_s.get(tower, 0.0) > 0:
                     points[IMAGES_PER_SEC] = batch / busy_s[tower]

@@ -14,15 +14,13 @@
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.locks import is_left_over, locked_spec
-from gputopo.runs.history import fingerprint
+from gputopo.runs.history import RUNS, history_file
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
@@ -31,7 +29,6 @@ from gputopo.values.run.bounded import WrittenSamples
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import FOLDER as CELLS
 from gputopo.values.run.several_runs import Screen
 from gputopo.values.run.spec import ProgramSpec, RunSpec
 
@@ -41,10 +38,8 @@ _WRITTEN = (
     "result.json",
 )
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
-# Folders of short runs, within that of the run or the screen that they belong to.
-AUTOTUNE, SCREEN = "autotune", "screen"
 SCREEN_FILE = "screen.json"
-MAX_PAST_RUNS = 50  # that are read: older ones matter little, and reading takes some ms
+MAX_SCREENS = 50  # that are read: older ones matter little, and reading takes some ms
 
 
 class RunFolder:
@@ -61,12 +56,7 @@ class RunFolder:
 
 def runs_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
-    home = environ.get("GPUTOPO_HOME")
-    if home:
-        return Path(home) / "runs"
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("gputopo")) / "runs"
+    return history_file(environ).parent / RUNS
 
 
 def check_output(output: Path | None) -> None:
@@ -151,64 +141,6 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
     return result
 
 
-def latest_results(home: Path, *, but: Path | None = None) -> Iterator[tuple[str, Result]]:
-    """Iterate over folder and result of the latest runs, latest first, without those that cannot be read.
-
-    `home`: the folder of all runs, whose names begin with their time. `but`: a run to leave out.
-    """
-    for path in _latest(home):
-        result = None if path == but else _result_in(path)
-        if result is not None:
-            yield str(path), result
-
-
-def past_results(home: Path, *, of_hosts: bool = False) -> Iterator["PastResult"]:
-    """Iterate over the latest runs, latest first, each followed by the first of its short runs or cells.
-
-    Those of one host, which those of several say nothing of; `of_hosts`: those of several.
-    """
-    for path in _latest(home):
-        short = (sorted((path / name).glob("*"))[:MAX_PAST_RUNS] for name in (AUTOTUNE, SCREEN, CELLS))
-        for folder in (path, *chain.from_iterable(short)):
-            result = _result_in(folder)
-            if result is not None and result.of_several_hosts == of_hosts:
-                yield PastResult(RunFolder(folder), result)
-
-
-@dataclass(frozen=True)
-class PastResult:
-    """An earlier run with its result."""
-
-    folder: RunFolder
-    result: Result
-
-    def is_of(self, machine: Machine) -> bool:
-        """Return whether it ran on this machine, with the same GPUs in the same slots."""
-        file = self.folder.path / "machine.json"
-        try:
-            then = schema.decode(file.read_bytes(), Machine, origin=str(file))
-        except (OSError, InputError):
-            return False
-        here = fingerprint(machine)
-        return here is not None and fingerprint(then) == here
-
-
-def _latest(home: Path) -> Iterator[Path]:
-    """Iterate over the folders of the latest runs, latest first."""
-    if home.is_dir():
-        folders = sorted((path for path in home.iterdir() if path.is_dir()), reverse=True)
-        yield from islice(folders, MAX_PAST_RUNS)
-
-
-def _result_in(path: Path) -> Result | None:
-    """Return the result of a run, None where there is none that can be read."""
-    file = RunFolder(path).result
-    try:
-        return schema.decode(file.read_bytes(), Result, origin=str(file)) if file.is_file() else None
-    except (OSError, InputError):
-        return None
-
-
 class EventLog:
     """The events file of a run, written line by line, readable at any time.
 
@@ -242,16 +174,10 @@ class EventLog:
         os.close(self._handle)
 
 
-def latest_folders(home: Path, file: str) -> Iterator[Path]:
-    """Iterate over the files of this name in the folders of the latest runs, latest first."""
-    for path in _latest(home):
-        if (path / file).is_file():
-            yield path / file
-
-
 def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
     """Iterate over folder and contents of the latest screens, latest first, but those that cannot be read."""
-    for file in latest_folders(home, SCREEN_FILE):
+    files = sorted(home.glob(f"*/{SCREEN_FILE}"), reverse=True) if home.is_dir() else []
+    for file in files[:MAX_SCREENS]:
         with contextlib.suppress(OSError, InputError):
             yield file.parent, schema.decode(file.read_bytes(), Screen, origin=str(file))
 

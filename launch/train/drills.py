@@ -83,10 +83,10 @@ class DrilledStep(TrainingStep):
         """Those of any step, and the drills."""
         return [*super().observers(emit), self.drills]
 
-    def tower_clock(self, tower: int, start: Sequence[Tensor]) -> TowerClock:
+    def tower_clock(self, tower: int, device: str, start: Sequence[Tensor]) -> TowerClock:
         """Return what marks the times of a tower, and delays and spoils its work."""
         rank = self.spec.devices[tower].rank
-        return _DrilledClock(super().tower_clock(tower, start), self.drills, tower, away=rank != 0)
+        return _DrilledClock(super().tower_clock(tower, device, start), self.drills, tower, away=rank != 0)
 
 
 class _DrilledClock(TowerClock):

@@ -12,15 +12,14 @@ import tensorflow as tf
 
 from gputopo.launch.models.model import Model
 from gputopo.launch.spec.rules import remarks
+from gputopo.launch.train.graph_step import GraphStep
 from gputopo.launch.train.inputs.source import InputSource
-from gputopo.launch.train.loss_scale import LossScale
-from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
+from gputopo.launch.train.marks import HostMarks, clock
 from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement
-from gputopo.launch.train.placement.variables import VariableSet, read_state, slots_of, write_state
-from gputopo.launch.train.stepper import StepOutcome, Stepper, unequal_batches
+from gputopo.launch.train.placement.variables import VariableSet, slots_of, write_state
+from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
-from gputopo.launch.train.updating import Updater
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
@@ -37,55 +36,35 @@ class _Tower:
     marks: Tensor  # [3], seconds of its host's clock
 
 
-class TrainingStep(Stepper):
+class TrainingStep(GraphStep):
     """The compiled step of our own towers. Variables change where they live."""
 
     placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: InputSource) -> None:
-        self.spec = spec
+        super().__init__(model, spec, source)
         self.placement = placement
-        self.source = source
-        self.scale = LossScale(spec)
-        self._math = TowerMath(model, spec, source, self.scale)
-        self._updater = Updater(
-            VariableSet(placement.stored, placement.states),
-            spec.optimization,
-            spec.learning_rate,
-            self.scale,
-            independent=placement.waits == "own_copy",
+        self.optimize(
+            VariableSet(placement.stored, placement.states), independent=placement.waits == "own_copy"
         )
-        self.own_slots = self._updater.own_slots
+        self.math = TowerMath(model, spec, source, self.scale)
         self.slots = [
             slots_of(variables, slots, self.own_slots)
-            for variables, slots in zip(placement.places, self._updater.slots, strict=True)
+            for variables, slots in zip(placement.places, self.slots, strict=True)
         ]
-        self.says = (*getattr(model, "says", ()), *remarks(spec))
-        self._marks = Marks()
-        self._hosts = HostMarks(spec.devices)
+        self.says += remarks(spec)
+        self._clocks = HostMarks(spec.devices)
         self._exchange: list[Tensor] = []  # marks of it, if hosts exchange this step's gradients
-        # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
-        signature = [tf.TensorSpec((), tf.int64), *source.signature]
-        self.graph = tf.compat.v1.wrap_function(self._build, signature)
+        self.graph = self.compiled(self._build)
 
     def __call__(self, number: int) -> StepOutcome:
         """Run one step and wait for its losses and marks. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
         losses, begin, marks, _, *exchange = self.graph(tf.constant(number, tf.int64), *fed)
         began = begin.numpy()
-        since = self._hosts.since(began, marks.numpy())
-        exchanged = self._hosts.exchanges(began, since, exchange[0].numpy()) if exchange else ()
+        since = self._clocks.since(began, marks.numpy())
+        exchanged = self._clocks.exchanges(began, since, exchange[0].numpy()) if exchange else ()
         return StepOutcome(losses.numpy(), since, exchange=exchanged, examples=unequal_batches(self.spec))
-
-    def check_variables(self) -> dict[str, int]:
-        """Compare the variables' devices with the spec."""
-        return self.placement.check(self.spec)
-
-    def tower_clock(self, tower: int, start: Sequence[Tensor]) -> TowerClock:
-        """Return what marks the times of a tower, which starts after `start`."""
-        return TowerClock(
-            self._marks, self.spec.devices[tower].device, start, gates=self.spec.backend == "cpu"
-        )
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         """Build the step: all towers forward and backward, then reduce and update, as the placement waits."""
@@ -116,22 +95,13 @@ class TrainingStep(Stepper):
                 losses = tf.stack([tower.loss for tower in towers])  # [towers]
                 marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
                 # The probes are part of the outcome so that no optimizer drops their copies to the host.
-                return losses, tf.identity(begin), marks, tf.add_n(self._marks.probes), *self._exchange
+                return losses, tf.identity(begin), marks, tf.add_n(self.marks.probes), *self._exchange
 
     def _forward_backward(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> _Tower:
         """Build both passes of one tower and its time marks; it starts after `start`."""
-        device = self.spec.devices[tower].device
-        with tf.name_scope(f"tower_{tower}"):
-            times = self.tower_clock(tower, start)
-            with tf.control_dependencies([times.started]):
-                weights = self.placement.weights(tower)
-                state = read_state(self.placement, tower, device)
-            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                loss, gradients, state = self._math.forward_backward(tower, number, weights, state, fed)
-            loss, *gradients = times.done([loss, *gradients])
-            marks = times.row
+        (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
         with tf.device(HOST):
             loss = tf.identity(loss)
         return _Tower(loss, weights, gradients, state, marks)
@@ -157,9 +127,9 @@ class TrainingStep(Stepper):
         with tf.name_scope("update"):
             with tf.control_dependencies(list(after) if last else []):
                 totals = self.placement.totals(gradients)  # reduce
-            self._exchange = self._hosts.exchange(self._marks, self.placement, gradients, totals)
+            self._exchange = self._clocks.exchange(self.marks, self.placement, gradients, totals)
             early = self.placement.waits in ("all", "own_copy") and not self.placement.stale
-            return self._updater.update(totals, number, after=after, early=early, first=place, part=part)
+            return self.updater.update(totals, number, after=after, early=early, first=place, part=part)
 
     def _store(self, towers: Sequence[_Tower], changes: Sequence[Tensor]) -> list[Tensor]:
         """Store what the next step needs beside the variables."""
@@ -168,5 +138,5 @@ class TrainingStep(Stepper):
                 [tower.weights for tower in towers], [tower.gradients for tower in towers], changes
             )
             with tf.control_dependencies([tower.marks for tower in towers]):
-                states = self._updater.accepted([tower.state for tower in towers])
+                states = self.updater.accepted([tower.state for tower in towers])
                 return stored + write_state(self.placement, states)

@@ -110,6 +110,8 @@ class Updater:
         self._scale = scale if scale is not None and scale.automatic else None
         self._optimizer = optimizer_of(spec)
         self.own_slots = len(self._optimizer.slots)
+        clips = (spec.gradient_clip, spec.gradient_clip_norm)
+        self._changes_gradients = bool(spec.weight_decay) or any(limit is not None for limit in clips)
         self._decisions: dict[int, Tensor] = {}  # of the places that were updated
         self._shared = [self._shared_of(place) for place in variables.places]
         self.slots = [
@@ -135,8 +137,8 @@ class Updater:
         The changes come after `after`, the end of the towers, which keeps them in place: a weight still being
         read would be copied first, and then lie elsewhere (230 MiB more in ResNet-50 on a CPU, as memory
         becomes fragmented). `early`: but for the kernels of dense layers, which nothing reads any more once
-        the layer before has its gradients. Those of AlexNet and VGG are most of all variables, and their
-        gradients would be held all through the convolutions' backward pass.
+        the layer before has its gradients, unless decay or clipping change these. Those of AlexNet and VGG
+        are most of all variables, and would be held all through the convolutions' backward pass.
         """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
         places = range(first, first + len(totals))
@@ -145,8 +147,8 @@ class Updater:
             if self._scale is None:
                 return [
                     op
-                    for place, own, gradients in zip(places, totals, ready, strict=True)
-                    for op in self.update_place(place, gradients, rate, early=own if early else ())
+                    for place, own in zip(places, ready, strict=True)
+                    for op in self.update_place(place, own, rate, early=early and not self._changes_gradients)
                 ]
             decisions = self._scale.decide(totals, [self._variables.places[place] for place in places])
             self._decisions |= zip(places, decisions, strict=True)
@@ -157,11 +159,11 @@ class Updater:
             return ops + self._scale.settle(decisions, first=first)
 
     def update_place(
-        self, place: int, gradients: Sequence[Tensor], rate: Tensor, *, early: Sequence[Tensor] = ()
+        self, place: int, gradients: Sequence[Tensor], rate: Tensor, *, early: bool = False
     ) -> list[Any]:
         """Change the variables of one place by gradients that are decayed and clipped, whatever they are.
 
-        `early`: totals of which those that are the gradient of a dense kernel change it at once.
+        `early`: the kernels of dense layers at once.
         """
         variables = self._variables.places[place]
         shared = {
@@ -170,8 +172,8 @@ class Updater:
         ops = []
         for number, variable in enumerate(variables):
             slots, gradient = self.slots[place][number], gradients[number]
-            at_once = number and len(variable.shape) == 2 and early and gradient is early[number]
-            with tf.device(variable.device), _after([early[number - 1]] if at_once else None):
+            at_once = early and number and len(variable.shape) == 2
+            with tf.device(variable.device), _after([gradients[number - 1]] if at_once else None):
                 own = slots[: self.own_slots]
                 ops.append(self._optimizer.apply(variable, own, shared[variable.device], gradient, rate))
         return ops + self._advance(place, shared, ops)

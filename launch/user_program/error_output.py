@@ -109,7 +109,7 @@ class ErrorOutput:
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
     """Return what the last lines of a program report, in words, and what to do; None if nothing is known."""
     from gputopo.captures import messages  # only a failure needs them
-    from gputopo.captures.training_logs import failure_in
+    from gputopo.captures.training_failures import failure_in
     from gputopo.findings import find
 
     for count in (LINES, MORE_LINES):

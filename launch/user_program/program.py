@@ -52,7 +52,7 @@ class ProgramEnd:
     out_of_memory: bool = False  # SIGKILL, while the kernel's count of such kills rose
     last_lines: tuple[str, ...] = ()  # of its stderr, as far as they are read
     left: str | None = None  # processes that it left behind, in words
-    stopped: int | None = None  # exit code for which it was ended: it hung, or the run failed elsewhere
+    stopped: int | None = None  # exit code for which it was ended: it hung
 
     @property
     def exit_code(self) -> int:
@@ -115,13 +115,11 @@ class ProgramStop:
     def __init__(self) -> None:
         self._decided = threading.Lock()
         self.asked = False
-        self.exit_code = int(ExitCode.HARDWARE)  # of the run then
 
-    def ask(self, exit_code: int = ExitCode.HARDWARE) -> bool:
+    def ask(self) -> bool:
         """Ask for the end of the program; False where it has ended by itself."""
         if not self._decided.acquire(blocking=False):
             return False
-        self.exit_code = int(exit_code)
         self.asked = True
         # Wakes `run_program`, and is ignored by default should that be over.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
@@ -152,7 +150,6 @@ def run_program(
     ours: OwnChildren | None = None,
     stop: ProgramStop | None = None,
     errors: ErrorOutput | None = None,
-    on_end: Callable[[ProgramEnd], None] = lambda ending: None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
@@ -161,8 +158,7 @@ def run_program(
     whole group, by the terminal or by a process: the program has had them. `report` gets a line for processes
     that it left behind, which are ended. `ours`: children that other threads start meanwhile. `stop`: where
     one asks for the end of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some
-    seconds. `errors`: what passes on its stderr. `on_end` is called as soon as the program has ended, before
-    what it left behind is.
+    seconds. `errors`: what passes on its stderr.
     """
     check_program(command, environment)
     kills_before = count_oom_kills()
@@ -183,7 +179,7 @@ def run_program(
         with contextlib.closing(witness), contextlib.closing(errors):
             errors.program_started()
             passed = _passed_on(process.pid, witness, came, ours, stop)
-            stopped = stop.exit_code if stop.over() else None
+            stopped = int(ExitCode.HARDWARE) if stop.over() else None
             if stopped is not None:
                 stuck = end_descendants(ours, came, program=process.pid)
                 _report_stuck(stuck, report)
@@ -195,7 +191,6 @@ def run_program(
             kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
             killed = -status == signal.SIGKILL and kills > 0 and stopped is None
             ending = ProgramEnd(status, frozenset(passed), killed, errors.last_lines, stopped=stopped)
-            on_end(ending)
             return replace(ending, left=_end_leftovers(command[0], ours, came, report))
 
 

@@ -198,17 +198,12 @@ class ProgramRecord(EventRecord):
         if news is not None:
             self.add(Noticed(time_s=event.time_s, says=f"{news[0].upper()}{news[1:]}."))
 
-    def finish(self, command: str, ending: ProgramEnd, elsewhere: RankFailed | None = None) -> None:
-        """Record slow devices and how the program ended, and close the file.
-
-        `elsewhere`: what ended the run of several hosts, be it on another one.
-        """
+    def finish(self, command: str, ending: ProgramEnd) -> None:
+        """Record slow devices and how the program ended, and close the file."""
         self._add_verdict()
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
-        failure = elsewhere
-        if failure is None and ending.stopped is None:
-            failure = failure_of(command, ending, time_s=time.time())
+        failure = failure_of(command, ending, time_s=time.time()) if ending.stopped is None else None
         if failure is not None and not self._has_failed:  # one that hung has failed then
             self.add(failure)
         stopped = failure is not None and failure.kind in STOPPED.values()
@@ -216,7 +211,7 @@ class ProgramRecord(EventRecord):
         self.add(
             self._finished(
                 "interrupted" if stopped else "failed" if failed else "complete",
-                ending.exit_code if elsewhere is None else elsewhere.exit_code,
+                ending.exit_code,
             )
         )
         self.close()

@@ -14,8 +14,8 @@ from typing import Any, NewType
 import msgspec
 
 from gputopo.probes.cuda.kernels import KERNELS, PTX
-from gputopo.probes.pci import normal_address
 from gputopo.values.errors import HardwareError
+from gputopo.values.fields import kernel_address
 from gputopo.values.install import pip_install
 
 Stream = NewType("Stream", object)
@@ -115,7 +115,7 @@ def read_device(calls: "Cuda", binding_attributes: object, ordinal: int) -> Cuda
 
     return CudaDevice(
         ordinal=ordinal,
-        pci_address=normal_address(text_of(calls.ask("cuDeviceGetPCIBusId", _ADDRESS_BYTES, handle))),
+        pci_address=kernel_address(text_of(calls.ask("cuDeviceGetPCIBusId", _ADDRESS_BYTES, handle))),
         name=text_of(calls.ask("cuDeviceGetName", _NAME_BYTES, handle)),
         memory_bytes=int(calls.ask("cuDeviceTotalMem", handle)),
         compute_capability=(

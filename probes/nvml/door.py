@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NewType, TypeVar
 
-from gputopo.probes.pci import normal_address
+from gputopo.values.fields import kernel_address
 
 T = TypeVar("T")
 Handle = NewType("Handle", object)
@@ -222,7 +222,7 @@ def address_of(info: Any) -> str:
     pynvml decodes the text when the field is read, which fails on what a broken GPU may give.
     """
     try:
-        address = normal_address(str(info.busId))
+        address = kernel_address(str(info.busId))
     except UnicodeDecodeError:
         address = None
     return address or f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"

@@ -17,6 +17,7 @@ from gputopo.probes.nvml.words import (
     VIOLATIONS,
 )
 from gputopo.values.machine import Gpu, GpuProcess, Link, NvLink
+from gputopo.values.samples import gpu_with
 from gputopo.values.subject import at_gpu, item, within
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class MissingFacts:
         for path in paths:
             self.reasons.setdefault(path, reason)
 
-    def found(self, *paths: str) -> None:
+    def clear(self, *paths: str) -> None:
         """Remove the reasons of facts that were found after all."""
         for path in paths:
             self.reasons.pop(path, None)
@@ -133,9 +134,9 @@ class FactReader:
             self.no_answer = reason if reason == LOST else self.no_answer or reason
         self.missing.note(reason, *(within(self.path, fact) for fact in facts))
 
-    def found(self, *facts: str) -> None:
+    def clear(self, *facts: str) -> None:
         """Remove the reasons of facts that were found after all."""
-        self.missing.found(*(within(self.path, fact) for fact in facts))
+        self.missing.clear(*(within(self.path, fact) for fact in facts))
 
 
 def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[Gpu]:
@@ -148,29 +149,17 @@ def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[
 
     for question in QUESTIONS:
         if question.facts[0] in _SENT_BEFORE:
-            yield _gpu(gpu, index)
+            yield gpu_with(index, gpu.facts)
         gpu.facts |= gpu.read(question.facts, question.ask) or {}
     gpu.facts["ecc.counts"] = _error_counts(gpu) or None
     _read_mig(gpu)
     gpu.facts["violation_ns"] = gpu.gather("violation_ns", (*VIOLATIONS, *SLOWDOWNS), throttled_ns) or None
     gpu.facts["processes"] = _processes(gpu)
-    yield _gpu(gpu, index)
+    yield gpu_with(index, gpu.facts)
     gpu.facts["nvlinks"] = _nvlinks(gpu)
     _read_fabric(gpu)
     gpu.facts["lost"] = gpu.no_answer is not None
-    yield _gpu(gpu, index)
-
-
-def _gpu(gpu: FactReader, index: int) -> Gpu:
-    """Return the GPU that has the facts read so far."""
-    fields: dict[str, Any] = {"index": index}
-    for path, fact in gpu.facts.items():
-        *above, name = path.split(".")
-        within_field = fields
-        for part in above:
-            within_field = within_field.setdefault(part, {})
-        within_field[name] = fact
-    return msgspec.convert(fields, Gpu)
+    yield gpu_with(index, gpu.facts)
 
 
 def read_pair(pair: FactReader, link: Link) -> Link:
@@ -344,7 +333,7 @@ def _nvlink_errors(gpu: FactReader, link: int, fields: dict[str, int | NotReadEr
     for name, count in fields.items():
         if not isinstance(count, NotReadError) and name not in counters.keys() | whole:
             counters[name] = count
-            gpu.found(within(fact, name))
+            gpu.clear(within(fact, name))
     if counters:
-        gpu.found(fact)
+        gpu.clear(fact)
     return counters

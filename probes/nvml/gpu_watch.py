@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 from gputopo.probes.host_load import is_descendant
 from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
-from gputopo.probes.nvml.monitor import SAMPLED, Watcher, WatcherChild
+from gputopo.probes.nvml.monitor import Watcher, WatcherChild
 from gputopo.probes.nvml.words import NVLINK_ERRORS
-from gputopo.values.run.events import GpuSample
+from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 
 T = TypeVar("T")
 
@@ -144,9 +144,9 @@ class WatchedGpu:
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
         links = min(self.ask("nvlink count", questions.nvlink_count) or 0, questions.MAX_NVLINKS)
-        return {"nvlink_errors": sum(map(self._errors_of, range(links)))} if links else {}
+        return {"nvlink_errors": sum(map(self._errors_on, range(links)))} if links else {}
 
-    def _errors_of(self, link: int) -> int:
+    def _errors_on(self, link: int) -> int:
         counts: dict[str, object] = dict(self.ask("nvlink fields", questions.nvlink_fields, link, None) or {})
         counts.pop("speed", None)
         for counter in NVLINK_ERRORS:
@@ -186,9 +186,9 @@ class WatchQuestion(NamedTuple):
     ask: Callable[[WatchedGpu], Mapping[str, Any]]
 
 
-def _field(every: int, field: str, path: str = "") -> WatchQuestion:
-    """Ask for one field of a sample, which is this fact of the GPU."""
-    path = path or SAMPLED[field]
+def _field(every: int, field: str) -> WatchQuestion:
+    """Ask for one field of a sample, which is a fact of the GPU."""
+    path = SAMPLED_FACTS[field].path
     return WatchQuestion(every, lambda card: {field: card.ask(field, questions.fact, path)})
 
 
@@ -210,12 +210,12 @@ ASKED = (
     _field(SECOND, "temperature_c"),
     _field(SECOND, "pstate"),
     WatchQuestion(SECOND, WatchedGpu.throttled),
-    _field(SECOND, "memory_used_mib", "memory_mib.used"),
-    _field(TWO_SECONDS, "memory_temperature_c", "temperature_c.memory"),
+    _field(SECOND, "memory_used_mib"),
+    _field(TWO_SECONDS, "memory_temperature_c"),
     WatchQuestion(TWO_SECONDS, WatchedGpu.pcie_rate),
     WatchQuestion(TWO_SECONDS, WatchedGpu.replays),
     WatchQuestion(TWO_SECONDS, WatchedGpu.processes),
-    _field(TEN_SECONDS, "power_limit_w", "power_w.enforced_limit"),
+    _field(TEN_SECONDS, "power_limit_w"),
     WatchQuestion(TEN_SECONDS, WatchedGpu.nvlink_errors),
 )
 # All of it in each sample, and what a run is not asked; whose processes there are belongs to a run.

@@ -12,20 +12,19 @@ import msgspec
 from gputopo.probes.child import Channel, DriverChild, DriverStop, whole_s
 from gputopo.probes.nvml.door import Handle, NotReadError, handle_number, open_nvml
 from gputopo.probes.nvml.questions import fact
-from gputopo.values.run.events import GpuSample, MachineSample, Xid
+from gputopo.values.run.events import SAMPLED_FACTS, GpuSample, MachineSample, Xid
 
-# Fields of a sample by the facts of a GPU that they are.
-SAMPLED = {
-    "gpu_utilization_percent": "utilization_percent.gpu",
-    "graphics_mhz": "clocks_mhz.graphics.now",
-    "memory_mhz": "clocks_mhz.memory.now",
-    "power_w": "power_w.draw",
-    "temperature_c": "temperature_c.gpu",
-    "throttle_mask": "throttle.mask",
-    "pcie_gen": "pcie.gen_now",
-    "pcie_width": "pcie.width_now",
-    "pstate": "pstate",
-}
+READ = (
+    "gpu_utilization_percent",
+    "graphics_mhz",
+    "memory_mhz",
+    "power_w",
+    "temperature_c",
+    "throttle_mask",
+    "pcie_gen",
+    "pcie_width",
+    "pstate",
+)
 
 # Ours: how long the end of a sample in another thread is waited for after its child was killed.
 _CLOSE_S = 1.0
@@ -84,9 +83,10 @@ class Monitor(Closed):
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
         found: dict[str, Any] = {}
-        for field, path in SAMPLED.items():
-            with contextlib.suppress(NotReadError):
-                found[field] = None if handle is None else fact(self._nvml, handle, path)
+        if handle is not None:
+            for field in READ:
+                with contextlib.suppress(NotReadError):
+                    found[field] = fact(self._nvml, handle, SAMPLED_FACTS[field].path)
         return GpuSample(gpu=gpu, **found)
 
 

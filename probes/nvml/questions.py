@@ -488,7 +488,7 @@ def fabric_info(nvml: Nvml, gpu: Handle) -> Any:
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
         ("nvmlDeviceGetGpuFabricInfo", _FabricInfo),  # drivers before 550
     )
-    info = first(*(partial(nvml.filled, *one, gpu) for one in structs))
+    info = first(*(partial(nvml.filled, *struct, gpu) for struct in structs))
     if int(info.state) == _FABRIC_NONE:
         raise NotReadError("NOT_SUPPORTED")
     return info

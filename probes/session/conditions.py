@@ -190,7 +190,7 @@ def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
         [[one.sample for one in window.get(gpu, ()) if one.inside == where] for window in windows]
         for where in (True, False)
     )
-    found = _of_gpu(gpu, inside if any(map(_answered, inside)) else beside)
+    found = _medians(gpu, inside if any(map(_answered, inside)) else beside)
     return msgspec.structs.replace(
         found,
         readings=sum(len(_answered(window)) for window in inside),
@@ -199,7 +199,7 @@ def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
 
 
 def _answered(samples: Sequence[GpuSample]) -> list[GpuSample]:
-    return [sample for sample in samples if sample != GpuSample(gpu=sample.gpu)]
+    return [sample for sample in samples if not sample.silent]
 
 
 def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
@@ -243,7 +243,7 @@ def _number(pstate: str | None) -> int:
     return int(digits) if digits.isdecimal() else -1
 
 
-def _of_gpu(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
+def _medians(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
     readings = [sample for window in windows for sample in _answered(window)]
     masks = [sample.throttle_mask for sample in readings if sample.throttle_mask is not None]
     mask = functools.reduce(operator.or_, masks) if masks else None

@@ -11,8 +11,10 @@ import pytest
 
 import gputopo
 from gputopo.cli import run_command
+from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.machine import Machine
+from tests.invented_runs import InventedRun, gpu_devices, stream
 
 ROOT = Path(__file__).parents[2]
 TOUR = Path(__file__).with_name("tour.ipynb")
@@ -55,6 +57,13 @@ def test_an_inspection_shows_its_first_line_and_its_table() -> None:
     found = gputopo.load("7gforce")
     assert re.match(r"6 . GeForce GTX 1070 \+ 1 . GeForce GTX 1080: 1 fine", repr(found))
     assert "<td>GeForce GTX 1080</td>" in found._repr_html_()
+
+
+def test_a_plan_and_a_result_show_the_first_line_of_their_command() -> None:
+    assert re.match(r"GPUs 0,1, .*images/sec", repr(gputopo.plan("7gforce", "alexnet", gpus=[0, 1])))
+    result = summarise(stream(gpu_devices(2), InventedRun(2).steps(30)))
+    shown = repr(schema.decode(schema.encode(result), gputopo.Result, origin="a result"))
+    assert re.fullmatch(r"[0-9.]+ images/sec ± [0-9.]+: alexnet on 2 GPUs, parameter_server, .*", shown)
 
 
 @pytest.mark.parametrize("machine", ["7gforce", gputopo.load("7gforce"), gputopo.load("7gforce").machine])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputopo.captures import intake, reading, recording
+from gputopo.captures import limits, reading, recording
 from gputopo.findings import find
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.markdown import document_markdown
@@ -226,7 +226,7 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     started = time.process_time()
     machine: Machine | None = None
     try:
-        with intake.limited_time("damaged"):
+        with limits.limited_time("damaged"):
             machine = reading.read_bytes(data, origin="damaged")
         outcome.read += 1
     except GputopoError as error:
@@ -284,7 +284,7 @@ def main() -> int:
     outcome = run(options.cases, options.seed, amplify=options.amplify)
     print(f"{options.cases} cases in {time.perf_counter() - started:.0f} s")
     print(f"read: {outcome.read}, refused in words: {outcome.refused}, wrong: {len(outcome.wrong)}")
-    print(f"given up at {intake.MAX_READING_S:g} s: {outcome.given_up}")
+    print(f"given up at {limits.MAX_READING_S:g} s: {outcome.given_up}")
     print(f"slower than {LIMIT_S * 1000:.0f} ms: {outcome.slow}")
     print(f"slowest: {outcome.slowest_s * 1000:.0f} ms ({outcome.slowest})")
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.captures import intake, reading
+from gputopo.captures import limits, reading
 from gputopo.values.errors import InputError
 
 XML = "<?xml version='1.0'?>\n<nvidia_smi_log>{}</nvidia_smi_log>\n"
-GPUS = intake.MAX_GPUS + 1
+GPUS = limits.MAX_GPUS + 1
 
 
 def many(kind: str) -> str:
@@ -32,20 +32,20 @@ def test_more_gpus_than_any_machine_has_are_refused(kind: str) -> None:
 
 
 def test_a_text_that_is_longer_than_any_capture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(limits, "MAX_TEXT_BYTES", 100)
     with pytest.raises(InputError, match="text of more than"):
-        intake.require_text_size("x" * 101, "x")
-    monkeypatch.setattr(intake, "MAX_LINES", 10)
+        limits.require_text_size("x" * 101, "x")
+    monkeypatch.setattr(limits, "MAX_LINES", 10)
     with pytest.raises(InputError, match="more than 10 lines"):
-        intake.require_text_size("\n" * 11, "x")
-    intake.require_text_size("\n" * 10, "x")
+        limits.require_text_size("\n" * 11, "x")
+    limits.require_text_size("\n" * 10, "x")
 
 
 def test_reading_ends_when_its_time_is_over_and_what_follows_has_none() -> None:
-    with pytest.raises(InputError, match=r"more than 0\.01 s of CPU time"), intake.limited_time("x", 0.01):
+    with pytest.raises(InputError, match=r"more than 0\.01 s of CPU time"), limits.limited_time("x", 0.01):
         re.search(r"(a+)+$", "a" * 64 + "b")
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
-    with intake.limited_time("x", 60):
+    with limits.limited_time("x", 60):
         pass
     assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
 
@@ -54,7 +54,7 @@ def test_in_another_thread_nothing_is_limited_and_nothing_fails() -> None:
     done = []
 
     def read() -> None:
-        with intake.limited_time("x", 0.0001):
+        with limits.limited_time("x", 0.0001):
             done.append(True)
 
     thread = threading.Thread(target=read)
@@ -82,5 +82,5 @@ def test_integers_that_nothing_counts_to_are_refused(number: int) -> None:
 
 
 def test_blanks_without_end_are_read_in_linear_time() -> None:
-    with intake.limited_time("x", 2.0), pytest.raises(InputError, match="in an unknown format"):
+    with limits.limited_time("x", 2.0), pytest.raises(InputError, match="in an unknown format"):
         reading.read_text(" " * 250_000 + "x\n", origin="x")

@@ -380,7 +380,7 @@ def test_each_error_is_a_finding_of_its_gpu(message: str) -> None:
     "text", ["GPU0 is slow\n", "See NVRM in dmesg\n", "[ 1.000000] usb 1-1: new device\n"]
 )
 def test_other_texts_are_no_kernel_log(text: str) -> None:
-    assert not kernel_log.recognise(text)
+    assert not kernel_log.detect(text)
     with pytest.raises(InputError, match="in an unknown format"):
         reading.read_text(text, origin="log")
 

@@ -8,7 +8,7 @@ from gputopo.captures import reading
 from gputopo.cli import run_command
 from gputopo.findings import find
 from gputopo.report.findings import verdict
-from gputopo.report.machine.gpus import short_gpu_table
+from gputopo.report.machine.gpus import gpu_table
 from gputopo.values.machine import Machine
 from tests import there
 from tests.captures import samples
@@ -211,7 +211,7 @@ def test_a_gpu_that_is_lost_is_named_by_its_address_and_by_a_number_that_is_show
     assert "0000:41:00.0" in found.says
     assert "(GPU is lost. R" in found.says
     assert verdict(machine, [found]) == f"1 GPU: {named} is lost. 1 error."
-    table = short_gpu_table(machine, {0: "error"})
+    table = gpu_table(machine, {0: "error"})
     assert table is not None
     assert [table.head.cells, len(table.groups[0])] == [(named.removeprefix("GPU "),), 1]
 

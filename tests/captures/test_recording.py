@@ -24,7 +24,7 @@ BOX = Machine(
 
 def test_a_recording_reads_back_as_the_same_machine() -> None:
     for text in (schema.encode(BOX).decode(), schema.encode_pretty(BOX)):
-        assert recording.recognise(text)
+        assert recording.detect(text)
         assert recording.parse(text, origin="box.json") == BOX
 
 
@@ -37,7 +37,7 @@ def test_an_inspection_gives_its_machine_and_its_findings_are_left() -> None:
             "later": 1,
         }
     )
-    assert recording.recognise(text)
+    assert recording.detect(text)
     assert recording.parse(text, origin="x") == BOX
 
 
@@ -123,7 +123,7 @@ UNKNOWN, AGAIN, OTHER = "another version of gputopo", "write the file again", "i
     ],
 )
 def test_a_recording_that_cannot_be_used_is_refused_in_two_lines(text: str, what: str, hint: str) -> None:
-    assert recording.recognise(text)
+    assert recording.detect(text)
     with pytest.raises(InputError) as caught:
         recording.parse(text, origin="box.json")
     assert what in caught.value.what

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures import training_logs
+from gputopo.captures import training_tf_cnn
 from gputopo.captures.training_files import facts_of, parse
 
 
@@ -46,7 +46,7 @@ def log(
 
 
 def test_a_log_has_its_last_total_with_conditions_and_spread() -> None:
-    (one,) = training_logs.parse_tf_cnn(log(), origin="a.log")
+    (one,) = training_tf_cnn.parse(log(), origin="a.log")
 
     assert (one.images_per_sec, one.uncertainty, one.jitter, one.steps) == (801.2, 0.9, 4.2, 100)
     assert (one.n_gpus, one.batch_per_gpu, one.model, one.version) == (4, 64, "resnet50", "1.13")
@@ -77,7 +77,7 @@ def test_a_log_has_its_last_total_with_conditions_and_spread() -> None:
     ],
 )
 def test_headers_of_all_years_are_read(text: str, field: str, value: object) -> None:
-    (one,) = training_logs.parse_tf_cnn(text, origin="a.log")
+    (one,) = training_tf_cnn.parse(text, origin="a.log")
     assert getattr(one, field) == value
 
 
@@ -97,7 +97,7 @@ def test_headers_of_all_years_are_read(text: str, field: str, value: object) -> 
     ],
 )
 def test_a_run_without_a_total_failed_with_its_reason_and_has_no_figure(tail: str, reason: str) -> None:
-    (one,) = training_logs.parse_tf_cnn(log(total=None, tail=tail), origin="a.log")
+    (one,) = training_tf_cnn.parse(log(total=None, tail=tail), origin="a.log")
 
     assert one.status == "failed"
     assert reason in (one.reason or "")
@@ -105,13 +105,13 @@ def test_a_run_without_a_total_failed_with_its_reason_and_has_no_figure(tail: st
 
 
 def test_a_total_of_zero_is_a_failure_not_a_figure() -> None:
-    (one,) = training_logs.parse_tf_cnn(log(total="0.00"), origin="a.log")
+    (one,) = training_tf_cnn.parse(log(total="0.00"), origin="a.log")
     assert (one.status, one.images_per_sec, one.reason) == ("failed", None, "its total is 0 images/sec")
 
 
 def test_several_runs_in_one_log_are_kept_apart_also_where_one_failed() -> None:
     text = log(total="100.00") + log(total=None, tail="Killed") + log(total="300.00", devices=2)
-    found = training_logs.parse_tf_cnn(text, origin="all.log")
+    found = training_tf_cnn.parse(text, origin="all.log")
 
     assert [one.images_per_sec for one in found] == [100.0, None, 300.0]
     assert found[1].reason == "killed"
@@ -126,7 +126,7 @@ def test_gpus_of_a_log_are_named_with_their_boost_clocks() -> None:
     made = "".join(
         f"-> physical GPU (device: {n}, name: GeForce GTX 1070, pci bus id: 0000:0{n}:00.0)\n" for n in (0, 1)
     )
-    (one,) = training_logs.parse_tf_cnn(text + made + log(devices=2), origin="a.log")
+    (one,) = training_tf_cnn.parse(text + made + log(devices=2), origin="a.log")
 
     assert one.gpu == "GeForce GTX 1070"
     assert [device.graphics_mhz for device in one.devices] == [1683.0, 1783.0]
@@ -136,7 +136,7 @@ def test_gpus_of_a_log_are_named_with_their_boost_clocks() -> None:
     st.text(alphabet=st.sampled_from("0123456789. \t\n'[]/gpu:Devicestotal images/sec:=-+()"), max_size=400)
 )
 def test_no_text_breaks_the_reader(text: str) -> None:
-    for one in training_logs.parse_tf_cnn("images/sec: \n" + text, origin="x"):
+    for one in training_tf_cnn.parse("images/sec: \n" + text, origin="x"):
         assert one.images_per_sec is None or one.images_per_sec > 0
         assert one.n_gpus >= 1
 

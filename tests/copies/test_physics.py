@@ -14,8 +14,7 @@ from gputopo.copies.physics import checked, host_link, memory_limit
 from gputopo.copies.settling import ramp_ups
 from gputopo.reference.expectations import known_gpus, over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
-from gputopo.values.gpu import Pcie
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Gpu, Machine, Pcie
 from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.invented_bandwidths import bandwidth_of, machine_with
 

@@ -9,6 +9,7 @@ import msgspec
 from gputopo import findings
 from gputopo.values.finding import Finding
 from gputopo.values.machine import (
+    Bar1Mib,
     ClockMhz,
     ClocksMhz,
     Driver,
@@ -116,7 +117,7 @@ def _gpu(index: int, name: str) -> Gpu:
             aer={"correctable": 0, "nonfatal": 0, "fatal": 0},
         ),
         memory_mib=MemoryMib(total=16_160, used=9_000, free=7_160),
-        bar1_mib=MemoryMib(total=16_384, used=2, free=16_382),
+        bar1_mib=Bar1Mib(total=16_384, used=2, free=16_382),
         utilization_percent=UtilizationPercent(gpu=97, memory=40),
         ecc=Ecc(
             mode=True,

@@ -1,6 +1,5 @@
 import pytest
 
-from gputopo.findings import peers
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, every_gpu, find, gpu, sound
@@ -100,9 +99,9 @@ def test_of_two_cards_neither_is_at_fault() -> None:
     assert (found.id, found.subject.text, found.severity) == ("clocks.memory_differs", "gpus:0-1", "warning")
 
 
-def test_of_two_cards_the_reference_shows_which_is_at_fault() -> None:
-    found = only(gpu(1, clocks_mhz={"memory": {"max": 800, "now": 800, "application": None}})(sound(2)))
-    assert (found.id, found.subject.text) == ("clocks.memory_below_model", "gpu:1")
+def test_of_two_cards_the_default_shows_which_application_clock_was_changed() -> None:
+    found = only(gpu(1, clocks_mhz={"memory": {"application": 800, "now": 800}})(sound(2)))
+    assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpu:1")
 
 
 def test_a_step_of_the_clock_and_a_rounded_megahertz_are_no_difference() -> None:
@@ -132,11 +131,6 @@ def test_captures_have_application_clocks_of_the_graphics_domain_alone(domain: s
     captured = every_gpu(clocks_mhz={"sm": {"application": None, "default_application": None}})
     low = {"application": 600, "now": 600}
     found = only(all_of(captured, gpu(2, clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
-    assert (found.id, found.subject.text) == ("clocks.application_differs", "gpu:2")
+    assert (found.id, found.subject.text) == ("configuration.differs", "gpu:2")
     found = only(all_of(captured, every_gpu(clocks_mhz={domain: low}, throttle={"mask": 2}))(sound()))
     assert (found.id, found.subject.text) == ("clocks.application_below_default", "gpus:0-3")
-
-
-def test_a_memory_clock_below_that_of_the_model_is_a_warning() -> None:
-    found = peers.below_reference(every_gpu(clocks_mhz={"memory": {"max": 700}})(sound()))
-    assert [one.severity for one in found] == ["warning"]

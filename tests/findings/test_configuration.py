@@ -69,12 +69,6 @@ def test_gpus_of_two_nodes_with_their_own_cpus_are_fine() -> None:
     assert find(machine) == ()
 
 
-def test_cpus_of_another_node_are_named() -> None:
-    (found,) = find(all_of(two_nodes, gpu(1, cpu_affinity="18-21"))(sound()))
-    assert found.id == "numa.binding"
-    assert "20-21" in found.says
-
-
 def test_without_any_known_node_there_is_no_finding() -> None:
     # Virtual machines and many boards report -1 for all: no fault.
     machine = all_of(two_nodes, every_gpu(numa_node=None, cpu_affinity=None))(sound())
@@ -96,7 +90,7 @@ def test_other_memory_of_another_model_is_no_second_finding() -> None:
 def test_memory_that_error_correction_takes_is_no_other_size() -> None:
     assert find(gpu(1, memory_mib={"total": 15_150})(sound())) == ()  # 1/16 less
     (found,) = find(gpu(1, memory_mib={"total": 12_000})(sound()))
-    assert (found.id, found.subject.text) == ("machine.mixed_memory", "gpu:1")
+    assert (found.id, found.subject.text) == ("card.differs", "gpu:1")
 
 
 def test_an_unknown_card_is_reported_as_not_compared() -> None:

@@ -18,7 +18,6 @@ CHECKS = (
     network.mtus,
     network.errors,
     network.far_gpus,
-    network.shared_cards,
     network.peer_memory,
 )
 
@@ -117,14 +116,6 @@ def test_a_gpu_far_from_every_card_is_found_where_others_are_near() -> None:
     far = machine(*alike(2), gpus=3, near={2: 9})
     assert [(id, subject) for id, _, subject, _ in brief(far)] == [("nic.gpu_far", "gpu:2")]
     assert brief(machine(*alike(2), gpus=3, near={0: 9, 1: 9, 2: 9})) == []
-
-
-def test_gpus_that_share_a_card_are_found_only_beside_an_idle_card() -> None:
-    shared = machine(*alike(2), gpus=2, near={1: 0})
-    assert brief(shared) == [
-        ("nic.shared", "info", "nics:0-1", "mlx5_0 is the nearest card of GPUs 0-1, mlx5_1 of none")
-    ]
-    assert brief(machine(*alike(2), gpus=4, near={2: 0, 3: 1})) == []
 
 
 @pytest.mark.parametrize(

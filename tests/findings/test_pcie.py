@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from gputopo.values.machine import Machine
 from tests.findings.boxes import PORT, UP, all_of, down, every_gpu, find, gpu, node, sound
-from tests.findings.faults import IDLE, chipset_slot
+from tests.findings.faults import IDLE
 
 
 def reported(machine: Machine) -> list[tuple[str, str, str]]:
@@ -169,13 +169,3 @@ def test_eight_gpus_on_one_uplink_are_reported_with_their_bridge() -> None:
 def test_four_gpus_on_an_uplink_of_eight_lanes_are_too_many() -> None:
     machine = all_of(node(PORT, max_width=8), node(UP, max_width=8))(sound())
     assert "pcie.shared_uplink" in {finding.id for finding in find(machine)}
-
-
-def other_vendor(machine: Machine) -> Machine:
-    return replace(machine, pci=tuple(replace(one, vendor_id="1022") for one in machine.pci))
-
-
-def test_a_chipset_slot_is_known_by_intels_port_numbers_only() -> None:
-    (found,) = find(chipset_slot(sound()))
-    assert (found.id, found.subject.text, found.severity) == ("pcie.chipset_slot", "gpu:0", "warning")
-    assert find(other_vendor(chipset_slot(sound()))) == ()

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings import memory_health
+from gputopo.findings import field_errors
 from gputopo.values.machine import Machine
 from tests.findings.boxes import all_of, gpu, sound
 
@@ -15,31 +15,18 @@ def unread(reason: str, *gpus: int) -> Machine:
 
 @pytest.mark.parametrize("reason", ["Unknown Error", "ERR!", "UNKNOWN", "TIMEOUT"])
 def test_an_error_of_one_gpu_is_found(reason: str) -> None:
-    (found,) = memory_health.field_errors(unread(reason, 2))
+    (found,) = field_errors.field_errors(unread(reason, 2))
     assert (found.subject.text, found.severity) == ("gpu:2", "warning")
     assert found.says.endswith(f"{reason} in place of power draw")
     assert found.evidence == {"missing": {"power_w.draw": reason}}
 
 
-@pytest.mark.parametrize("reason", ["N/A", "NOT_SUPPORTED"])
-def test_what_one_gpu_alone_does_not_support_is_worth_a_note(reason: str) -> None:
-    (found,) = memory_health.field_errors(unread(reason, 2))
-    assert (found.subject.text, found.severity) == ("gpu:2", "info")
-    assert memory_health.field_errors(unread(reason, 1, 2)) == []
-
-
 @pytest.mark.parametrize(
-    "reason", ["not in the capture", "NO_PERMISSION", "NOT_ASKED", "the capture ends here"]
+    "reason", ["not in the capture", "N/A", "NO_PERMISSION", "NOT_ASKED", "the capture ends here"]
 )
 def test_other_reasons_are_no_fault_of_the_gpu(reason: str) -> None:
-    assert memory_health.field_errors(unread(reason, 2)) == []
+    assert field_errors.field_errors(unread(reason, 2)) == []
 
 
 def test_an_error_of_all_gpus_is_no_fault_of_one() -> None:
-    assert memory_health.field_errors(unread("Unknown Error", 0, 1, 2, 3)) == []
-
-
-def test_what_depends_on_a_mode_is_no_fault() -> None:
-    machine = unread("N/A", 2)
-    assert memory_health.field_errors(gpu(2, mig={"mode": True})(machine)) == []
-    assert memory_health.field_errors(gpu(2, ecc={"mode": False})(machine)) == []
+    assert field_errors.field_errors(unread("Unknown Error", 0, 1, 2, 3)) == []

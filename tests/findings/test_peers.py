@@ -33,7 +33,7 @@ def test_a_card_of_another_build_is_reported_once() -> None:
 
 
 def test_of_two_cards_of_different_builds_neither_is_at_fault() -> None:
-    assert found(OTHER_BUILD, 2) == [("clocks.core_differs", "gpus:0-1")]  # the memory is below the model's
+    assert found(OTHER_BUILD, 2) == [("clocks.memory_differs", "gpus:0-1")]
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.driver import XIDS, xid_case
 from gputopo.findings.memory_health import ECC_UNCORRECTED
-from gputopo.findings.pcie import PCIE_REPLAYS, WIDTH_DEGRADED
-from gputopo.findings.rule import ELSEWHERE, place_of
+from gputopo.findings.pcie import PCIE_REPLAYS, REPLAYS_OF_A_MODULE, USUAL_LANES
+from gputopo.findings.places import ELSEWHERE, Place, place_of
+from gputopo.findings.xids import XIDS, xid_case
 from gputopo.reference.check_with import check_command
-from gputopo.values.machine import Gpu, Host, KernelEvent, Machine, NumaNode
+from gputopo.values.machine import Gpu, Host, KernelEvent, Machine
 from tests.findings.boxes import Change, all_of, every_gpu, find, gpu, host, sound
 from tests.findings.catalogue import catalogue
 from tests.findings.faults import OF_A_GPU
@@ -43,7 +43,7 @@ def test_a_gpu_is_in_a_slot_on_a_board_in_a_notebook_or_in_a_virtual_machine(
 
 
 @pytest.mark.parametrize("place", [None, *ELSEWHERE["slot"]])
-def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
+def test_nobody_is_told_to_reseat_what_cannot_be(place: Place | None) -> None:
     names = {"module": "Tesla V100-SXM2-16GB", "notebook": "NVIDIA GeForce RTX 4090 Laptop GPU"}
     machine = sound()
     cards = tuple(
@@ -52,8 +52,8 @@ def test_nobody_is_told_to_reseat_what_cannot_be(place: str | None) -> None:
     machine = gpu(1, pcie={"replay_counter": 20_000, "replay_rollovers": 2})(replace(machine, gpus=cards))
     if place == "virtual machine":
         machine = host(virtual_machine="kvm")(machine)
-    own = PCIE_REPLAYS.cases["SXM"].remedy if place == "module" else PCIE_REPLAYS.remedy
-    expected = own if place in (None, "module") else ELSEWHERE["slot"][place]
+    own = REPLAYS_OF_A_MODULE.remedy if place == "module" else PCIE_REPLAYS.remedy
+    expected = own if place is None or place == "module" else ELSEWHERE["slot"][place]
     assert remedy(machine, "pcie.replays") == expected.replace("-i GPU", "-i 1")
 
 
@@ -63,7 +63,7 @@ def test_a_module_with_fewer_lanes_is_not_moved_to_another_slot() -> None:
     assert found
     assert {one.remedy for one in found} <= {
         ELSEWHERE["slot"]["module"].replace("-i GPU", "-i 1"),
-        WIDTH_DEGRADED.cases["usual"].remedy,
+        USUAL_LANES.remedy,
     }
 
 
@@ -100,12 +100,6 @@ def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
             "throttle.sw_power_cap",
             "full load; better cooling allows",  # the limit is the highest
         ),
-        (gpu(3, ecc={"mode_pending": False}), "ecc.mode_pending", "set it back: sudo nvidia-smi -i 3 -e 1."),
-        (
-            gpu(3, ecc={"mode": False, "mode_pending": True}),
-            "ecc.mode_pending",
-            "set it back: sudo nvidia-smi -i 3 -e 0.",
-        ),
         (
             gpu(3, ecc={"mode": False, "mode_pending": False}),
             "configuration.differs",
@@ -120,12 +114,9 @@ def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
         ),
         (gpu(3, bar1_mib={"total": 256}), "configuration.differs", "Resizable BAR in the BIOS."),
         (
-            all_of(
-                host(numa_nodes=(NumaNode(index=0, cpus="0-19"), NumaNode(index=1, cpus="20-39"))),
-                gpu(1, cpu_affinity="0-39"),
-            ),
-            "numa.binding",
-            "numactl --cpunodebind=0 --membind=0.",
+            gpu(1, clocks_mhz={"sm": {"application": 1312}}),
+            "configuration.differs",
+            "as on the other GPUs: sudo nvidia-smi -i 1 -rac.",
         ),
     ],
 )
@@ -158,7 +149,7 @@ def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_retur
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
-        ("NVIDIA GeForce RTX 3090", {}, "heat sink and thermal paste of this card"),
+        ("NVIDIA GeForce RTX 3090", {}, "heat sink and thermal paste"),
         ("NVIDIA A10", {}, "fans and air baffles"),
         ("NVIDIA H100 80GB HBM3", {}, "fans and air baffles"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", {}, "air vents"),
@@ -166,8 +157,8 @@ def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_retur
     ],
 )
 def test_a_hot_gpu_is_cooled_where_it_is(name: str, changes: dict[str, str], words: str) -> None:
-    warm = all_of(every_gpu(name=name, temperature_c={"gpu": 30}), gpu(1, temperature_c={"gpu": 70}))
-    assert words in remedy(host(**changes)(warm(sound())), "thermal.hotter_than_peers")
+    warm = all_of(every_gpu(name=name), gpu(1, throttle={"mask": 0x48}))
+    assert words in remedy(host(**changes)(warm(sound())), "throttle.hw_thermal_slowdown")
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_cool_card_with_no_margin_is_not_believed() -> None:
 @pytest.mark.parametrize("slowdown", [None, 0, 127])
 def test_thresholds_that_are_not_reported_or_make_no_sense_give_nothing(slowdown: int | None) -> None:
     machine = gpu(1, temperature_c={"gpu": 99})(every_gpu(temperature_c={"slowdown": slowdown})(sound()))
-    assert [found.id for found in find(machine)] == ["thermal.hotter_than_peers"]
+    assert find(machine) == ()
     assert degrees_left(machine.gpus[1]) is None
 
 
@@ -110,8 +110,7 @@ def test_memory_at_its_limit_is_hot_and_below_it_is_not() -> None:
 @pytest.mark.parametrize(
     ("spent", "severity"),
     [
-        ({"hw_thermal_slowdown": 59}, None),
-        ({"hw_thermal_slowdown": 60}, "info"),
+        ({"hw_thermal_slowdown": 599}, None),
         ({"hw_thermal_slowdown": 600}, "warning"),
         ({"hw_power_brake_slowdown": 600}, "warning"),
         ({"sw_thermal_slowdown": 3600}, "warning"),
@@ -135,15 +134,3 @@ def test_a_gpu_that_is_throttled_at_present_has_that_finding_alone() -> None:
     counters = {"hw_thermal_slowdown": 6000 * 10**9}
     (found,) = find(gpu(1, violation_ns=counters, throttle={"mask": 0x48})(sound()))
     assert found.id == "throttle.hw_thermal_slowdown"
-
-
-@pytest.mark.parametrize(
-    ("percent", "degrees", "peers", "count"),
-    [(0, 70, 60, 1), (0, 69, 60, 0), (0, 35, 35, 1), (0, 35, 41, 0), (30, 80, 60, 0)],
-)
-def test_a_fan_that_stands_still_is_a_fault_on_a_warm_gpu_or_beside_running_ones(
-    percent: int, degrees: int, peers: int, count: int
-) -> None:
-    others = every_gpu(fan_percent=30, temperature_c={"gpu": peers})
-    machine = gpu(1, fan_percent=percent, temperature_c={"gpu": degrees})(others(sound()))
-    assert [one.id for one in find(machine)] == ["thermal.fan_stopped"] * count

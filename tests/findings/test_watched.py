@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.driver import XIDS, xid_case
-from gputopo.findings.rule import ELSEWHERE
+from gputopo.findings.places import ELSEWHERE
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.watched import find_watched
+from gputopo.findings.xids import XIDS, xid_case
 from gputopo.reference.clock_events import BITS
 from gputopo.values.history import History
 from gputopo.values.run.events import GpuSample, MachineSample, Xid

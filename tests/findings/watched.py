@@ -9,7 +9,7 @@ from gputopo.values.history import History
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from gputopo.values.run.verdict import HostSummary
-from tests.findings.boxes import sound
+from tests.findings.boxes import every_gpu, sound
 
 WORKING: dict[str, Any] = {
     "graphics_mhz": 1530,
@@ -64,6 +64,7 @@ def all_watched() -> list[Finding]:
     return [
         *found(flapping),
         *found(sagging),
+        *found([samples(pcie_gen=1)] * 20, every_gpu(pcie={"gen_max": None})(sound(2))),
         *found([samples()] * 3, xids=[Xid(code=79, gpu=1)]),
         *find_watched(sound(2), on_busy_host),
     ]

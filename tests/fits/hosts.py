@@ -12,15 +12,15 @@ assumed.
 
 import csv
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from statistics import fmean, median
 
 import msgspec
 
-from gputopo.prediction.gradients import line_of
-from gputopo.prediction.links.hosts import rate_of_card
+from gputopo.planner.joint import late_s
+from gputopo.prediction.links.hosts import grpc_gb_per_s
 from gputopo.prediction.programs import require_program
-from gputopo.prediction.step import FORWARD_SHARE, StepPredictor, model_of
+from gputopo.prediction.step import model_of
 from gputopo.workload.workloads import require
 
 SOURCES: Mapping[str, str] = {
@@ -56,19 +56,16 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
 
     def predicted(self) -> float:
         """Return the images/sec that are predicted."""
-        rate = rate_of_card(self.gbit_per_s, "card")
-        return self.hosts * self.examples / self._step_s(rate.gb_per_s)
+        return self.hosts * self.examples / self._step_s(grpc_gb_per_s(self.gbit_per_s))
 
     def _step_s(self, gb_per_s: float) -> float:
         alone_s = self.examples / self.one_host_images_per_sec
-        stepper = StepPredictor(model_of(require(self.model)), require_program(_PROGRAM), self.gpus_of_host)
+        model, program = model_of(require(self.model)), require_program(_PROGRAM)
         # A server receives its share from all other hosts; each host sends all but its own share.
         share = max((self.hosts - 1) / self.servers, 1 - (self.servers == self.hosts) / self.servers)
         per_byte = share / (gb_per_s * 1e9)
-        line = line_of(stepper.model.blocks, stepper.program.overlap)
-        backward_s = (1 - FORWARD_SHARE) * alone_s
-        late_s = max(0.0, backward_s * (max(line.through(per_byte / backward_s)) - 1))
-        return alone_s + late_s + stepper.program.wait * stepper.bytes * per_byte
+        late = late_s(model, program.overlap, alone_s, per_byte)
+        return alone_s + late + program.wait * model.bytes * per_byte
 
     @property
     def error(self) -> float:
@@ -78,7 +75,7 @@ class OfHosts(msgspec.Struct, frozen=True, kw_only=True):
 
 def published_of_hosts() -> tuple[OfHosts, ...]:
     """Return all measurements, in the order of the table."""
-    with resources.files("gputopo.reference.data").joinpath("published_hosts.csv").open() as file:
+    with Path(__file__).with_name("published_hosts.csv").open() as file:
         rows = [{name: value for name, value in row.items() if value} for row in csv.DictReader(file)]
     return msgspec.convert(rows, tuple[OfHosts, ...], strict=False)
 

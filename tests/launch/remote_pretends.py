@@ -25,7 +25,6 @@ def main(behaviours: list[str], arguments: list[str]) -> int:
     if behaviour == "fails":
         say("gputopo: this host is no good\n  take another")
         return 2
-    say("\x1egputopo begun")
     say(f"gputopo: rank {rank} trains")
     if behaviour == "killed":
         os.kill(os.getpid(), signal.SIGKILL)

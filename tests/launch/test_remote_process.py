@@ -17,10 +17,10 @@ def printing(script: str) -> HostCommand:
 
 
 def test_reports_are_taken_out_of_what_it_writes() -> None:
-    words = "".join(f"printf %s {shlex.quote(report(one))} >&2; " for one in ("started", "begun", "ended 7"))
+    words = "".join(f"printf %s {shlex.quote(report(one))} >&2; " for one in ("started", "ended 7"))
     with HostProcess(printing(f"echo banner >&2; printf 'half ' >&2; {words} echo answer"), {}) as process:
         assert process.output(LONG_S) == b"answer\n"
-        assert (process.has_started, process.has_begun, process.ended) == (True, True, 7)
+        assert (process.has_started, process.ended) == (True, 7)
         assert process.said == "banner\nhalf "
 
 

@@ -21,7 +21,6 @@ from gputopo.launch.remote_process import HostCommand, not_started, passed_on
 from gputopo.launch.remote_start import (
     LEADER_S,
     OTHERS_S,
-    SETTLE_S,
     TERM_S,
     Agents,
     RankEnds,
@@ -152,40 +151,39 @@ def test_a_host_that_cannot_be_started_is_named_with_what_to_do(
 
 def test_the_run_is_over_with_its_last_host_and_has_the_exit_code_of_rank_0() -> None:
     endings = RankEnds()
-    endings.ended(0, 1, 10.0, has_begun=True)
+    endings.ended(0, 1, 10.0)
     assert (endings.codes, endings.end_at) == ({0: 1}, 10.0 + OTHERS_S)
-    endings.ended(1, 3, 11.0, has_begun=True)
+    endings.ended(1, 3, 11.0)
     assert (endings.codes, endings.exit_code) == ({0: 1, 1: 3}, 1)
 
 
-@pytest.mark.parametrize(("has_begun", "left_s"), [(False, SETTLE_S), (True, LEADER_S)])
-def test_a_host_that_failed_ends_all_after_rank_0_could_say_why(has_begun: bool, left_s: float) -> None:
+def test_a_host_that_failed_ends_all_after_rank_0_could_say_why() -> None:
     endings = RankEnds()
-    endings.ended(2, 0, 1.0, has_begun=False)  # not needed
+    endings.ended(2, 0, 1.0)  # not needed
     assert endings.end_at is None
-    endings.ended(1, 2, 5.0, has_begun=has_begun)
-    assert endings.end_at == 5.0 + left_s
-    endings.ended(0, 143, 5.1 + left_s, has_begun=has_begun)
+    endings.ended(1, 2, 5.0)
+    assert endings.end_at == 5.0 + LEADER_S
+    endings.ended(0, 143, 5.1 + LEADER_S)
     assert (endings.exit_code, endings.blamed) == (2, (1, 2)), "rank 0 did not end by itself"
 
 
 def test_rank_0_that_ends_by_itself_has_the_last_word() -> None:
     endings = RankEnds()
-    endings.ended(1, 2, 5.0, has_begun=False)
-    endings.ended(0, 3, 5.5, has_begun=False)
+    endings.ended(1, 2, 5.0)
+    endings.ended(0, 3, 5.5)
     assert (endings.exit_code, endings.blamed) == (3, None)
 
 
-def test_a_rank_0_that_fails_before_the_training_leaves_the_others_waiting_in_vain() -> None:
+def test_a_rank_0_that_ends_well_leaves_the_others_their_time() -> None:
     endings = RankEnds()
-    endings.ended(0, 3, 5.0, has_begun=False)
-    assert endings.end_at == 5.0 + SETTLE_S
+    endings.ended(0, 0, 5.0)
+    assert endings.end_at is None
 
 
 def test_a_host_that_cannot_be_started_ends_all_at_once() -> None:
     endings = RankEnds()
     endings.end_within(0.0, 7.0)
-    endings.ended(1, 3, 7.0, has_begun=False)
+    endings.ended(1, 3, 7.0)
     assert endings.end_at == 7.0
 
 
@@ -196,7 +194,7 @@ def test_ctrl_c_leaves_rank_0_its_time_and_more_of_them_do_not() -> None:
         endings.signalled(signal.SIGINT, at)
         ends.append(endings.end_at)
     assert ends == [None, 2.0 + TERM_S, 3.0]
-    endings.ended(0, 137, 4.0, has_begun=True)
+    endings.ended(0, 137, 4.0)
     assert endings.exit_code == 130
 
 
@@ -209,7 +207,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(remote_start, "LEADER_S", 0.2)
-    monkeypatch.setattr(remote_start, "SETTLE_S", 0.2)
+    monkeypatch.setattr(remote_start, "OTHERS_S", 0.2)
     monkeypatch.setattr(remote_start, "_DRAIN_S", 0.2)
     yield tmp_path
     left = [one for one in tmp_path.glob("rank-*") if psutil.pid_exists(int(one.read_text()))]

@@ -21,7 +21,7 @@ from gputopo.measurements.published import known_machines
 from gputopo.measurements.study import study_of
 from gputopo.report.document import Table, document_text
 from gputopo.report.study import study_document
-from gputopo.report.study_words import row_words
+from gputopo.report.study_tables import row_words
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.measurement import BUSY, CONDITIONS, DRILL, DeviceFigure, Measurement
@@ -248,12 +248,6 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert "per second" in text
     assert text.startswith("2 cells whose speeds count different things: images, steps.")
     assert "steps/sec" in text
-
-
-def test_what_did_not_run_is_named_by_what_the_cells_share() -> None:
-    cells = [run(None, status="left_out", reason="too slow", model=model) for model in ("vgg16", "vgg19")]
-    assert says(cells, "cells.not_run") == ["2 cells not run: too slow."]
-    assert says([run(90), *cells[:1]], "cells.not_run") == ["1 cell not run (vgg16): too slow."]
 
 
 def test_runs_under_the_same_other_conditions_are_one_observation() -> None:

@@ -1,21 +1,17 @@
-"""A sweep's folder: every cell once, with its run or with the reason why it has none; never 0."""
+"""Run folders and sweeps as measurements: what failed has its reason and no figure."""
 
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.measurements.study import study_of
-from gputopo.report.document import Table
-from gputopo.report.study import study_document
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
-from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell
 from tests.invented_runs import InventedRun, cpu_devices, stream
 
@@ -31,19 +27,12 @@ STATES: dict[str, tuple[CellState, str | None]] = {
 }
 
 
-OPTIONS: dict[str, dict[str, object]] = {
-    "refused": {"precision": "fp16", "data_source": "cpu", "task": "forward"},
-    "not-here": {"data_dir": "made:cifar10", "xla": True},
-}
-DEFAULTS = {"precision": "fp32", "data_source": "gpu", "xla": False}
-
-
 def sweep_folder(path: Path) -> Path:
     """Write a sweep with a cell of every state, drawn data, and documents that hold no measurement."""
     cells = tuple(
         SweepCell(
             number=number, name=name, table="t", state=state, reason=reason,
-            options={"model": name, "num_gpus": "2", "batch_size": "8", **OPTIONS.get(name, {})},
+            options={"model": name},
         )
         for number, (name, (state, reason)) in enumerate(STATES.items(), 1)
     )  # fmt: skip
@@ -62,68 +51,24 @@ def sweep_folder(path: Path) -> Path:
         (path / f"{kind}.json").write_text(f'{{"schema": "gputopo.{kind}/1"}}')
     schema.write(
         path / MANIFEST,
-        Sweep(title="t", origin="t.toml", matrix="", backend="cpu", cells=cells, defaults=DEFAULTS),
+        Sweep(title="t", origin="t.toml", matrix="", backend="cpu", cells=cells),
     )
     return path
 
 
-def measured(path: Path) -> dict[str, Measurement]:
+def test_a_sweep_has_its_runs_and_states_what_failed_before_its_run_and_what_is_left(tmp_path: Path) -> None:
+    sweep_folder(tmp_path)
     folders = RunFolders()
-    found = read([str(path)], read_run=folders.run, read_json=folders.document)
-    assert (found.unread, found.passed) == ((), 0)
-    names = {f"{path / MANIFEST}#{number}": name for number, name in enumerate(STATES, 1)}
-    by_name = {names.get(one.source) or Path(one.source).name: one for one in found.measurements}
-    assert len(by_name) == len(found.measurements)
-    return by_name
-
-
-def test_every_cell_is_there_once_with_its_state_and_reason(tmp_path: Path) -> None:
-    found = measured(sweep_folder(tmp_path))
-    assert {name: one.status for name, one in found.items()} == {
-        "ran": "complete", "died-before-it-began": "failed", "died-later": "failed", "never": "failed",
-        "refused": "refused", "not-here": "left_out", "later": "pending", "../../outside": "failed",
-    }  # fmt: skip
-    for name, (_, reason) in STATES.items():
-        if name not in ("ran", "died-later"):
-            assert found[name].images_per_sec is None
-            assert found[name].reason == (reason or "not run yet: gputopo sweep --resume continues")
-            assert (found[name].n_gpus, found[name].batch_per_gpu) == (2, 8)
-
-
-def test_what_did_not_run_has_the_conditions_of_its_options_and_of_their_defaults(tmp_path: Path) -> None:
-    found = measured(sweep_folder(tmp_path))
-    conditions = {
-        name: (one.task, one.data, one.dataset, one.distortions, one.precision, one.xla)
-        for name, one in found.items()
-    }
-    assert conditions["later"] == ("train", "synthetic", None, None, "fp32", False)
-    assert conditions["refused"] == ("forward", "synthetic-cpu", None, None, "fp16", False)
-    assert conditions["not-here"] == ("train", "real", "cifar10", False, "fp32", True)
-
-
-def test_what_was_not_run_is_no_failure_and_stands_in_the_table_with_its_reason(tmp_path: Path) -> None:
-    study = study_of(measured(sweep_folder(tmp_path)).values(), title="t")
+    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
+    assert found.passed == 0
+    statuses = {Path(one.source).name: one.status for one in found.measurements}
+    assert statuses == {"ran": "complete", "died-later": "failed"}
+    ((folder, _),) = found.unread
+    assert folder == str(tmp_path / "cells" / "died-before-it-began")
+    reasons = [why for name, why in folders.failed if MANIFEST in name]
+    assert reasons == ["no free GPU", "no such folder"]
+    study = study_of(found.measurements, title="t", unfinished=folders.unfinished)
     assert study.headline.startswith("Interrupted: 1 of 8 cells of a sweep has not run.")
-    document = study_document(study)
-    assert "3 cells of a sweep were not run." in document.summary
-    heads = [block.heads for part in document.sections for block in part.blocks if isinstance(block, Table)]
-    assert any("CPU devices" in one for one in heads)
-    assert not any("GPUs" in one for one in heads)
-    runs = next(part.blocks[0] for part in document.sections if part.title == "All runs")
-    assert isinstance(runs, Table)
-    rows = {row[0].partition(",")[0]: row for row in runs.rows}
-    assert {"refused", "left out", "to run"} <= {cell for row in rows.values() for cell in row}
-    assert STATES["not-here"][1] in rows["not-here"]
-    only = [one for one in measured(tmp_path).values() if not one.is_run]
-    assert not study_of(only, title="t").has_failed
-    assert study.has_failed
-
-
-def test_a_manifest_that_is_given_twice_counts_once(tmp_path: Path) -> None:
-    cells = [one for one in measured(sweep_folder(tmp_path)).values() if not one.is_run]
-    copies = [msgspec.structs.replace(one, source="copy") for one in cells]
-    assert len(study_of([*cells, *copies], title="t").figures.cells) == len(cells)
-    assert all(len(cell.runs) == 1 for cell in study_of([*cells, *copies], title="t").figures.cells)
 
 
 def test_the_short_runs_of_a_screen_are_of_the_machine_of_its_folder(tmp_path: Path) -> None:
@@ -155,21 +100,6 @@ def test_one_bad_byte_in_the_events_of_a_run_is_a_line_of_its_own(tmp_path: Path
     found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
     assert (len(found.measurements), len(found.unread)) == (1, 1)
     assert str(tmp_path / "bad") in found.unread[0][1]
-
-
-@pytest.mark.parametrize("damage", [b"\xff", b"\0"])
-def test_damaged_events_beside_a_result_are_a_line_of_their_own_and_the_result_is_used(
-    damage: bytes, tmp_path: Path
-) -> None:
-    made = list(stream(cpu_devices(1), InventedRun(1).steps(20)))
-    events = b"".join(map(encode_line, made))
-    (tmp_path / "events.jsonl").write_bytes(events[:-9] + damage + events[-8:])
-    (tmp_path / "result.json").write_bytes(schema.encode(summarise(made)))
-    folders = RunFolders()
-    found = read([str(tmp_path)], read_run=folders.run, read_json=folders.document)
-    assert (len(found.measurements), found.unread) == (1, ())
-    ((_, why),) = folders.damaged
-    assert f"events.jsonl, line {len(made)}, is damaged: its run is shown by its result.json" in why
 
 
 def test_a_document_of_a_newer_gputopo_is_not_read_and_says_so(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from gputopo.reference.check_with import check_command
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES
+from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads as workload
@@ -32,7 +33,9 @@ def findings() -> str:
     rows = [(f"`{rule.id}`", ", ".join(rule.severities), rule.title) for rule in rules]
     return f"""# findings: what can be wrong, with remedies and thresholds
 
-An id keeps its meaning from version to version. A missing fact makes no finding: neither a fault nor a pass.
+The id of a finding keeps its meaning from version to version. If a fact is missing, the check is not made:
+there is neither a fault nor a pass. In the commands below, GPU stands for the number of the GPU;
+`gputopo inspect` prints it.
 
 {_table(("finding", "severity", "meaning"), rows)}
 """ + "\n".join(map(_finding, rules))
@@ -50,7 +53,9 @@ def _finding(rule: Rule) -> str:
         ]
         parts.append(_table(("threshold", "value", "origin"), numbers))
     if rule.cases:
-        cases = [(str(key), case.severity, case.says, case.remedy) for key, case in rule.cases.items()]
+        cases = [(case.name, case.severity, case.says, case.remedy) for case in rule.cases]
+        if all(re.match("S?Xid ", name) for name, *_ in cases):
+            cases.sort(key=lambda case: natural(case[0]))
         parts.append(_table(("case", "severity", "meaning", "remedy"), cases))
     return "\n".join(parts)
 
@@ -72,7 +77,7 @@ def options() -> str:
     short = ", ".join(
         f"`{flag}`: `{' '.join(yes)}`" for flag, (yes, _) in list(switches().items())[:OWN_SHORT]
     )
-    return f"# options: of every command\n\nShort for others: {short}.\n\n" + "\n".join(commands)
+    return f"# options: options of every command\n\nShort forms: {short}.\n\n" + "\n".join(commands)
 
 
 def _option(one: Declared) -> tuple[str, str, str]:
@@ -98,33 +103,34 @@ def models() -> str:
     header = ("model", "input", "parameters", "MiB", "multiply-adds", "features MiB", "batch")
     sources = [f"`{one.name}` is from {one.source}" for one in known if one.source != "tf_cnn_benchmarks"]
     notes = [(f"`{one.name}`", one.note) for one in known if one.note]
-    return f"""# models: what --model takes
+    return f"""# models: values of --model
 
-Besides these: `keras:NAME`, a model of keras.applications, and `module:function`, which returns your own.
-`plan` builds such a model once, in a process without GPUs, and stores what it costs; after a change in your
-module it is built again.
+`--model` also takes `keras:NAME`, a model of keras.applications, and `module:function`, which returns your
+own. `plan` builds such a model once, in a process without GPUs, and stores its cost. If your module changes,
+the model is built again.
 
 {_table(header, rows)}
-Parameters: trainable, at 1001 classes for ImageNet and 11 for CIFAR-10 (as tf_cnn_benchmarks), 10 for
-`cifar10-cnn` and one output for `mlp` (as their authors). MiB: float32. Multiply-adds and features (outputs
-stored for the backward pass): of one example, forward. Batch: per GPU, the default of tf_cnn_benchmarks.
+- Parameters: trainable ones, with 1001 classes for ImageNet and 11 for CIFAR-10 (as in tf_cnn_benchmarks), 10
+  for `cifar10-cnn` and one output for `mlp` (as their authors have).
+- MiB: parameters as float32.
+- Multiply-adds and features (outputs stored for the backward pass): forward pass of one example.
+- Batch: per GPU, the default of tf_cnn_benchmarks.
 
-The networks are those of tf_cnn_benchmarks; {", ".join(sources)}. tensorpack's ResNet benchmark uses
-`resnet50`.
+The networks are from tf_cnn_benchmarks; {", ".join(sources)}. tensorpack's ResNet benchmark uses `resnet50`.
 `gputopo models --json` prints the table as JSON, with the sources.
 
 {_table(("model", "note"), notes)}"""
 
 
 _BETWEEN_HOSTS = (
-    ("`copy`", "copied to one device of all hosts and back: a device's share of the variables, each"),
-    ("`hierarchical`", "added within each host, then copied once a host to one of them and back"),
+    ("`copy`", "copied to one device and back; each device of all hosts adds a share of the variables"),
+    ("`hierarchical`", "added within each host, then copied to one host and back, once per host"),
     (
         "`collective`, `nccl`",
-        "added within each host, then by TensorFlow's collective op between one device of each host, another "
-        "for the next variable; of hosts with unequal numbers of devices as many take part as each has",
+        "added within each host, then between one device of each host by TensorFlow's collective op. The "
+        "devices take turns, variable by variable",
     ),
-    ("`nccl_op`", "not added: it is of one process"),
+    ("`nccl_op`", "not supported: it works within one process"),
 )
 
 
@@ -132,15 +138,17 @@ def reductions() -> str:
     """Return the page of the reductions."""
     rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.MEANINGS.items()]
     table = _table(("method", "gradients are"), rows)
-    return f"""# reductions: how --all-reduce adds gradients
+    return f"""# reductions: values of --all-reduce
+
+`--all-reduce` sets how `replicated` adds the gradients of all devices. `NAME#K` uses K parts, or K rings.
 
 {table}
-Over several hosts:
+On several hosts:
 
 {_table(("method", "gradients are"), _BETWEEN_HOSTS)}
-Without `--all-reduce` the start of a training over several hosts measures an exchange of all gradients both
-ways, for some seconds: by copies, and by `nccl` on GPUs, `collective` on CPU devices. The latter is used
-where it is more than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+Without `--all-reduce`, a training on several hosts first measures for some seconds how fast all gradients are
+exchanged with copies, and with `nccl` (GPUs) or `collective` (CPU devices). The latter is used if it is more
+than 5% faster: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 
@@ -152,9 +160,9 @@ def formats() -> str:
     return above + _table(("input", "facts read"), rows) + "\n" + below.partition("\n\n")[2]
 
 
-def plan() -> str:
-    """Return the page of plans, with the constants of the programs as they are; its other text as it is."""
-    page = (_PAGES / "plan.md").read_text(encoding="utf-8")
+def prediction() -> str:
+    """Return the page of predictions, with the constants of the programs; its other text as it is."""
+    page = (_PAGES / "prediction.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CONSTANTS)
     programs = [require_program(name) for name in program_names()]
     shown = inspect.cleandoc(ProgramConstants.__doc__ or "")
@@ -171,9 +179,9 @@ def plan() -> str:
     return f"{above}{_table(_HEADER, rows)}\n{sources}\n{rest}"
 
 
-def run() -> str:
-    """Return the page of runs, with the causes as they are declared; its other text as it is."""
-    page = (_PAGES / "run.md").read_text(encoding="utf-8")
+def verdicts() -> str:
+    """Return the page of verdicts, with the causes as they are declared; its other text as it is."""
+    page = (_PAGES / "verdicts.md").read_text(encoding="utf-8")
     above, _, below = page.partition(_CAUSES)
     rows = [
         (f"`{one.id}`", one.title, ", ".join(f"`{field}`" for field in one.needs), one.explains)
@@ -218,9 +226,9 @@ GENERATED = {
     "models": models,
     "reductions": reductions,
     "options": options,
-    "plan": plan,
+    "prediction": prediction,
     "program": program,
-    "run": run,
+    "verdicts": verdicts,
 }
 
 

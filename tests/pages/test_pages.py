@@ -3,10 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from gputopo import pages
+from gputopo.cli.commands import options_of_command
+from gputopo.cli.run.aliases import switches
 from gputopo.values.run import all_reduce
 from gputopo.workload import workloads
 from tests.pages import generate
+from tests.pages.outputs import check_output
 
 FOLDER = Path(pages.__file__).parent
 
@@ -35,7 +40,7 @@ def test_a_section_ends_at_the_next_heading_of_its_level() -> None:
 
 
 def test_a_row_comes_with_the_header_of_its_table() -> None:
-    assert (pages.explain("PIX") or "").splitlines()[0] == "| hop | between two GPUs |"
+    assert (pages.explain("PIX") or "").splitlines()[0] == "| path | between two GPUs |"
 
 
 def test_an_unknown_topic_has_no_explanation() -> None:
@@ -44,3 +49,35 @@ def test_an_unknown_topic_has_no_explanation() -> None:
 
 def test_every_topic_is_explained() -> None:
     assert [topic for topic in pages.topics() if not pages.explain(topic)] == []
+
+
+def _anchor(heading: str) -> str:
+    """Return the fragment by which a link leads to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_link_of_a_page_leads_to_a_page_and_a_heading() -> None:
+    for name in pages.PAGES:
+        for page, anchor in re.findall(r"\]\((\w+)\.md(?:#([^)]+))?\)", pages.read(name)):
+            headings = re.findall(r"^#+ (.+)$", pages.read(page), re.MULTILINE)
+            assert not anchor or anchor in map(_anchor, headings), f"{name}: {page}.md#{anchor}"
+
+
+def test_every_option_of_a_command_on_a_page_is_an_option_of_that_command() -> None:
+    for name in pages.PAGES:
+        code = "".join(re.findall(r"^```\n(.*?)^```", pages.read(name), re.MULTILINE | re.DOTALL))
+        for command, words in re.findall(r'^(?:\$ )?gputopo ([\w-]+) ([^\n"]*)', code, re.MULTILINE):
+            known = {one.option.flag for one in options_of_command(command)} | set(switches())
+            typed = re.findall(r"(?<!\S)--[a-z][\w-]*", words.partition(" -- ")[0])
+            assert set(typed) <= known, f"{name}: gputopo {command} {words}"
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        ("plan", "gputopo plan --from 7gforce --model alexnet --num-gpus 2 --prefer-pix"),
+        ("bandwidth", "gputopo bandwidth --from 7gforce"),
+    ],
+)
+def test_a_page_shows_what_its_command_prints(page: str, command: str, tmp_path: Path) -> None:
+    check_output(pages.read(page), command, tmp_path)

@@ -5,8 +5,7 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.values.gpu import Pcie
-from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, Pcie
 
 V100 = "Tesla V100-SXM2-16GB"
 

@@ -13,8 +13,7 @@ from gputopo.planner import Request, plan
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.ranges import EXCHANGE, EXCHANGE_MEASURED
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import GpuProcess
-from gputopo.values.machine import Gpu, Machine, Pcie
+from gputopo.values.machine import Gpu, GpuProcess, Machine, Pcie
 from gputopo.values.run.all_reduce import NAMES
 from gputopo.values.run.plan import ALL, Candidate, Learned, MeasuredSpeed, Plan, mode_words, runners_up
 from tests import there

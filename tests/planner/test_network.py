@@ -4,10 +4,10 @@ from msgspec.structs import replace
 from gputopo.copies.network import AT_ONCE
 from gputopo.planner.network import (
     HostNetwork,
+    NetworkRate,
     SavedNetwork,
-    nccl_rates,
-    rates_in_words,
-    rates_of,
+    network_rate,
+    rate_in_words,
 )
 from gputopo.prediction.links.hosts import (
     GRPC_GB_PER_S,
@@ -15,13 +15,19 @@ from gputopo.prediction.links.hosts import (
     GRPC_OF_TCP,
     NCCL_BY_HOST,
     NCCL_OF_CARDS,
-    rate_of_card,
+    grpc_gb_per_s,
 )
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.machine import Hop, Machine
 from tests.planner.joint_machines import box, two_switches
 
 BARE = Machine(source="live")
+
+
+def grpc(*hosts: HostNetwork, saved: SavedNetwork | None = None) -> NetworkRate:
+    found = network_rate(hosts, [[0]] * len(hosts), saved, nccl=False)
+    assert isinstance(found, NetworkRate), found
+    return found
 
 
 def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
@@ -46,10 +52,9 @@ def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
 
 def test_a_measurement_of_these_hosts_counts_before_the_rate_of_their_cards() -> None:
     saved = measured(("n1", "n2", 1.1, None), ("n2", "n1", 1.1, None))
-    rates = rates_of([HostNetwork("n1", BARE, "eth0", 100.0), HostNetwork("n2", BARE, "eth0", 100.0)], saved)
-    assert not isinstance(rates, str)
-    assert rates[0].gb_per_s == GRPC_OF_TCP * 1.1
-    assert "1.1 GB/s of TCP measured on 2026-11-20" in rates_in_words(["n1", "n2"], rates)[0]
+    rate = grpc(HostNetwork("n1", BARE, "eth0", 100.0), HostNetwork("n2", BARE, "eth0", 100.0), saved=saved)
+    assert rate.gb_per_s == GRPC_OF_TCP * 1.1
+    assert "1.1 GB/s of TCP measured on 2026-11-20" in rate_in_words(rate, nccl=False)
 
 
 def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> None:
@@ -58,9 +63,8 @@ def test_what_hosts_send_while_all_do_counts_before_what_one_sends_alone() -> No
         ("n1", "n2", 1.0, "both"), ("n2", "n1", 0.9, "both"),
         ("n1", "n2", 0.5, AT_ONCE), ("n2", "n1", 0.4, AT_ONCE),
     )  # fmt: skip
-    rates = rates_of([HostNetwork("n1", BARE), HostNetwork("n2", BARE)], saved)
-    assert not isinstance(rates, str)
-    assert rates[0].gb_per_s == pytest.approx(GRPC_OF_TCP * 0.4), "the slower direction"
+    rate = grpc(HostNetwork("n1", BARE), HostNetwork("n2", BARE), saved=saved)
+    assert rate.gb_per_s == pytest.approx(GRPC_OF_TCP * 0.4), "the slower direction"
 
 
 @pytest.mark.parametrize("transport", ["NCCL", "RDMA write"])
@@ -71,21 +75,21 @@ def test_only_what_tcp_carried_counts_for_copies_of_tensorflow(transport: str) -
         samples=tuple(replace(one, transport=transport) for one in saved.bandwidth.samples),
     )
     hosts = [HostNetwork("n1", BARE, "eth0", 25.0), HostNetwork("n2", BARE, "eth0", 25.0)]
-    assert rates_of(hosts, saved._replace(bandwidth=by_others)) == rates_of(hosts, None)
+    assert grpc(*hosts, saved=saved._replace(bandwidth=by_others)) == grpc(*hosts)
 
 
 def test_a_card_is_read_by_its_interface_else_the_fastest_one_is_assumed() -> None:
     machine = two_switches()
-    rates = [rates_of([HostNetwork("n1", machine, name)], None) for name in ("eth0", None)]
-    named, assumed = (one[0] for one in rates if not isinstance(one, str))
-    assert named == rate_of_card(25.0, "mlx5_0")
+    named, assumed = (grpc(HostNetwork("n1", machine, name)) for name in ("eth0", None))
+    assert named == NetworkRate("n1", grpc_gb_per_s(25.0), "mlx5_0, 25 Gbit/s")
     assert "the fastest card, mlx5_0, 25 Gbit/s" in assumed.says
     assert named.gb_per_s == assumed.gb_per_s
 
 
 @pytest.mark.parametrize("interface", ["lo", None])
 def test_an_unknown_rate_is_named_with_what_measures_it(interface: str | None) -> None:
-    why = rates_of([HostNetwork("n1", two_switches(), "eth0"), HostNetwork("n2", BARE, interface)], None)
+    hosts = [HostNetwork("n1", two_switches(), "eth0"), HostNetwork("n2", BARE, interface)]
+    why = network_rate(hosts, [[0], [0]], None, nccl=False)
     assert isinstance(why, str)
     assert "the network of n2 is not known" in why
     assert "gputopo bandwidth --network --save" in why
@@ -93,8 +97,12 @@ def test_an_unknown_rate_is_named_with_what_measures_it(interface: str | None) -
 
 @pytest.mark.parametrize("gbit", [1.0, 10.0, 25.0, 100.0, 400.0])
 def test_copies_of_tensorflow_reach_a_share_of_a_card_and_never_100_gbit_per_s(gbit: float) -> None:
-    rate = rate_of_card(gbit, "eth0")
-    assert rate.gb_per_s == min(GRPC_OF_CARD * gbit / 8, GRPC_GB_PER_S)
+    assert grpc_gb_per_s(gbit) == min(GRPC_OF_CARD * gbit / 8, GRPC_GB_PER_S)
+
+
+def test_the_slowest_host_counts_and_is_named() -> None:
+    rate = grpc(HostNetwork("n1", BARE, "eth0", 10.0), HostNetwork("n2", BARE, "eth0", 1.0))
+    assert (rate.host, rate.gb_per_s) == ("n2", grpc_gb_per_s(1.0))
 
 
 def rails(gbit_per_s: float | None = 400.0, hop: Hop = Hop.PIX) -> Machine:
@@ -104,9 +112,10 @@ def rails(gbit_per_s: float | None = 400.0, hop: Hop = Hop.PIX) -> Machine:
 
 
 def nccl_of(machine: Machine, gpus: list[int], saved: SavedNetwork | None = None) -> float:
-    found = nccl_rates([HostNetwork("n1", machine), HostNetwork("n2", machine)], [gpus, gpus], saved)
-    assert not isinstance(found, str), found
-    return found[0].gb_per_s
+    hosts = [HostNetwork("n1", machine), HostNetwork("n2", machine)]
+    found = network_rate(hosts, [gpus, gpus], saved, nccl=True)
+    assert isinstance(found, NetworkRate), found
+    return found.gb_per_s
 
 
 def test_nccl_uses_the_cards_near_to_the_gpus_of_a_job_together() -> None:
@@ -123,13 +132,15 @@ def test_nccl_uses_the_cards_near_to_the_gpus_of_a_job_together() -> None:
 
 def test_nccl_by_sockets_reaches_a_share_of_a_slow_card_and_a_few_gb_per_s_of_a_fast_one() -> None:
     def sockets(gbit_per_s: float) -> float:
-        found = nccl_rates([HostNetwork("n1", BARE, "eth0", gbit_per_s)], [[0]], None)
-        return found[0].gb_per_s  # type: ignore[union-attr]
+        found = network_rate([HostNetwork("n1", BARE, "eth0", gbit_per_s)], [[0]], None, nccl=True)
+        assert isinstance(found, NetworkRate)
+        return found.gb_per_s
 
     assert sockets(10.0) == pytest.approx(0.7 * 1.25)
     assert sockets(100.0) == sockets(400.0) < 6.0
-    assert "of n1 is not known" in str(nccl_rates([HostNetwork("n1", BARE)], [[0]], None))
-    assert "of n1 is not known" in str(nccl_rates([HostNetwork("n1", rails(gbit_per_s=None))], [[0]], None))
+    for machine in (BARE, rails(gbit_per_s=None)):
+        why = network_rate([HostNetwork("n1", machine)], [[0]], None, nccl=True)
+        assert "of n1 is not known" in str(why)
 
 
 def test_an_all_reduce_of_nccl_tests_over_as_many_gpus_of_as_many_hosts_counts_before_cards() -> None:

@@ -9,8 +9,7 @@ from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.what_if import as_expected, changed, changes_of, full_links, single_changes
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import UsageError
-from gputopo.values.gpu import Pcie
-from gputopo.values.machine import Gpu, Hop, Link, Machine, PciNode
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from gputopo.values.run.plan import Plan, WhatIf
 from tests import there
 from tests.matrices import machine_of

@@ -9,7 +9,6 @@ from gputopo.probes.pci import (
     aer_total,
     host_acs,
     interface_name,
-    normal_address,
     read_acs,
     read_aer,
     read_pci,
@@ -18,6 +17,7 @@ from gputopo.probes.pci import (
 )
 from gputopo.reference.expectations import address_order, generation_of
 from gputopo.topology.hops import slower_bridge
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import PciNode
 from tests.kit.faults import broken
 from tests.kit.machines import read
@@ -160,10 +160,10 @@ def test_only_widths_that_exist_are_read(text: str | None, width: int | None) ->
 
 @given(st.text())
 def test_no_text_breaks_the_readers_of_small_files(text: str) -> None:
-    speed, width, address, total = read_speed(text), read_width(text), normal_address(text), aer_total(text)
+    speed, width, address, total = read_speed(text), read_width(text), kernel_address(text), aer_total(text)
     assert speed is None or speed >= 0
     assert width is None or width in (1, 2, 4, 8, 12, 16, 32)
-    assert address is None or normal_address(address) == address
+    assert address is None or kernel_address(address) == address
     assert total is None or total >= 0
 
 
@@ -172,7 +172,7 @@ def test_an_address_round_trips_whatever_its_case_and_zeros(
     domain: int, bus: int, device: int, function: int
 ) -> None:
     kernel = f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
-    assert normal_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}") == kernel
+    assert kernel_address(f"{domain:08X}:{bus:02X}:{device:02X}.{function}") == kernel
     assert address_order(kernel) == (domain, bus, device, function)
 
 

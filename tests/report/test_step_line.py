@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gputopo.report.plan_parts import step_line_blocks
-from gputopo.values.run.plan import BlockGradients, ResourceLoad, StepLine
+from gputopo.values.run.plan import ResourceLoad, StepLine
 from tests.report.shown import text_of_blocks
 
 UP = ResourceLoad(
@@ -28,10 +28,7 @@ LINE = StepLine(
             UP, resource="the host to GPUs 0-3", weights_mb=20.0, wait_ms=10.0, gradients_mb=0.0, busy_ms=0.0
         ),
     ),
-    blocks=(
-        BlockGradients(block="head", mb=10.0, ready_ms=40.0, through_ms=60.0),
-        BlockGradients(block="stem", mb=10.0, ready_ms=70.0, through_ms=80.0),
-    ),
+    blocks=(),
 )
 
 
@@ -53,23 +50,6 @@ def test_each_link_has_what_it_carries() -> None:
     assert cells["the host to GPUs 0-3"] == ["20.0", "10.0"]
 
 
-def test_bars_begin_where_gradients_are_ready_and_end_where_they_are_through() -> None:
-    rows = shown(LINE, 57).splitlines()
-    head, stem = (next(row for row in rows if row.startswith(name)) for name in ("head", "stem"))
-    assert head.count("▒") == pytest.approx(2 * stem.count("▒"), abs=1)
-    assert head.index("│") == stem.index("▒")
-    assert "the last 10.0 ms after it" in " ".join(rows)
-
-
-def test_neighbours_share_a_row_where_there_are_many_blocks() -> None:
-    blocks = tuple(
-        BlockGradients(block=f"b{n}", mb=1.0, ready_ms=30.0 + n, through_ms=31.0 + n) for n in range(40)
-    )
-    text = shown(msgspec.structs.replace(LINE, blocks=blocks))
-    assert "b0 to b1" in text
-    assert text.count("▒") >= 20
-
-
 def test_many_links_are_cut_with_a_word_about_it() -> None:
     assert "and 3 more; --json has them" in shown(msgspec.structs.replace(LINE, resources=(UP,) * 13))
 
@@ -77,6 +57,5 @@ def test_many_links_are_cut_with_a_word_about_it() -> None:
 @pytest.mark.parametrize("width", [58, 78, 138])
 def test_it_fits(width: int) -> None:
     long = msgspec.structs.replace(UP, resource="uplink of GPUs 0-1,4-5,8-9, to the host and 3 alike")
-    blocks = tuple(msgspec.structs.replace(one, block="a_long_name_of_a_block") for one in LINE.blocks)
-    found = msgspec.structs.replace(LINE, resources=(long,), blocks=blocks)
+    found = msgspec.structs.replace(LINE, resources=(long,))
     assert max(map(len, shown(found, width).splitlines())) <= width

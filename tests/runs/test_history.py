@@ -1,20 +1,27 @@
-"""The history: by machine, model and time, safe beside other writers and later versions."""
+"""The history: by machine, model and time, made again from run folders, safe beside other writers."""
 
+import contextlib
 import multiprocessing
+import os
+import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gputopo.runs import history
-from gputopo.runs.history import latest_network, save_network, save_result, stored_results
+from gputopo.runs.history import latest_network, save_network
+from gputopo.topology.same_machine import fingerprint
+from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine
-from gputopo.values.run.result import Result, Throughput
+from gputopo.values.run.result import DeviceResult, Result, Throughput
 from tests import there
 from tests.invented_bandwidths import MEASURED_AT, bandwidth_of, machine_with, pair
+from tests.invented_runs import cpu_devices, on_hosts
 from tests.matrices import changed
 
 MACHINE = machine_with(2)
@@ -43,20 +50,6 @@ def test_a_later_session_on_fewer_gpus_does_not_hide_the_one_on_all(tmp_path: Pa
     assert history.latest(path, machine) == history.Saved(bandwidth=whole, machine=machine, saved_at=1.0)
     of_two = there(history.latest(path, machine, (0, 2)))
     assert of_two.saved_at == 2.0
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        changed(MACHINE, 1, name="NVIDIA Test 2"),
-        changed(MACHINE, 0, pci_address="0000:0a:00.0"),
-        msgspec.structs.replace(MACHINE, host=Host(cpu_model="Another CPU")),
-        machine_with(1),
-    ],
-    ids=["card", "slot", "cpu", "count"],
-)
-def test_another_card_slot_cpu_or_number_of_cards_is_another_machine(other: Machine) -> None:
-    assert history.fingerprint(other) not in (None, history.fingerprint(MACHINE))
 
 
 def without(machine: Machine, *indices: int) -> Machine:
@@ -121,29 +114,9 @@ def test_of_what_was_saved_with_other_gpus_the_last_on_all_that_are_left_is_take
     assert found.saved_at == 2.0
 
 
-def test_the_fingerprint_holds_no_identity_and_does_not_depend_on_order_or_state() -> None:
-    same = msgspec.structs.replace(
-        changed(MACHINE, 0, uuid="GPU-1", pstate="P8"), gpus=MACHINE.gpus[::-1], source="recording"
-    )
-    key = history.fingerprint(MACHINE)
-    assert history.fingerprint(same) == key
-    assert key is not None
-    assert len(key) == 64
-    assert set(key) <= set("0123456789abcdef")
-
-
-def test_a_driver_that_names_the_maker_is_no_other_machine() -> None:
-    def key(name: str) -> str | None:
-        gpus = tuple(msgspec.structs.replace(gpu, name=name) for gpu in MACHINE.gpus)
-        return history.fingerprint(msgspec.structs.replace(MACHINE, gpus=gpus))
-
-    assert key("NVIDIA GeForce GTX 1070") == key("GeForce GTX 1070")
-    assert key("GeForce GTX 1070") not in (None, key("GeForce GTX 1080"))
-
-
 def test_what_cannot_be_distinguished_is_not_filed(tmp_path: Path) -> None:
     for unknown in (Machine(source="p2p", gpus=(Gpu(index=0, name="A"),)), Machine(source="none")):
-        assert history.fingerprint(unknown) is None
+        assert fingerprint(unknown) is None
         with pytest.raises(InputError, match="cannot be identified"):
             history.save(tmp_path / history.FILE, unknown, session(1.0), saved_at=0.0)
     assert list(tmp_path.iterdir()) == []
@@ -158,30 +131,39 @@ def test_what_identifies_is_not_filed(tmp_path: Path) -> None:
     assert history.latest(path, MACHINE) is not None
 
 
-def test_a_damaged_file_is_reported_and_left_as_it_is(tmp_path: Path) -> None:
+GARBAGE = b"no database at all, but long enough to look like one" * 40
+
+
+def test_a_damaged_file_is_reported_and_kept_under_another_name_when_something_is_saved(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / history.FILE
-    path.write_bytes(b"no database at all, but long enough to look like one" * 40)
-    before = path.read_bytes()
+    path.write_bytes(GARBAGE)
     with pytest.raises(InputError, match="is damaged"):
         history.latest(path, MACHINE)
-    with pytest.raises(InputError, match="is damaged") as error:
-        history.save(path, MACHINE, session(1.0), saved_at=0.0)
-    assert "move it away" in error.value.hint
-    assert path.read_bytes() == before
+    assert path.read_bytes() == GARBAGE
+    lost = there(history.save(path, MACHINE, session(1.0), saved_at=0.0))
+    assert "saved bandwidths are lost" in lost
+    assert (tmp_path / "history.sqlite.damaged").read_bytes() == GARBAGE
+    assert history.latest(path, MACHINE) is not None
+    assert history.save(path, MACHINE, session(1.0), saved_at=0.0) is None
+
+
+def later_version(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
 
 
 def test_a_file_of_a_later_version_is_neither_read_nor_written(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 7")
-    connection.close()
+    later_version(path)
     with pytest.raises(InputError, match="later version"):
         history.latest(path, MACHINE)
     before = path.read_bytes()
     with pytest.raises(InputError, match="later version"):
         history.save(path, MACHINE, session(1.0), saved_at=0.0)
     with pytest.raises(InputError, match="later version"):
-        save_result(path, MACHINE, result_of(2.0), folder="/b", finished_at=2.0)
+        history.add(path, tmp_path)
     assert path.read_bytes() == before
 
 
@@ -260,62 +242,165 @@ def test_the_last_measurement_that_has_all_hosts_is_returned(tmp_path: Path) -> 
     assert latest_network(file, {"n1", "n4"}) is None
 
 
-def result_of(speed: float, model: str = "alexnet") -> Result:
+def result_of(speed: float, model: str = "alexnet", **more: Any) -> Result:
     """The result of a run at this speed."""
     throughput = Throughput(mean=speed, uncertainty=0.0, jitter=0.0, median=speed, total=speed)
-    return Result(status="complete", exit_code=0, spec={"model": model}, backend="gpu", throughput=throughput)
+    spec = {"model": model, **more}
+    return Result(status="complete", exit_code=0, spec=spec, backend="gpu", throughput=throughput)
 
 
-def speeds(path: Path, **asked: object) -> list[float]:
-    """The speeds of the stored results that were asked for."""
-    found = stored_results(path, **asked)  # type: ignore[arg-type]
-    return [one.result.throughput.median for one in found if one.result.throughput is not None]
+def run_folder(folder: Path, result: Result, finished_at: float, machine: Machine | None = MACHINE) -> Path:
+    """The folder of a run that ended then."""
+    folder.mkdir(parents=True)
+    schema.write(folder / "result.json", result)
+    os.utime(folder / "result.json", (finished_at, finished_at))
+    if machine is not None:
+        schema.write(folder / "machine.json", machine)
+    return folder
 
 
-def test_results_come_back_whole_and_oldest_first(tmp_path: Path) -> None:
-    path = tmp_path / "new" / history.FILE
-    assert save_result(path, MACHINE, result_of(2.0), folder="/b", finished_at=20.0)
-    assert save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
-    first, second = stored_results(path)
-    assert (first.result, first.folder, first.finished_at) == (result_of(1.0), "/a", 10.0)
-    assert second.fingerprint == history.fingerprint(MACHINE)
+def speeds(path: Path, *asked: Machine, **more: Any) -> list[float]:
+    """The speeds of the runs that were asked for."""
+    return [there(one.result.throughput).median for one in history.past(path, *asked, **more)]
 
 
-def test_they_are_found_by_machine_model_and_time(tmp_path: Path) -> None:
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The history of a data folder with four runs: two of this machine, and of others."""
+    folder = tmp_path / "runs"
+    run_folder(folder / "20260101-000000-alexnet-1", result_of(1.0), 10.0)
+    run_folder(folder / "20260102-000000-vgg16-1", result_of(2.0, "vgg16"), 20.0)
+    run_folder(folder / "20260103-000000-alexnet-1", result_of(3.0), 30.0, machine_with(3))
+    run_folder(folder / "20260104-000000-alexnet-1", result_of(4.0), 40.0, None)
+    return tmp_path / history.FILE
+
+
+def test_runs_come_from_their_folders_whole_and_the_latest_first(runs: Path) -> None:
+    *_, second, first = history.past(runs)
+    assert first == history.Past(
+        result=result_of(1.0),
+        finished_at=10.0,
+        folder=str(runs.parent / "runs/20260101-000000-alexnet-1"),
+        fingerprint=there(fingerprint(MACHINE)),
+    )
+    assert second.result == result_of(2.0, "vgg16")
+    run_folder(runs.parent / "runs/20260105-000000-alexnet-1", result_of(5.0), 50.0)
+    assert speeds(runs) == [5.0, 4.0, 3.0, 2.0, 1.0]
+
+
+def test_they_are_found_by_machine_model_and_time(runs: Path) -> None:
+    assert speeds(runs, MACHINE) == [2.0, 1.0]
+    assert speeds(runs, Machine(source="none")) == []  # it cannot be identified
+    assert speeds(runs, model="alexnet") == [4.0, 3.0, 1.0]
+    assert speeds(runs, since=20.0) == [4.0, 3.0, 2.0]
+    assert speeds(runs, MACHINE, model="alexnet", since=11.0) == []
+    assert speeds(runs, limit=2) == [4.0, 3.0]
+
+
+def test_cells_of_a_sweep_are_runs_and_short_runs_are_asked_for(tmp_path: Path) -> None:
+    sweep, screen = tmp_path / "runs/20260101-000000-sweep-1", tmp_path / "runs/20260102-000000-alexnet-1"
+    run_folder(sweep / "cells/0001", result_of(1.0), 10.0)
+    run_folder(screen / "screen/alone-1", result_of(2.0), 20.0)
     path = tmp_path / history.FILE
-    save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=10.0)
-    save_result(path, MACHINE, result_of(2.0, "vgg16"), folder="/b", finished_at=20.0)
-    save_result(path, machine_with(3), result_of(3.0), folder="/c", finished_at=30.0)
-    assert speeds(path, machine=history.fingerprint(MACHINE)) == [1.0, 2.0]
-    assert speeds(path, model="alexnet") == [1.0, 3.0]
-    assert speeds(path, since=20.0) == [2.0, 3.0]
-    assert speeds(path, model="alexnet", since=11.0) == [3.0]
-
-
-def test_without_a_file_or_with_one_of_an_earlier_version_there_are_none(tmp_path: Path) -> None:
-    path = tmp_path / history.FILE
-    assert speeds(path) == []
-    history.save(path, MACHINE, bandwidth_of(2), saved_at=1.0)
-    with sqlite3.connect(path) as connection:
-        connection.execute("DROP TABLE result")
-        connection.execute("PRAGMA user_version = 1")
-    assert speeds(path) == []
-    save_result(path, MACHINE, result_of(1.0), folder="/a", finished_at=1.0)
     assert speeds(path) == [1.0]
-    assert history.latest(path, MACHINE) is not None
+    run_folder(sweep / "cells/0002", result_of(3.0), 30.0)
+    run_folder(screen / "autotune/1-1", result_of(4.0), 40.0)
+    (screen / "autotune/1-2").mkdir()
+    assert speeds(path) == [3.0, 1.0]
+    assert speeds(path, with_short=True) == [4.0, 3.0, 2.0, 1.0]
 
 
-def _add_many(path: Path, number: int) -> None:
+def test_a_run_of_several_hosts_is_no_run_of_one(tmp_path: Path) -> None:
+    rows = tuple(DeviceResult(device=one, batch_size=8) for one in on_hosts(cpu_devices(1), cpu_devices(1)))
+    run_folder(tmp_path / "runs/1", msgspec.structs.replace(result_of(1.0), devices=rows), 10.0)
+    run_folder(tmp_path / "runs/2", result_of(2.0), 20.0)
+    path = tmp_path / history.FILE
+    assert speeds(path) == [2.0]
+    assert speeds(path, of_hosts=True) == [1.0]
+
+
+def test_a_drill_and_what_cannot_be_read_are_left_out(runs: Path) -> None:
+    run_folder(runs.parent / "runs/5", result_of(5.0, drills=[{"kind": "slow"}]), 50.0)
+    run_folder(runs.parent / "runs/6", result_of(6.0), 60.0)
+    (runs.parent / "runs/6/result.json").write_text("{ cut off")
+    (runs.parent / "runs/7").write_text("no folder")
+    assert speeds(runs) == [4.0, 3.0, 2.0, 1.0]
+
+
+def test_a_lost_file_is_made_again_but_for_runs_whose_folders_are_gone(runs: Path, tmp_path: Path) -> None:
+    assert history.add(runs, run_folder(tmp_path / "elsewhere", result_of(5.0), 50.0)) is None
+    shutil.rmtree(tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "runs/20260101-000000-alexnet-1")
+    history.add(runs, tmp_path / "runs/20260104-000000-alexnet-1")
+    assert speeds(runs) == [5.0, 4.0, 3.0, 2.0, 1.0]
+    runs.unlink()
+    assert speeds(runs) == [4.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize("state", ["damaged", "later", "folder", "locked"])
+def test_runs_are_read_from_their_folders_if_the_file_cannot_be_used(
+    state: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gputopo.runs.history._READER_WAIT_S", 0.0)
+    with contextlib.closing(sqlite3.connect(runs, isolation_level=None)) as holder:
+        if state == "damaged":
+            runs.write_bytes(GARBAGE)
+        if state == "later":
+            later_version(runs)
+        if state == "folder":
+            runs.unlink()
+            runs.mkdir()
+        if state == "locked":
+            holder.execute("BEGIN EXCLUSIVE")
+        assert speeds(runs, MACHINE) == [2.0, 1.0]
+    assert runs.is_dir() or state != "damaged" or runs.read_bytes() == GARBAGE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_earlier_version_keeps_what_it_has(version: int, runs: Path, tmp_path: Path) -> None:
+    history.save(runs, MACHINE, bandwidth_of(2), saved_at=1.0)
+    inside, gone = tmp_path / "runs/20260101-000000-alexnet-1", tmp_path / "runs/20250101-000000-alexnet-1"
+    run_folder(inside / "autotune/1-1", result_of(0.5), 5.0)
+    with contextlib.closing(sqlite3.connect(runs, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE result")
+        if version == 2:
+            connection.execute(
+                "CREATE TABLE result (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL, finished_at REAL "
+                "NOT NULL, folder TEXT NOT NULL, model TEXT NOT NULL, document BLOB NOT NULL)"
+            )
+            for folder, speed in ((inside, 1.0), (gone, 0.1)):
+                row = (
+                    fingerprint(MACHINE),
+                    speed,
+                    str(folder),
+                    "alexnet",
+                    schema.encode(result_of(speed)),
+                )
+                connection.execute(
+                    "INSERT INTO result (fingerprint, finished_at, folder, model, document) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    row,
+                )
+        connection.execute(f"PRAGMA user_version = {version}")
+    assert speeds(runs, with_short=True) == [4.0, 3.0, 2.0, 1.0, 0.5] + [0.1] * (version == 2)
+    assert history.latest(runs, MACHINE) is not None
+
+
+def _add_and_read(path: Path, number: int) -> None:
     for place in range(10):
-        save_result(path, MACHINE, result_of(1.0), folder=f"/{number}/{place}", finished_at=1.0)
+        name = f"{number}-{place}"
+        history.add(path, run_folder(path.parent / "elsewhere" / name, result_of(1.0), 1.0))
+        run_folder(path.parent / "runs" / name, result_of(1.0), 1.0)
+        assert next(history.past(path), None) is not None
 
 
-def test_parallel_runs_lose_no_result(tmp_path: Path) -> None:
+def test_parallel_runs_lose_no_result_and_none_is_there_twice(tmp_path: Path) -> None:
     path = tmp_path / history.FILE
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add_many, args=(path, number)) for number in range(3)]
+    writers = [context.Process(target=_add_and_read, args=(path, number)) for number in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    assert {one.folder for one in stored_results(path)} == {f"/{a}/{b}" for a in range(3) for b in range(10)}
+    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(3) for b in range(10)]
+    assert sorted(one.folder for one in history.past(path)) == [str(tmp_path / name) for name in names]

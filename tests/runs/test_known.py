@@ -7,8 +7,7 @@ import pytest
 
 from gputopo.captures.recording import read_bundled
 from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
-from gputopo.values.gpu import MemoryMib
-from gputopo.values.machine import Machine, Nic, NicPort
+from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
 from gputopo.values.run.plan import Candidate, Plan, Prediction
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec, job_of

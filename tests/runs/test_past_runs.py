@@ -9,7 +9,7 @@ import pytest
 from gputopo.captures.recording import read_bundled
 from gputopo.prediction.one_gpu_speeds import Figure
 from gputopo.prediction.step import Placement
-from gputopo.runs.past_runs import MAX_JOBS, figures_by_marks, learned, past_run
+from gputopo.runs.past_runs import MAX_FACTOR, MAX_JOBS, figures_by_marks, learned, past_run, step_factor
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned
 from gputopo.values.run.result import Result
@@ -183,3 +183,13 @@ def test_only_the_latest_jobs_are_looked_at() -> None:
     gpus = [(a, b) for a in range(8) for b in range(a)]
     found = there(of(run(MACHINE, "vgg16", gpus=pair) for pair in gpus))
     assert len(gpus) > MAX_JOBS == found.jobs == found.runs
+
+
+def test_the_median_of_several_jobs_is_the_factor_and_one_disturbed_job_does_not_move_it() -> None:
+    assert step_factor([1.2, 1.2]) == pytest.approx(1.2)
+    assert step_factor([1.2, 1.2, 1.9]) == pytest.approx(1.2)
+
+
+def test_one_job_changes_nothing_and_no_jobs_change_more_than_a_factor_of_two() -> None:
+    assert step_factor([]) == step_factor([1.5]) == 1.0
+    assert step_factor([9.0, 8.0]) == MAX_FACTOR

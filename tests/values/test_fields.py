@@ -2,8 +2,7 @@
 
 import msgspec
 
-from gputopo.values import fields, machine
-from gputopo.values.fields import Fact, Field, field_at, fields_of, path_in_words
+from gputopo.values.fields import Fact, Field, Smi, field_at, fields_of, path_in_words
 from gputopo.values.machine import Driver, Gpu, Host, Link, Machine, Nic, PciNode
 from tests import there
 
@@ -84,13 +83,14 @@ def test_two_sources_agree_as_far_as_they_can() -> None:
         assert field_at(kind, path).same(a, b) is same
 
 
-def test_the_names_of_an_outer_field_are_filled_in_the_preferred_ones_first() -> None:
-    smi = there(field_at(Gpu, "clocks_mhz.memory.now").smi)
-    assert (smi.xml, smi.text) == ("clocks/mem_clock", "Clocks/Memory")
-    assert smi.csv == "clocks.current.memory|clocks.memory|clocks.current.mem|clocks.mem"
+def test_a_fact_has_its_names_in_other_tools() -> None:
+    clock = field_at(Gpu, "clocks_mhz.memory.now")
+    assert clock.smi == Smi(
+        xml="clocks/mem_clock", text="Clocks/Memory", csv=("clocks.current.memory", "clocks.mem")
+    )
+    assert there(clock.metric).name == "gpu_clock_hertz"
     bar1 = field_at(Gpu, "bar1_mib.total")
-    assert bar1.metric is not None
-    assert (there(bar1.smi).csv, bar1.metric.name) == ("", "gpu_bar1_size_bytes")
+    assert (there(bar1.smi).csv, there(bar1.metric).name) == ((), "gpu_bar1_size_bytes")
 
 
 def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does() -> None:
@@ -100,9 +100,6 @@ def test_every_field_is_found_and_its_number_has_a_unit_where_its_name_does() ->
         for path, field in fields_of(kind).items():
             ends = {units[word] for name in path.split(".") if (word := name.rpartition("_")[2]) in units}
             assert not ends or field.unit in ends, path
-            assert "{}" not in "".join((field.smi.xml, field.smi.text, field.smi.csv) if field.smi else ()), (
-                path
-            )
 
 
 def test_the_peers_of_a_model_agree_on_what_the_hardware_or_an_administrator_gives() -> None:
@@ -115,5 +112,6 @@ def test_an_unknown_path_is_a_field_of_its_own_name() -> None:
     assert field_at(Gpu, "new_one.now") == Field(path="new_one.now", fact=Fact(), words="new one.now")
 
 
-def test_every_row_declares_a_field() -> None:
-    assert all(name in getattr(machine, kind).__struct_fields__ for kind, name in fields.declared())
+def test_names_that_a_field_declares_for_the_fields_within_it_are_of_fields_there() -> None:
+    for path, field in fields_of(Gpu).items():
+        assert all(f"{path}.{name}" in fields_of(Gpu) for name in field.fact.smi_within), path

@@ -103,7 +103,7 @@ _MARKS = re.compile(
 )
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only these programs print."""
     return _MARKS.search(text) is not None
 
@@ -268,4 +268,4 @@ class _Reader:
         return True
 
 
-PROGRAM = Program(recognise, read)
+PROGRAM = Program(detect, read)

@@ -94,7 +94,7 @@ def version_of(code: int) -> str:
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only these programs print."""
     return any(word in text for word in _WORDS) and _MARKS.search(text) is not None
 
@@ -314,4 +314,4 @@ def _rounding(word: str) -> float:
     return unit / 2 / float(digits)
 
 
-PROGRAM = Program(recognise, read)
+PROGRAM = Program(detect, read)

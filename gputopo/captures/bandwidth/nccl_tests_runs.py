@@ -13,6 +13,7 @@ import msgspec
 from gputopo.captures import matching
 from gputopo.captures.matching import ALL_GPUS, ListedGpu
 from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
@@ -270,9 +271,8 @@ def _address(bus: str | None) -> str | None:
     """Return the PCI address of a GPU; None where only its bus is known, whose domain is not."""
     if bus is None or ":" not in bus:
         return None
-    from gputopo.captures.pci import pci_tree  # slow to load
 
-    return pci_tree.address(bus if "." in bus else f"{bus}.0")
+    return kernel_address(bus if "." in bus else f"{bus}.0")
 
 
 def _place(

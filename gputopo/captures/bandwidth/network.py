@@ -6,7 +6,6 @@ machine. Of perftest the average counts, since the peak is that of the best few 
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -68,43 +67,27 @@ def _ends(*, to_client: bool) -> tuple[str, str]:
     return (_SERVER, _CLIENT) if to_client else (_CLIENT, _SERVER)
 
 
-# iperf3 -J, and the events of --json-stream
-
+# iperf3 -J
 
 _HINT = "run `iperf3 -J` again and copy all that it prints"
-_START = re.compile(r'\{\s*(?:"start"\s*:\s*\{|"event"\s*:\s*"(?:start|interval|end|error)")')
-_VERSION = re.compile(r'"version"\s*:\s*"iperf 3|"error"\s*:|"event"\s*:\s*"')
+_START = re.compile(r'\{\s*"start"\s*:\s*\{')
+_VERSION = re.compile(r'"version"\s*:\s*"iperf 3|"error"\s*:')
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{0,4}){3,7}\b|'[^']{1,255}'")
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a JSON object of iperf3 begins in the text."""
     return _START.search(text) is not None and _VERSION.search(text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
-    machines = [_of_iperf3(one, origin) for one in _documents(text, origin)]
+    documents = runs.documents(text, _START, origin=origin, hint=_HINT)
+    machines = [_parse_iperf3(one, origin) for one in documents]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 
-def _documents(text: str, origin: str) -> Iterator[dict[str, Any]]:
-    """Yield the document of each run; events of one run are put together."""
-    streamed: dict[str, Any] = {}
-    for found in runs.documents(text, _START, origin=origin, hint=_HINT):
-        if "event" not in found:
-            yield found
-            continue
-        if found["event"] == "start" and streamed:
-            yield streamed
-            streamed = {}
-        if found["event"] != "interval":
-            streamed[found["event"]] = found.get("data")
-    if streamed:
-        yield streamed
-
-
-def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
+def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
     """Return the machine of one run. Raises InputError where it is no output of iperf3."""
     head, tail = _object(document.get("start")), _object(document.get("end"))
     report = Report()
@@ -152,26 +135,18 @@ def _of_iperf3(document: dict[str, Any], origin: str) -> Machine:
 
 
 def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
-    """Return the rate of all streams at the receiver, GB/s.
+    """Return the rate of all streams at the receiver, GB/s; None: not known.
 
-    Old versions have one of UDP, `sum`: what was sent, and the share of it that was lost. TCP resends until
-    all has arrived, so that its rate is the sender's; of UDP without a receiver's report nothing is known.
+    TCP resends until all has arrived, so that its rate is the sender's, too; of UDP nothing is known then.
     """
-    received, sent, whole = (
-        _gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent", "sum")
-    )
-    rate = sent if sent is not None else whole
-    if received or rate is None:
+    received, sent = (_gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent"))
+    if received or (received is None and sent is None):
         return received or None
-    lost = _object(tail.get(f"sum{suffix}")).get("lost_percent")
-    if transport == "UDP" and received is None and isinstance(lost, int | float) and 0 <= lost < 100:
-        return rate * (1 - lost / 100)
-    if rate and transport != "UDP":
-        if received is not None:
-            report.notes[f"{IPERF3}: the receiver reports no bytes; the rate is the sender's"] = None
-        return rate
-    reason = "the receiver reports no bytes" if rate else "its rate is 0"
-    report.not_measured.append(NotMeasured(what=f"{IPERF3} {transport or ''}".rstrip(), reason=reason))
+    if sent and transport != "UDP":
+        report.notes[f"{IPERF3}: the receiver reports no bytes; the rate is the sender's"] = None
+        return sent
+    what = f"{IPERF3} {transport or ''}".rstrip()
+    report.not_measured.append(NotMeasured(what=what, reason="the receiver reports no bytes"))
     return None
 
 
@@ -234,7 +209,6 @@ _VERBS = {
     "atomic": ("atomic", "RDMA atomic"),
 }
 _LINKS = {"IB": "InfiniBand", "Ethernet": "Ethernet (RoCE)"}
-_UNNAMED = f"{PERFTEST}: nothing names the test of a table; it is taken as one direction, client to server"
 
 
 class _Column(NamedTuple):
@@ -263,9 +237,9 @@ class Perftest:
             self.column = self.streams = None
             self.report.complete = False  # until its first row
         elif rates := _RATES.match(line):
-            self._head(_Column(4 if rates[1] else 3, _GB_PER_S[rates[2]]))
+            self.column = _Column(4 if rates[1] else 3, _GB_PER_S[rates[2]])
         elif latencies := _LATENCIES.match(line):
-            self._head(_Column(4 if latencies[1] == "t_typical" else 2, None))
+            self.column = _Column(4 if latencies[1] == "t_typical" else 2, None)
         elif _ROW.match(line):
             return self._row(number, line.split())
         elif streams := _STREAMS.match(line):
@@ -289,15 +263,11 @@ class Perftest:
         del origin  # nothing in such a text is refused
         return ProgramRead(self.report.machine(PERFTEST), self.understood)
 
-    def _head(self, column: _Column) -> None:
-        self.column = column
-        self.report.complete = False
-        if self.verb is None:
-            self.report.notes[_UNNAMED] = None
-
     def _row(self, number: int, words: list[str]) -> bool:
         column = self.column
-        if column is None or len(words) <= column.place or not 0 < int(words[0]) <= _MAX_BYTES:
+        if self.verb is None or column is None or len(words) <= column.place:
+            return False
+        if not 0 < int(words[0]) <= _MAX_BYTES:
             return False
         value = positive(words[column.place], MAX_US if column.unit is None else MAX_GB_PER_S)
         if value is None and not words[column.place].startswith("-"):
@@ -317,7 +287,7 @@ class Perftest:
 
     def _sample(self, size: int, value: float, unit: float | None) -> Sample:
         source, destination = _ends(to_client=self.verb == "rdma_read")
-        program, transport = _VERBS.get(self.verb or "", (None, None))
+        program, transport = _VERBS[self.verb or ""]
         kind: Kind = "network_bidirectional" if self.bidirectional else "network"
         return Sample(
             kind="network_latency" if unit is None else kind,
@@ -326,7 +296,7 @@ class Perftest:
             bytes=size,
             median_gb_per_s=None if unit is None else value * unit,
             median_us=value if unit is None else None,
-            tool=PERFTEST if program is None else f"ib_{program}_{'lat' if unit is None else 'bw'}",
+            tool=f"ib_{program}_{'lat' if unit is None else 'bw'}",
             transport=transport,
             streams=self.streams,
         )
@@ -352,4 +322,4 @@ def _scan(text: str, above: Perftest | None) -> Perftest:
 
 
 PROGRAM = Program(is_perftest, read_perftest)
-FORMAT = Format("`iperf3 -J` JSON", "measured bandwidth between hosts", recognise, parse)
+FORMAT = Format("`iperf3 -J` JSON", "measured bandwidth between hosts", detect, parse)

@@ -45,7 +45,7 @@ _JSON_DEVICE = re.compile(rf"(?:(\d{{1,4}}): )?(.{{1,120}}?){_ADDRESS}", re.ASCI
 _JSON_PARTS: tuple[Part, ...] = ("1", "2", "total")
 
 
-def recognise_json(text: str) -> bool:
+def detect_json(text: str) -> bool:
     """Return whether a JSON object of nvbandwidth begins in the text."""
     return _START.search(text) is not None
 
@@ -53,11 +53,11 @@ def recognise_json(text: str) -> bool:
 def parse_json(text: str, *, origin: str) -> Machine:
     """Read every JSON object of nvbandwidth in the text. Raises InputError where one is cut off or odd."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
-    machines = [_of_document(one["nvbandwidth"], origin=origin) for one in documents]
+    machines = [_parse_document(one["nvbandwidth"], origin=origin) for one in documents]
     return runs.of_documents(machines, SOURCE, origin=origin, hint=_HINT)
 
 
-def _of_document(document: Any, *, origin: str) -> Machine:
+def _parse_document(document: Any, *, origin: str) -> Machine:
     """Make the machine of one object. Raises InputError where it is no output of nvbandwidth."""
     cases = document.get("testcases", document.get("error")) if isinstance(document, dict) else None
     if not isinstance(cases, list | str):
@@ -128,7 +128,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else ""
 
 
-FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", recognise_json, parse_json)
+FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", detect_json, parse_json)
 
 # The text. A test's name is taken from its `Running` line or, where that was cut off, from the `SUM` line
 # below the matrix.
@@ -186,7 +186,7 @@ class _Table:
     lines: dict[int, int] = field(default_factory=dict)
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only this program prints."""
     return _MARKS.search(text) is not None
 
@@ -314,4 +314,4 @@ def _split(name: str) -> tuple[str, Part | None]:
     return (name, None) if found is None else (name[: found.start()], _PARTS[found["one"] or "total"])
 
 
-PROGRAM = Program(recognise, read)
+PROGRAM = Program(detect, read)

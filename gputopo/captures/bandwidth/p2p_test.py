@@ -261,7 +261,7 @@ _MARKS = re.compile(
 )
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that only this program prints."""
     return (
         _MARKS.search(text) is not None or re.search(r"CAN(?:NOT)? Access Peer Device=\d", text) is not None
@@ -388,4 +388,4 @@ def _add_device(found: P2pOutput, line: str, number: int) -> bool:
     return True
 
 
-PROGRAM = Program(recognise, read)
+PROGRAM = Program(detect, read)

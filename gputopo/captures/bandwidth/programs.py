@@ -27,7 +27,7 @@ _HINT = "copy the whole output of the program again"
 _MAX_UNREAD = 200
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line of one of these programs."""
     return not text.lstrip().startswith("{") and _programs(text) != []
 
@@ -76,7 +76,7 @@ def _programs(text: str) -> list[Program]:
 
     readers = (p2p_test, bandwidth_test, nvbandwidth, nccl_tests, network)
     known = [reader.PROGRAM for reader in readers]
-    return [program for program in known if program.recognise(text)]
+    return [program for program in known if program.detect(text)]
 
 
 def _has_results(machine: Machine) -> bool:
@@ -88,6 +88,6 @@ FORMAT = Format(
     "`bandwidthTest`, `p2pBandwidthLatencyTest`, `nvbandwidth`, nccl-tests (`all_reduce_perf`, ...) "
     "or perftest (`ib_write_bw`, ...) text",
     "measured copies, latencies, peer access, collective operations, bandwidth between hosts",
-    recognise,
+    detect,
     parse,
 )

@@ -85,7 +85,7 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
     Raises InputError where the runs list different GPUs.
     """
     whole = scan(text, None)
-    parts = divided(text, sorted(whole.measured(), key=lambda mark: mark[0]))
+    parts = split_runs(text, sorted(whole.measured(), key=lambda mark: mark[0]))
     if not parts:
         return whole.read(origin=origin)
     found = whole
@@ -129,7 +129,7 @@ def headings(parts: Iterable[RunLines]) -> frozenset[int]:
     return frozenset(line for part in parts for line in part.headings)
 
 
-def divided(text: str, measured: Sequence[Mark]) -> list[RunLines]:
+def split_runs(text: str, measured: Sequence[Mark]) -> list[RunLines]:
     """Return the parts of a text in which nothing is measured twice; none where that is so of the whole.
 
     A part begins at the first heading or command below what was measured before, else at what is repeated.
@@ -171,7 +171,7 @@ def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Ba
     Returned are also the lines of the runs' headings.
     """
     places = sorted(range(len(lines)), key=lambda at: lines[at])
-    parts = divided(text, [(lines[at], _what(bandwidth.samples[at])) for at in places])
+    parts = split_runs(text, [(lines[at], _what(bandwidth.samples[at])) for at in places])
     bounds = [part.first for part in parts]
     of_part: list[list[Sample]] = [[] for _ in parts]
     for at in places if parts else ():
@@ -219,7 +219,7 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
             f"{origin} holds runs of {source} on different GPUs: {_listed(names)}",
             "they are of several machines: copy the lines of one",
         )
-    named = apart(names, fitted)
+    named = name_differing_runs(names, fitted)
     lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
     machine = merge.merge(
         [
@@ -256,7 +256,7 @@ def _without_addresses(machine: Machine) -> Machine:
     return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
 
 
-def apart(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
+def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
     """Return the machines; those of one program that have other values of the same get the names as runs."""
     found = list(machines)
     done: set[int] = set()
@@ -316,7 +316,7 @@ def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[st
                 found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
     places = sorted(found)
     kept = [names[at] for at in places]
-    return kept, apart(kept, [found[at] for at in places])
+    return kept, name_differing_runs(kept, [found[at] for at in places])
 
 
 def _differ(runs: Sequence[Sequence[Sample]]) -> bool:

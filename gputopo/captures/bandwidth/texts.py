@@ -92,7 +92,7 @@ class ProgramRead:
 class Program(NamedTuple):
     """A bandwidth program's text: whether one has a line of it, and its reader (text, *, origin)."""
 
-    recognise: Callable[[str], bool]
+    detect: Callable[[str], bool]
     read: Callable[..., ProgramRead]
 
 

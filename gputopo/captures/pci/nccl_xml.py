@@ -12,6 +12,7 @@ The content, from its src/graph/xml.cc:
   itself: then it is not known to which GPUs the links lead.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -20,9 +21,10 @@ import msgspec
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
-from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts, cpus_of_mask, opening, root_of
+from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import generation_of
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
 from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
@@ -35,9 +37,14 @@ SOURCE = "nccl xml"
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
 _PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
+_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
+# What may stand before the first element, and how it ends.
+_BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
+_MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
+_MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text is XML whose first element is NCCL's `<system>`."""
     return opening(text) == "system"
 
@@ -105,7 +112,7 @@ class TopologyReading:
 
     def pci(self, element: "Element", root: str, parent: str | None, numa: int | None) -> str | None:
         """Read one function and return its address, or its parent's where it has none that can be read."""
-        where = pci_tree.address(element.get("busid") or "")
+        where = kernel_address(element.get("busid") or "")
         if where is None:
             self.note(f"<pci busid={element.get('busid')!r}>")
             return parent
@@ -140,7 +147,7 @@ class TopologyReading:
             if link.tag != "nvlink" or count is None or count > 64:  # NVML_NVLINK_MAX_LINKS is 18
                 self.note(f"<{link.tag} {' '.join(f'{k}={v!r}' for k, v in link.attrib.items())}> of {where}")
                 continue
-            end = pci_tree.address(link.get("target") or "")
+            end = kernel_address(link.get("target") or "")
             # Switches and CPUs are not in the tree; NCCL makes one of all switches, and so does `_between`.
             key = (
                 _ITSELF
@@ -193,7 +200,8 @@ class TopologyReading:
             if 0 < min(counts) < max(counts):
                 said = {f"{self.source}, from GPU {a}": str(n) for a, n in zip(pair, counts, strict=True)}
                 contradictions.append(Contradiction(fact=at_link(*pair, "nvlinks"), said=said))
-            if link.nvlinks is None and self._leads_to_itself(addresses[link.a], addresses[link.b]):
+            leads_to = [self.nvlinks.get(addresses[gpu], {}) for gpu in pair]
+            if link.nvlinks is None and any(_ITSELF in ends for ends in leads_to):
                 missing[at_link(link.a, link.b, "nvlinks")] = (
                     "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
                 )
@@ -203,9 +211,6 @@ class TopologyReading:
             missing=machine.missing | missing,
             contradictions=tuple(contradictions),
         )
-
-    def _leads_to_itself(self, *addresses: str) -> bool:
-        return any(_ITSELF in self.nvlinks.get(where, {}) for where in addresses)
 
     def _with_affinity(self, gpu: Gpu) -> Gpu:
         node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
@@ -269,6 +274,57 @@ def _hex(text: str | None, digits: int) -> str | None:
     return number.zfill(digits) if fits and set(number) != {"f"} else None
 
 
+def opening(text: str) -> str | None:
+    """Return the name of the first element, or None where the text does not begin as XML does."""
+    at = 0
+    while True:
+        while at < len(text) and text[at].isspace():
+            at += 1
+        end = next((end for start, end in _BEFORE if text.startswith(start, at)), None)
+        if end is None:
+            match = _ELEMENT.match(text, at)
+            return match[1] if match else None
+        if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
+            end = "]>"  # declarations inside the DOCTYPE: the parser refuses those that are dangerous
+        closed = text.find(end, at)
+        if closed < 0:
+            return None
+        at = closed + len(end)
+
+
+def root_of(text: str, *, origin: str, hint: str) -> "Element":
+    """Read a whole XML document. Raises InputError where it is cut, wrong or declares entities."""
+    from defusedxml import DefusedXmlException, ElementTree
+
+    try:
+        root: Element = ElementTree.fromstring(text.strip())
+    except DefusedXmlException as error:
+        raise InputError(
+            f"{origin} declares XML entities, which no such file needs", "give the file as the tool wrote it"
+        ) from error
+    except ElementTree.ParseError as error:
+        raise InputError(f"{origin} is not complete XML: {error}", hint) from error
+    except (ValueError, LookupError) as error:
+        raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
+    return root
+
+
+def cpus_of_mask(text: str) -> frozenset[int] | None:
+    """Return the CPUs of a mask, or None where the text is none.
+
+    NCCL and the kernel write words of 32 bits, the highest first, separated by commas: `00000000,00ffffff`.
+    """
+    if _MASK.fullmatch(text) is None:
+        return None
+    words = text.split(",")
+    if len(words) * 32 > _MAX_CPUS:
+        return None
+    mask = 0
+    for word in words:
+        mask = mask << 32 | int(word, 16)
+    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
 FORMAT = Format(
-    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)", "PCI tree, links, NICs", recognise, parse, claims=claims
+    "NCCL topology XML (`NCCL_TOPO_DUMP_FILE`)", "PCI tree, links, NICs", detect, parse, claims=claims
 )

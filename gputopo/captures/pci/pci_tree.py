@@ -8,24 +8,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from gputopo.reference.expectations import WIDTHS, address_order, generation_of
 from gputopo.topology.hops import hop_between, slower_bridge
-from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 from gputopo.values.subject import at_gpu, at_link
 
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
-
 NVIDIA = "10de"
 PATH_UNKNOWN = "the capture does not show enough of the path between the two"
-
-_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 
 Tree = Sequence[PciNode]
 
@@ -39,15 +31,6 @@ class TreeFacts:
     indices: dict[str, int] = field(default_factory=dict)  # where the capture numbers the GPUs itself
     missing: dict[str, str] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
-
-
-def address(text: str) -> str | None:
-    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}" if device < 32 else None
 
 
 def speed(text: str | None) -> float | None:
@@ -206,61 +189,3 @@ def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]
         )
         for index, (node, name) in enumerate(cards)
     )
-
-
-_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
-# What may stand before the first element, and how it ends.
-_BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
-_MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
-_MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
-
-
-def opening(text: str) -> str | None:
-    """Return the name of the first element, or None where the text does not begin as XML does."""
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        end = next((end for start, end in _BEFORE if text.startswith(start, at)), None)
-        if end is None:
-            match = _ELEMENT.match(text, at)
-            return match[1] if match else None
-        if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
-            end = "]>"  # declarations inside the DOCTYPE: the parser refuses those that are dangerous
-        closed = text.find(end, at)
-        if closed < 0:
-            return None
-        at = closed + len(end)
-
-
-def root_of(text: str, *, origin: str, hint: str) -> "Element":
-    """Read a whole XML document. Raises InputError where it is cut, wrong or declares entities."""
-    from defusedxml import DefusedXmlException, ElementTree
-
-    try:
-        root: Element = ElementTree.fromstring(text.strip())
-    except DefusedXmlException as error:
-        raise InputError(
-            f"{origin} declares XML entities, which no such file needs", "give the file as the tool wrote it"
-        ) from error
-    except ElementTree.ParseError as error:
-        raise InputError(f"{origin} is not complete XML: {error}", hint) from error
-    except (ValueError, LookupError) as error:
-        raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
-    return root
-
-
-def cpus_of_mask(text: str) -> frozenset[int] | None:
-    """Return the CPUs of a mask, or None where the text is none.
-
-    NCCL and the kernel write words of 32 bits, the highest first, separated by commas: `00000000,00ffffff`.
-    """
-    if _MASK.fullmatch(text) is None:
-        return None
-    words = text.split(",")
-    if len(words) * 32 > _MAX_CPUS:
-        return None
-    mask = 0
-    for word in words:
-        mask = mask << 32 | int(word, 16)
-    return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)

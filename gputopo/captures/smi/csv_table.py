@@ -22,7 +22,7 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
     mark_lost,
-    unanswered_of,
+    parse_unanswered,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
@@ -63,7 +63,7 @@ class _Line(NamedTuple):
 _Rows = list[tuple[int, _Line]]  # of one sample, each with the index of its GPU
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line that names such columns."""
     followed = pairwise(chain(_lines(text), [None]))
     return any(line is not None and _is_header(line, below) for line, below in followed)
@@ -122,8 +122,10 @@ def _scan(text: str, origin: str) -> _Scan:
 def claims(text: str) -> Claims:
     """Return the lines that name columns, and those below them that fit; those of other queries are known."""
     scan = _scan(text, "")
-    own = {line.number for line in scan.outside if unanswered_of(line.text) is not None}
-    return Claims(frozenset(own.union(*(table.own() for table in scan.tables))), frozenset(scan.known))
+    silent = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
+    return Claims(
+        frozenset(silent.union(*(table.line_numbers() for table in scan.tables))), frozenset(scan.known)
+    )
 
 
 def parse(text: str, *, origin: str) -> Machine:
@@ -185,8 +187,8 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 
 def _is_value(named: Named, line: _Line) -> bool:
     """Return whether a line is a value of a fact, or the reason why there is none."""
-    silent = unanswered_of(line.text) is not None
-    return silent or (len(line.cells) == 1 and not values.read(named.row.kind, line.text, bare=True).strange)
+    silent = parse_unanswered(line.text) is not None
+    return silent or (len(line.cells) == 1 and not values.parse(named.kind, line.text, bare=True).strange)
 
 
 def _is_other_query(line: _Line) -> bool:
@@ -242,7 +244,7 @@ class _Table:
             line = line._replace(cells=(*line.cells[:-1], _LEFT_OUT))
         self.rows.append(line)
 
-    def own(self) -> frozenset[int]:
+    def line_numbers(self) -> frozenset[int]:
         """Return the numbers of its lines."""
         lines = (self.head.number, *(line for _, line in self.heads), *(line.number for line in self.rows))
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
@@ -253,7 +255,7 @@ class _Table:
 
     def take_unanswered(self, line: _Line) -> bool:
         """Add a line if it reports that a GPU did not answer."""
-        silent = unanswered_of(line.text) if len(line.cells) == 1 else None
+        silent = parse_unanswered(line.text) if len(line.cells) == 1 else None
         if silent is None:
             return False
         self.unanswered.append((line.number, silent))
@@ -303,7 +305,7 @@ class _Table:
     def _identity(self, line: _Line) -> str | None:
         """Return what identifies the GPU of a row, None where the row has nothing of that kind."""
         cells = dict(zip(self.columns, line.cells, strict=True))
-        read = ((name, values.read(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
+        read = ((name, values.parse(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         return next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
 
     def _new_index(self, line: _Line) -> int | None:
@@ -335,10 +337,10 @@ class _Table:
         lines = dict(rows)
         for number, silent in self.unanswered:
             before = {index: gpu for index, gpu in gpus.items() if lines[index].number < number}
-            mark_lost(before, silent, own=self.numbers)
+            mark_lost(before, silent, numbered=self.numbers)
         return machine(
             SOURCE,
-            with_unanswered(gpus, only, names("csv"), own=self.numbers),
+            with_unanswered(gpus, only, names("csv"), numbered=self.numbers),
             driver_values=driver,
             not_understood=self.not_understood,
             attached=attached,
@@ -365,7 +367,7 @@ class _Table:
     def _sample(self, rows: _Rows) -> Sample:
         return Sample(
             source=SOURCE,
-            time=values.time(self._time(rows) or ""),
+            time=values.parse_time(self._time(rows) or ""),
             gpus=tuple(
                 {"index": index} | of_sample(facts_of(self._gpu(line).gpu(index)[0])) for index, line in rows
             ),
@@ -419,7 +421,7 @@ class _Table:
 FORMAT = Format(
     "`nvidia-smi --query-gpu=... --format=csv` with its first line",
     "the queried facts; with `-l` a series of samples",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

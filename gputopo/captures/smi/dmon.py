@@ -45,7 +45,7 @@ _COLUMNS = {
 }
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether a line names such columns. (Those of `pmon` are of processes.)"""
     return "#" in text and any(_columns(line) for line in text.splitlines())
 
@@ -101,7 +101,7 @@ def parse(text: str, *, origin: str) -> Machine:
     return msgspec.structs.replace(
         machine,
         source=SOURCE,
-        samples=tuple(msgspec.structs.replace(one, source=SOURCE) for one in machine.samples),
+        samples=tuple(msgspec.structs.replace(sample, source=SOURCE) for sample in machine.samples),
         missing={fact: why.replace(csv_table.SOURCE, SOURCE) for fact, why in machine.missing.items()},
         unread=lines.unread(SOURCE),
     )
@@ -124,7 +124,7 @@ def _is_cell(cell: str) -> bool:
 FORMAT = Format(
     "`nvidia-smi dmon` text",
     "load, clocks, power, temperature, ECC errors, power and thermal violations: a series of samples",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

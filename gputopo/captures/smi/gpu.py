@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from gputopo.captures.smi import values
-from gputopo.captures.smi.names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED, Names
+from gputopo.captures.smi.key_names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
+from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
 from gputopo.reference.clock_events import BITS, decode
 from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
+from gputopo.values.samples import gpu_with
 
 _NO_PROCESSES = ("", "none")
 _INSTANCES = ("mig device", "mig_devices")
@@ -71,8 +71,8 @@ class ReportedGpu:
             return self._heading(entry.path)
         self.notice(entry.text)
         if named := self.names.facts.get(entry.path):
-            value = values.read(named.row.kind, entry.text, bare=self.queried)
-            return self._report(named.row.fact, named.rank, value)
+            value = values.parse(named.kind, entry.text, bare=self.queried)
+            return self._report(named.fact, named.rank, value)
         if entry.path in self.names.processes:
             return self._process(entry)
         if entry.path in ("processes", "compute processes"):
@@ -108,9 +108,9 @@ class ReportedGpu:
 
     def _whole_section(self, entry: Entry) -> bool:
         """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
-        value = values.read("section", entry.text or "")
+        value = values.parse("section", entry.text or "")
         for named in self.names.below(entry.path):
-            self._report(named.row.fact, named.rank, value)
+            self._report(named.fact, named.rank, value)
         return not value.strange
 
     def _processes(self) -> list[dict[str, Any]]:
@@ -122,13 +122,13 @@ class ReportedGpu:
         if text.lower() in _NO_PROCESSES:
             self._processes()
             return True
-        value = values.read("section", text)
+        value = values.parse("section", text)
         self.no_processes = value.reason
         return not value.strange
 
     def _process(self, entry: Entry) -> bool:
         row = self.names.processes[entry.path]
-        value = values.read(row.kind, entry.text or "")
+        value = values.parse(row.kind, entry.text or "")
         processes = self._processes()
         if row.fact == "pid" and (not processes or "pid" in processes[-1]):
             processes.append({})
@@ -156,14 +156,7 @@ class ReportedGpu:
         _recovery(values, missing, refused=self.needs_reset)
         _totals(values, missing, may_lack=not self.queried)
         self._gather(values, missing)
-        nested: dict[str, Any] = {"index": index, "lost": self.lost}
-        for fact, value in values.items():
-            *sections, last = fact.split(".")
-            section = nested
-            for name in sections:
-                section = section.setdefault(name, {})
-            section[last] = value
-        return msgspec.convert(nested, Gpu), missing | self.notes
+        return gpu_with(index, values | {"lost": self.lost}), missing | self.notes
 
     def _throttle(self, values: dict[str, Any], missing: dict[str, str]) -> None:
         mask = values.get("throttle.mask")

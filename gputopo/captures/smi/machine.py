@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures import intake
+from gputopo.captures import limits
 from gputopo.captures.smi import values
 from gputopo.captures.smi.gpu import ReportedGpu
-from gputopo.captures.smi.names import COLLECTED, GPU, Named, Names
+from gputopo.captures.smi.key_names import COLLECTED, OF_KEYS
+from gputopo.captures.smi.names import GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread
 from gputopo.values.subject import EVERY, at_gpu, within
 
@@ -39,33 +41,33 @@ class Unanswered(NamedTuple):
     reason: str
 
 
-def unanswered_of(line: str) -> Unanswered | None:
+def parse_unanswered(line: str) -> Unanswered | None:
     """Read a line; None if it is none of these."""
     found = _NO_HANDLE.fullmatch(line.strip())
     if found is None:
         return None
     return Unanswered(
         number=None if found["number"] is None else int(found["number"]),
-        address=None if found["address"] is None else values.address(found["address"]),
+        address=None if found["address"] is None else kernel_address(found["address"]),
         reason=values.clean(found["reason"] or "")[:80] or "no answer",
     )
 
 
 def with_unanswered(
-    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, own: bool
+    rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, numbered: bool
 ) -> dict[int, ReportedGpu]:
     """Return all GPUs by index, those that did not answer in their places.
 
     A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
     one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
-    `own`: the rows' indices are the source's own, and stay. Else the rows are only in order.
+    `numbered`: the rows' indices are the source's, and stay. Else the rows are only in order.
     """
     new = [
         one
         for one in dict.fromkeys(unanswered)
-        if not any(_is_about(one, index, gpu, own) for index, gpu in rows.items())
+        if not any(_is_about(one, index, gpu, numbered) for index, gpu in rows.items())
     ]
-    return _in_gaps(rows, new, names) if own else _in_order(rows, new, names)
+    return _in_gaps(rows, new, names) if numbered else _in_order(rows, new, names)
 
 
 def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
@@ -82,19 +84,19 @@ def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
     return replace(machine, gpus=tuple(gpus[index] for index in sorted(gpus)), missing=missing)
 
 
-def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, own: bool) -> None:
+def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, numbered: bool) -> None:
     """Mark the GPU as lost that answered before a line reports that it no longer does."""
     for index, gpu in gpus.items():
-        if _is_about(line, index, gpu, own):
+        if _is_about(line, index, gpu, numbered):
             gpu.lost = True
             gpu.notes[""] = line.reason
 
 
-def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, own: bool) -> bool:
+def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) -> bool:
     """Return whether a line is about a GPU: by address where both have one, else by its index."""
     if line.address is not None and gpu.address is not None:
         return line.address == gpu.address
-    return own and line.number == index
+    return numbered and line.number == index
 
 
 def _in_gaps(
@@ -175,7 +177,7 @@ def identity_of(machine: Machine, where: str) -> Identity:
 
 def refuse_others(outputs: Sequence[Identity], origin: str) -> None:
     """Raise InputError if the outputs of one file are of several machines."""
-    distinct = {one[1:]: one for one in reversed(outputs)}
+    distinct = {output[1:]: output for output in reversed(outputs)}
     for first, other in combinations(reversed(distinct.values()), 2):
         if why := _is_other(first, other):
             raise InputError(f"{origin}: two machines, {other.where} {why}", "give one file for each machine")
@@ -209,11 +211,11 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for named, text in sorted(reported, key=lambda one: one[0].rank):
-        value = values.read(named.row.kind, text)
+        value = values.parse(named.kind, text)
         if value.value is not None:
-            facts.setdefault(named.row.fact, value.value)
+            facts.setdefault(named.fact, value.value)
         else:
-            missing.setdefault(named.row.fact, value.reason or _NOT_IN_CAPTURE)
+            missing.setdefault(named.fact, value.reason or _NOT_IN_CAPTURE)
     missing = {within("driver", fact): why for fact, why in missing.items() if fact not in facts}
     return Driver(status="ok" if "version" in facts else "not_read", **facts), missing
 
@@ -230,9 +232,9 @@ def machine(
     gaps: Sequence[Gap] = (),
 ) -> Machine:
     """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
-    intake.require_gpus(reported_gpus, source)
+    limits.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)
-    at = None if time is None else values.time(time)
+    at = None if time is None else values.parse_time(time)
     gpus: list[Gpu] = []
     reasons: dict[int, dict[str, str]] = {}
     for index, reported in sorted(reported_gpus.items()):
@@ -279,14 +281,12 @@ def _not_in_capture(
     return missing
 
 
-def _place(fact: str) -> str:
-    """Return the field of the Gpu in which a fact stands: dictionaries and lists are one field."""
-    for field in COLLECTED:
-        if fact.startswith(f"{field}."):
-            return field
-    return fact
-
-
 _FACTS = {
-    fact: attrgetter(fact) for fact in (*(_place(row.fact) for row in GPU), "mig.instances", "processes")
+    fact: attrgetter(fact)
+    for fact in (
+        *(row.fact for row in GPU if row.fact not in OF_KEYS),
+        *COLLECTED,
+        "mig.instances",
+        "processes",
+    )
 }

@@ -1,9 +1,7 @@
-"""The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV. One row a fact.
+"""The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV.
 
-Fields declare their names themselves (gputopo.values.gpu). `names.csv` has those of what has no field of its
-own (keys of dictionaries, questions that together make one fact), and with no fact known names without a
-place in a Machine: a name stands for itself and all below it, `*` at the end for any ending. Its reasons are
-called as in gputopo.reference.clock_events, its violation times (other counters than NVML's) as these.
+Fields declare their names themselves (gputopo.values.gpu); those of what has no field are in
+gputopo.captures.smi.key_names.
 """
 
 import functools
@@ -13,18 +11,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.values.fields import fields_of, rows_of
+from gputopo.captures.smi import unplaced_names
+from gputopo.captures.smi.key_names import OF_KEYS
+from gputopo.values.fields import Smi, fields_of
 from gputopo.values.machine import Driver, Gpu, GpuProcess
 
-
-def _tags(path: str) -> str:
-    """Return the tags of the XML for a heading of the text and those above it."""
-    return "/".join(re.sub(r"[^a-z0-9*]+", "_", heading).strip("_") for heading in path.split("/"))
-
-
 Dialect = Literal["xml", "text", "csv"]
-
-_PLACE: dict[Dialect, int] = {"xml": 0, "text": 1, "csv": 2}
 
 
 class NameRow(NamedTuple):
@@ -32,44 +24,30 @@ class NameRow(NamedTuple):
 
     fact: str
     kind: str
-    xml: str
-    text: str
-    csv: str = ""
+    smi: Smi
 
     def names(self, dialect: Dialect) -> tuple[str, ...]:
-        """Return the names in one dialect, the preferred one first."""
-        listed = (self.xml, self.text, self.csv)[_PLACE[dialect]].lower().split("|")
-        return tuple(dict.fromkeys(name for name in listed if name))
+        """Return the names in one dialect in lower case, the preferred one first."""
+        listed = getattr(self.smi, dialect)
+        return tuple(map(str.lower, (listed,) if isinstance(listed, str) else listed))
 
 
 def _declared(kind: type[msgspec.Struct]) -> Iterable[NameRow]:
     for path, field in fields_of(kind).items():
         if field.smi is not None and field.leaf and "[]" not in path:
-            names = field.smi
-            yield NameRow(path, names.kind or field.unit, names.xml, names.text, names.csv)
+            yield NameRow(path, field.smi.kind or field.unit, field.smi)
 
 
-# Reported in every era: without these the list of reasons in force is not whole.
-BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
-# What a GPU needs before it can be used again. Drivers since 570 name the action (`GPU Recovery Action`),
-# those from 530 answer two questions instead (nvml.h calls them deprecated in favour of the action).
-RECOVERY = "recovery_action"
-RESET_REQUIRED = f"{RECOVERY}.reset_required"
-DRAIN_RECOMMENDED = f"{RECOVERY}.drain_and_reset_recommended"
-
-# Fields that several rows make up: dictionaries, the list of reasons, the recovery action.
-COLLECTED = ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", RECOVERY)
-
-_LISTED = tuple(NameRow(**row) for row in rows_of(__file__, "names.csv"))
 DRIVER = tuple(_declared(Driver))
 PROCESS = tuple(_declared(GpuProcess))
-GPU = (*_declared(Gpu), *(row for row in _LISTED if row.fact))
+GPU = (*_declared(Gpu), *(NameRow(fact, smi.kind or "", smi) for fact, smi in OF_KEYS.items()))
 
 
 class Named(NamedTuple):
-    """A row, and how good this one of its names is: 0 is the best."""
+    """A fact and how its value is written, as of a row; `rank`: how good this name is, 0 is the best."""
 
-    row: NameRow
+    fact: str
+    kind: str
     rank: int
 
 
@@ -77,7 +55,7 @@ class Names(NamedTuple):
     """The names of one output format."""
 
     facts: dict[str, Named]
-    processes: dict[str, NameRow]
+    processes: dict[str, Named]
     driver: dict[str, Named]
     sections: frozenset[str]
     unplaced: frozenset[str]
@@ -121,10 +99,12 @@ class Names(NamedTuple):
 def names(dialect: Dialect) -> Names:
     """Return the names of one output format, in lower case."""
     facts = _by_name(GPU, dialect)
-    processes = {name: row for row in PROCESS for name in row.names(dialect)} if dialect != "csv" else {}
-    passed = [name for row in _LISTED if not row.fact for name in row.names(dialect)]
-    if dialect == "xml":  # its tags are the headings of the text, but for those with a name of their own
-        passed += [_tags(name) for row in _LISTED if not row.fact for name in row.names("text")]
+    processes = _by_name(PROCESS, dialect)
+    passed = {
+        "text": unplaced_names.TEXT,
+        "xml": (*unplaced_names.XML, *map(_tags, unplaced_names.TEXT)),
+        "csv": unplaced_names.CSV,
+    }[dialect]
     unplaced = [name for name in passed if not name.endswith("*")]
     paths = [*facts, *processes, *passed]
     sections = {path[:at] for path in paths for at, sign in enumerate(path) if sign == "/"}
@@ -139,4 +119,11 @@ def names(dialect: Dialect) -> Names:
 
 
 def _by_name(rows: tuple[NameRow, ...], dialect: Dialect) -> dict[str, Named]:
-    return {name: Named(row, rank) for row in rows for rank, name in enumerate(row.names(dialect))}
+    return {
+        name: Named(row.fact, row.kind, rank) for row in rows for rank, name in enumerate(row.names(dialect))
+    }
+
+
+def _tags(path: str) -> str:
+    """Return the tags of the XML for a heading of the text and those above it."""
+    return "/".join(re.sub(r"[^a-z0-9*]+", "_", heading).strip("_") for heading in path.split("/"))

@@ -22,12 +22,13 @@ from gputopo.captures.smi.machine import (
     identity_of,
     machine,
     mark_lost,
+    parse_unanswered,
     refuse_others,
-    unanswered_of,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine
 
 SOURCE = "nvidia-smi"
@@ -69,7 +70,7 @@ _MODES = {"E. Process": "Exclusive_Process", "E. Thread": "Exclusive_Thread"}
 _SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windows"}
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text has a line of a GPU, or such a table where there is none."""
     if "NVIDIA-SMI" in text and "No running" in text and _HEAD.search(text) is not None:
         return True
@@ -83,7 +84,7 @@ def begins(lines: Sequence[str]) -> bool:
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
     above = [line.strip() for line in lines[:head]]
     return head is not None and all(
-        _RULE.fullmatch(line) or _TIME.fullmatch(line) or unanswered_of(line) for line in above
+        _RULE.fullmatch(line) or _TIME.fullmatch(line) or parse_unanswered(line) for line in above
     )
 
 
@@ -99,7 +100,7 @@ def parse(text: str, *, origin: str) -> Machine:
             time = next((one for one in ahead if _TIME.fullmatch(one)), None)
             outputs.append(_Output(time, unanswered=[] if outputs else silent))
         ahead[:] = [*ahead[-1:], line]
-        if not outputs and (one := unanswered_of(line)):
+        if not outputs and (one := parse_unanswered(line)):
             silent.append(one)
             return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
@@ -111,9 +112,10 @@ def parse(text: str, *, origin: str) -> Machine:
     strays = read_lines(text, take).unread(SOURCE)
     if not any(one.gpus or one.unanswered for one in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
-    machines = [one.machine() for one in outputs]
+    machines = [output.machine() for output in outputs]
     identities = [identity_of(one, "one of the tables") for one in machines]
-    refuse_others([one._replace(attached=None) for one in identities], origin)  # `-i` shows some GPUs only
+    # Not by the number of GPUs: `-i` shows some only.
+    refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
     return msgspec.structs.replace(merged, unread=tuple(dict.fromkeys(lines)))
@@ -146,8 +148,8 @@ class _Output:
         if _TITLES.match(line):
             self.processes = False if "rocesses:" in line and self.processes is None else self.processes
             return True
-        if silent := unanswered_of(line):
-            mark_lost(self.gpus, silent, own=True)
+        if silent := parse_unanswered(line):
+            mark_lost(self.gpus, silent, numbered=True)
             self.unanswered.append(silent)
             return True
         readers: tuple[Callable[[int, str], bool], ...] = (self._process, self._no_processes)
@@ -157,7 +159,7 @@ class _Output:
 
     def _begin(self, number: int, line: str) -> bool:
         found = _cells(line, _GPU)
-        if found is None or int(found["index"]) in self.gpus or values.address(found["address"]) is None:
+        if found is None or int(found["index"]) in self.gpus or kernel_address(found["address"]) is None:
             return False
         self.gpu = self.gpus[int(found["index"])] = ReportedGpu(names("csv"))
         name, ecc, mode = found["name"], found["ecc"], found["mode"]
@@ -224,9 +226,9 @@ class _Output:
         kind, name = found["kind"], found["name"]
         of_process = {
             "pid": int(found["pid"]),
-            "kind": values.read("process", kind).value if kind else None,
+            "kind": values.parse("process", kind).value if kind else None,
             "name": _program(name) if name else None,
-            "memory_mib": values.read("MiB", found["memory"]).value,
+            "memory_mib": values.parse("MiB", found["memory"]).value,
         }
         gpu.processes = [*(gpu.processes or []), of_process]
         return True
@@ -254,7 +256,7 @@ class _Output:
                 gpu.processes = []
         return machine(
             SOURCE,
-            with_unanswered(self.gpus, self.unanswered, names("csv"), own=True),
+            with_unanswered(self.gpus, self.unanswered, names("csv"), numbered=True),
             driver_values=self.driver,
             not_understood=(),
             attached=None,
@@ -267,14 +269,14 @@ def _program(shown: str) -> str | None:
     """Return a process's program; None where the table cut its name: `...conda3/envs/x` may be a folder."""
     if shown.endswith(_CUT) or (shown.startswith(_CUT) and not re.search(r"[/\\]\S+$", shown)):
         return None
-    name = values.read("program", shown.removeprefix(_CUT)).value
+    name = values.parse("program", shown.removeprefix(_CUT)).value
     return name if isinstance(name, str) else None
 
 
 FORMAT = Format(
     "the table of `nvidia-smi`",
     "names, PCI addresses, driver, power, memory, load, ECC, MIG, processes",
-    recognise,
+    detect,
     parse,
     begins=begins,
 )

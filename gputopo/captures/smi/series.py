@@ -6,7 +6,7 @@ rules need of all samples (shares of time, changes, means) is counted in a Histo
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from gputopo.reference.clock_events import BITS
 from gputopo.values.fields import field_at
 from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
 from gputopo.values.machine import Gpu
-from gputopo.values.run.events import GpuSample
+from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 from gputopo.values.samples import seconds
 
 Cells = Sequence[str]
@@ -41,25 +41,16 @@ _NUMBERS = ("W", "MHz", "C", "%", "MiB", "count")
 _LOAD = "utilization_percent.gpu"
 _REASON = "throttle.reasons."
 _LOST = "GPU is lost"
-# Facts of a History's sample, and the facts of a GPU that they are, the preferred one first.
-_OF_HISTORY = {
-    "graphics_mhz": ("clocks_mhz.sm.now", "clocks_mhz.graphics.now"),
-    "memory_mhz": ("clocks_mhz.memory.now",),
-    "power_w": ("power_w.draw",),
-    "temperature_c": ("temperature_c.gpu",),
-    "throttle_mask": ("throttle.mask",),
-    "gpu_utilization_percent": (_LOAD,),
-    "pcie_gen": ("pcie.gen_now",),
-    "pcie_width": ("pcie.width_now",),
-    "pstate": ("pstate",),
-}
+# What a History counts.
+_COUNTED = ("graphics_mhz", "throttle_mask", "gpu_utilization_percent", "pcie_gen", "pcie_width")
+_CORE_CLOCK = "clocks_mhz.sm.now"
 
 
 class Clock(dict[str, float | None]):
     """Seconds since the epoch of timestamps; each minute is read once."""
 
     def __missing__(self, minute: str) -> float | None:
-        self[minute] = found = seconds(values.time(f"{minute}:00"))
+        self[minute] = found = seconds(values.parse_time(f"{minute}:00"))
         return found
 
     def read(self, time: str) -> float | None:
@@ -107,26 +98,27 @@ class LogSeries:
 
     def __init__(self, columns: Sequence[Named | None]) -> None:
         self.columns = columns
-        facts = [None if named is None else named.row.fact for named in columns]
+        facts = [None if named is None else named.fact for named in columns]
         self.place = {fact: at for at, fact in reversed([*enumerate(facts)]) if fact is not None}
         passing = [at for at, named in enumerate(columns) if named is not None and not is_fixed(named)]
-        numeric = {at for at, named in enumerate(columns) if named is not None and named.row.kind in _NUMBERS}
+        numeric = {at for at, named in enumerate(columns) if named is not None and named.kind in _NUMBERS}
         read = [_Cache(named) for named in columns]
         self.load = self.place.get(_LOAD)
         self.loads = None if self.load is None else read[self.load]
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
-        self.words_of = itemgetter(*self.words) if self.words else _nothing
-        self.readers = [
-            (name, read[at], at)
-            for name, sources in _OF_HISTORY.items()
-            if (at := next((self.place[fact] for fact in sources if fact in self.place), None)) is not None
-        ]
+        self.words_of: Callable[[Cells], object] = itemgetter(*self.words) if self.words else lambda _: ()
+        self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
         self.reasons = [
             (BITS[fact.removeprefix(_REASON)], read[at], at)
             for fact, at in self.place.items()
             if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
         ]
+
+    def _place_of(self, field: str) -> int | None:
+        """Return the column of a field of a sample."""
+        column = self.place.get(SAMPLED_FACTS[field].path)
+        return self.place.get(_CORE_CLOCK, column) if field == "graphics_mhz" else column
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
         """Return the places of the samples to store, the last one among them, in order."""
@@ -160,20 +152,12 @@ class _Cache(dict[str, Any]):
 
     def __init__(self, named: Named | None) -> None:
         super().__init__()
-        self.kind = "words" if named is None else named.row.kind
+        self.kind = "words" if named is None else named.kind
 
     def __missing__(self, text: str) -> Any:
-        found = _number(text) if self.kind in _NUMBERS else values.read(self.kind, text).value
+        found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
         self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
         return self[text]
-
-
-def _is_none(value: object) -> bool:
-    return value is None
-
-
-def _nothing(cells: Cells) -> tuple[()]:
-    return ()
 
 
 def _number(text: str) -> float | None:
@@ -199,7 +183,7 @@ class _Extremes:
         numbers = [read[cells[at]] for read, at in series.numbers]
         load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
         bucket = None if load is None else 0 if load == 0 else 1 if load < BUSY_PERCENT else 2
-        unknown = tuple(map(_is_none, numbers)) if None in numbers else ()
+        unknown = tuple(number is None for number in numbers) if None in numbers else ()
         key = (bucket, unknown, series.words_of(cells))
         extremes = self.firsts.get(key)
         if extremes is None:
@@ -225,4 +209,4 @@ class _Extremes:
 
 def is_fixed(named: Named) -> bool:
     """Return whether the fact of a column is given by the hardware."""
-    return field_at(Gpu, named.row.fact).stability == "fixed"
+    return field_at(Gpu, named.fact).stability == "fixed"

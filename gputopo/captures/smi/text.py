@@ -21,12 +21,13 @@ from gputopo.captures.smi.machine import (
     Unanswered,
     machine,
     mark_lost,
+    parse_unanswered,
     refuse_others,
-    unanswered_of,
     with_unanswered,
 )
 from gputopo.captures.smi.names import Named, names
 from gputopo.values.errors import InputError
+from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine, Unread
 
 SOURCE = "nvidia-smi -q"
@@ -43,7 +44,7 @@ _QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail,
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
     if _LOG.search(text) is not None:
         return True
@@ -77,7 +78,9 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if there is no GPU."""
     lines = list(_lines(text))
     headed = any(_GPU.fullmatch(line.text) for line in lines)
-    reading = _Reading(flat=_is_flat(lines), headed=headed or not _sections(lines))
+    # A paste lost all indentation: no line of a fact stands further right than another.
+    flat = len({line.indent for line in lines if line.pair is not None}) <= 1
+    reading = _Reading(flat=flat, headed=headed or not _sections(lines))
     for line in lines:
         reading.take(line)
     refuse_others([one.identity for one in reading.outputs if one.rows()], origin)
@@ -150,11 +153,6 @@ def _sections(lines: Sequence[_Line]) -> int:
     return sum(1 for line in lines if line.pair is None and _headings().fullmatch(line.text))
 
 
-def _is_flat(lines: Sequence[_Line]) -> bool:
-    """Return whether a paste lost all indentation: no line of a fact stands further right than another."""
-    return len({line.indent for line in lines if line.pair is not None}) <= 1
-
-
 @dataclass
 class _Output:
     """What one output shows: its GPUs by address ("" where no line names one), and the lines above them."""
@@ -183,7 +181,7 @@ class _Output:
         uuids = (value.value for gpu in self.gpus.values() for value in gpu.reported.get("uuid", {}).values())
         return Identity(
             where=f"the output from line {self.line} on",
-            driver=next((text for named, text in self.driver if named.row.fact == "version"), None),
+            driver=next((text for named, text in self.driver if named.fact == "version"), None),
             attached=values.gpu_count(self.attached),
             addresses=frozenset(key for key in self.rows() if key),
             uuids=frozenset(filter(None, uuids)),
@@ -206,10 +204,10 @@ class _Output:
             for index, key in enumerate(keys)
         }
         for line in self.unanswered:
-            mark_lost(gpus, line, own=False)
+            mark_lost(gpus, line, numbered=False)
         return machine(
             SOURCE,
-            with_unanswered(gpus, self.unanswered, names("text"), own=False),
+            with_unanswered(gpus, self.unanswered, names("text"), numbered=False),
             driver_values=self.driver,
             not_understood=self.not_understood,
             attached=None if gone else self.attached,
@@ -248,17 +246,17 @@ class _Reading:
         if _LOG.search(line.text) or (not self.headed and is_noise(line.text)):
             return
         if match := _GPU.fullmatch(line.text):
-            self._begin_gpu(values.address(match[1]) or match[1], line).add(
+            self._begin_gpu(kernel_address(match[1]) or match[1], line).add(
                 Entry("pci/bus id", match[1], line.number, line.text)
             )
             self.base = line.indent
-        elif silent := unanswered_of(line.text):
-            mark_lost(dict(enumerate(self.output.gpus.values())), silent, own=False)
+        elif silent := parse_unanswered(line.text):
+            mark_lost(dict(enumerate(self.output.gpus.values())), silent, numbered=False)
             self.output.unanswered.append(silent)
-        elif self._of_log(line):
+        elif self._take_above_gpus(line):
             pass
         elif self.gpu is not None and (line.indent > self.base or self.flat):
-            self._of_gpu(line)
+            self._take_of_gpu(line)
         elif not (self._is_set_aside(line) or is_noise(line.text)):
             self.output.note(line)
 
@@ -285,7 +283,7 @@ class _Reading:
         self.stack = []
         return self.gpu
 
-    def _of_log(self, line: _Line) -> bool:
+    def _take_above_gpus(self, line: _Line) -> bool:
         """Take in a line above the GPUs: the time, the versions, and how many there are."""
         if line.pair is None:
             return False
@@ -302,7 +300,7 @@ class _Reading:
             return False
         return True
 
-    def _of_gpu(self, line: _Line) -> None:
+    def _take_of_gpu(self, line: _Line) -> None:
         path = self._flat_path(line) if self.flat else self._indented_path(line)
         if line.pair is not None and line.may_be_cut and not values.is_whole(line.text):
             self.output.note(line)
@@ -344,7 +342,7 @@ class _Reading:
 FORMAT = Format(
     "`nvidia-smi -q` text",
     "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

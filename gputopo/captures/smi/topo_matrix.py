@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from gputopo.captures import intake
+from gputopo.captures import limits
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
 from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatrix, TopoRow, cells_below
@@ -47,7 +47,7 @@ class Affinities:
     unread: list[tuple[int, str]] = field(default_factory=list)
 
 
-def read_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
+def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
     """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
@@ -71,9 +71,9 @@ def read_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> A
 
 def _is_cut(row: TopoRow, lists: Collection[str]) -> bool:
     """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
-    own = row.affinity.get("cpu", "")
-    at_end = row.may_be_cut and own and [*row.affinity][-1] == "cpu" and not row.rest
-    return bool(at_end) and any(other != own and other.startswith(own) for other in lists)
+    cpus = row.affinity.get("cpu", "")
+    at_end = row.may_be_cut and cpus and [*row.affinity][-1] == "cpu" and not row.rest
+    return bool(at_end) and any(other != cpus and other.startswith(cpus) for other in lists)
 
 
 def _cpu_list(found: Affinities, index: int, row: TopoRow, columns: Sequence[Column]) -> str | None:
@@ -157,9 +157,9 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
     return None
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text holds such a matrix, or at least a part that can only come from one."""
-    return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.read(text)))
+    return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.parse(text)))
 
 
 def begins(lines: Sequence[str]) -> bool:
@@ -169,7 +169,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 def claims(text: str) -> Claims:
     """Return the lines of matrices and of their legends."""
-    reading = topo_table.read(text)
+    reading = topo_table.parse(text)
     return Claims(reading.read, reading.legend)
 
 
@@ -180,7 +180,7 @@ def parse(text: str, *, origin: str) -> Machine:
     one, or it contradicts itself: a GPU without a column, an X that is not on the diagonal, too
     few or too many cells, two cells of one pair that differ.
     """
-    reading = topo_table.read(text)
+    reading = topo_table.parse(text)
     found = _candidates(reading)
     if reading.renamed is not None and len(found) > 1:
         line, label, name, second = reading.renamed
@@ -214,7 +214,7 @@ def _the_matrix(found: Sequence[TopoMatrix], origin: str) -> TopoMatrix:
 def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
     """Return the GPUs' rows by index. Raises InputError for a matrix that contradicts itself."""
     labels = [label for label in matrix.columns if GPU.fullmatch(label)]
-    intake.require_gpus(labels, origin)
+    limits.require_gpus(labels, origin)
     rows = {row.label: row for row in matrix.rows}
     shown = [label for label in labels if label in rows]
     if len(shown) < len(labels):  # the text ends early, perhaps in the middle of a cell
@@ -285,7 +285,7 @@ class _Builder:
         indices = sorted(int(label[3:]) for label in self.matrix.columns if GPU.fullmatch(label))
         links = tuple(self._links(indices))
         nics = tuple(self._nic(label, index) for label, index in self.nics.items())
-        affinities = read_affinities(self.gpus, self.matrix.affinity)
+        affinities = parse_affinities(self.gpus, self.matrix.affinity)
         self._note_rest(affinities)
         for fact in _NOT_REPORTED:
             self.missing[at_gpu(EVERY, fact)] = "not reported by nvidia-smi topo -m"
@@ -406,15 +406,15 @@ def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
     """
     if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
         return False
-    own = matrix.columns.index(row.label) if row.label in matrix.columns else None
-    expected = [own] if own is not None and own < len(row.cells) else []
+    column = matrix.columns.index(row.label) if row.label in matrix.columns else None
+    expected = [column] if column is not None and column < len(row.cells) else []
     return [i for i, cell in enumerate(row.cells) if cell == "X"] == expected
 
 
 FORMAT = Format(
     "`nvidia-smi topo -m` (or `-mp`) text",
     "hops, NVLinks, CPU and NUMA affinity, NICs",
-    recognise,
+    detect,
     parse,
     begins=begins,
     claims=claims,

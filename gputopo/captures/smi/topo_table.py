@@ -253,7 +253,7 @@ class _Block:
 
 
 @functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
-def read(text: str) -> Reading:
+def parse(text: str) -> Reading:
     """Find the matrices of a text. Returns none for a text without one; raises nothing."""
     blocks: list[_Block] = []
     names: dict[str, str] = {}
@@ -261,13 +261,13 @@ def read(text: str) -> Reading:
     remarks: list[tuple[int, str]] = []
     lines = read_lines(text)
     asked_pcie: bool | None = None
-    own: set[int] = set()
+    understood: set[int] = set()
     explained: set[int] = set()
     for line in lines:
         shown = line.text.strip()
         if command := COMMAND.search(shown):
             asked_pcie = command[1] is not None
-            own.add(line.number)
+            understood.add(line.number)
             continue
         if not shown or _LEGEND.search(shown):
             explained.update((line.number, *line.more))
@@ -276,17 +276,17 @@ def read(text: str) -> Reading:
                 blocks[-1].legend |= set(_EXPLAINED.findall(shown))
             continue
         if legend := _NIC_LEGEND.search(shown):
-            own.add(line.number)
+            understood.add(line.number)
             if names.setdefault(legend[1], legend[2]) != legend[2]:
                 renamed = renamed or (line.number, legend[1], names[legend[1]], legend[2])
         elif head := header_words(best_header(line)):
             blocks.append(_Block(head, asked_pcie))
-            own.update((line.number, *line.more))
+            understood.update((line.number, *line.more))
         elif starts_row(line.text, blocks[-1].head if blocks else None):
             if not blocks:
                 blocks.append(_Block(None, asked_pcie))
             blocks[-1].rows.append(line)
-            own.update((line.number, *line.more))
+            understood.update((line.number, *line.more))
         elif _looks_like_data(shown):
             remarks.append((line.number, shown))
     peers = _PEER_LEGEND.search(text) is not None
@@ -297,7 +297,7 @@ def read(text: str) -> Reading:
         names,
         tuple(remarks),
         renamed,
-        frozenset(own),
+        frozenset(understood),
         frozenset(explained),
     )
 

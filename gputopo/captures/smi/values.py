@@ -1,12 +1,14 @@
-"""The values that `nvidia-smi` prints, read by kind: a number with its unit, a switch, an address.
+"""The values that `nvidia-smi` prints, parsed by kind: a number with its unit, a switch, an address.
 
-Where there is no value, the reason is the source's text. A value that cannot be read as its kind is
+Where there is no value, the reason is the source's text. A value that cannot be parsed as its kind is
 never guessed at: it is strange, and listed.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from gputopo.values.fields import kernel_address
 
 
 class ReportedValue(NamedTuple):
@@ -32,7 +34,6 @@ _REASONS = re.compile(
 _NUMBER = re.compile(r"(-?\d{1,15}(?:\.\d{1,6})?)\s*([A-Za-z%()]*)", re.ASCII)
 _DEPRECATED = re.compile(r"\s+\[deprecated[^\]]*\]$", re.IGNORECASE)  # "610.57 [Deprecated; use ...]"
 _WHOLE = re.compile(r"(?: (?:MHz|MiB|MB|W|C|%|us)|\d%|N/A\]?|None|(?:En|Dis)abled|Active|Yes|No|Default)\s*$")
-_ADDRESS = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE | re.ASCII)
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,80}", re.ASCII)
 _CUT_UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{0,26}", re.IGNORECASE)
 _MASKED = re.compile(r"GPU-[0Xx*-]+")
@@ -65,8 +66,8 @@ def is_whole(text: str) -> bool:
     return _WHOLE.search(text) is not None
 
 
-def read(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
-    """Read a value as a kind of the tables. `bare`: a number may stand without its unit (CSV)."""
+def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
+    """Parse a value as a kind of the tables. `bare`: a number may stand without its unit (CSV)."""
     text = clean(text)
     shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     found = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
@@ -79,16 +80,7 @@ def read(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
     return ReportedValue(None, f"not understood: {shown[:60]}", strange=True)
 
 
-def address(text: str) -> str | None:
-    """Return a PCI address as the kernel writes it, `0000:17:00.0`; None if it is none."""
-    match = _ADDRESS.fullmatch(text.strip())
-    if match is None:
-        return None
-    domain, bus, device, function = (int(part, 16) for part in match.groups())
-    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
-
-
-def time(text: str) -> str | None:
+def parse_time(text: str) -> str | None:
     """Return the time of an output in ISO 8601; None where it is not written as nvidia-smi writes it."""
     if found := _TIME_OF_QUERY.fullmatch(text.strip()):
         return f"{found[1]}-{found[2]}-{found[3]}T{found[4]}"
@@ -115,19 +107,19 @@ def _number(kind: str, text: str, bare: bool) -> ReportedValue | None:
 def _form(
     pattern: str, convert: Callable[[str], Any] = str, *, silent: str = r"(?!)"
 ) -> Callable[[str], ReportedValue | None]:
-    """Return the reader of a form, whose first group is the value.
+    """Return the parser of a form, whose first group is the value.
 
     `silent`: what the driver writes where it has no value.
     """
     form, no_value = (re.compile(one, re.IGNORECASE | re.ASCII) for one in (pattern, silent))
 
-    def read_form(text: str) -> ReportedValue | None:
+    def parse_form(text: str) -> ReportedValue | None:
         if no_value.fullmatch(text):
             return ReportedValue(None, f"the driver reports {text}")
         found = form.fullmatch(text)
         return None if found is None else ReportedValue(convert(found[1]))
 
-    return read_form
+    return parse_form
 
 
 def _words(text: str) -> ReportedValue | None:
@@ -155,12 +147,12 @@ def _uuid(text: str) -> ReportedValue | None:
 
 
 def _address(text: str) -> ReportedValue | None:
-    found = address(text)
+    found = kernel_address(text)
     return None if found is None else ReportedValue(found)
 
 
 def _listed(known: Mapping[str, Any]) -> Callable[[str], ReportedValue | None]:
-    """Return the reader of one of some words, in any case."""
+    """Return the parser of one of some words, in any case."""
     words = {word.lower(): value for word, value in known.items()}
     return lambda text: ReportedValue(words[text.lower()]) if text.lower() in words else None
 

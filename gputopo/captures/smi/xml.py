@@ -28,7 +28,7 @@ _END = f"</{_ROOT}>"
 _DEEPEST = 24  # the deepest element of any driver is at 7
 
 
-def recognise(text: str) -> bool:
+def detect(text: str) -> bool:
     """Return whether the text holds an nvidia-smi log in XML, or its beginning."""
     return re.search(rf"<(?:!DOCTYPE\s+)?{_ROOT}\b", text) is not None
 
@@ -171,7 +171,7 @@ class _Log:
         shown = f"<{self._path[-1]}> {text or ''}"
         if self._in_gpu:
             return self._add(Entry(path, text if text is None else values.clean(text), line, shown))
-        return self._of_log(path, text, line, shown)
+        return self._take_above_gpus(path, text, line, shown)
 
     def _add(self, entry: Entry) -> bool:
         understood = self.gpus[-1].add(entry)
@@ -179,7 +179,7 @@ class _Log:
             self._note(entry.line, entry.shown)
         return understood
 
-    def _of_log(self, path: str, text: str | None, line: int, shown: str) -> bool:
+    def _take_above_gpus(self, path: str, text: str | None, line: int, shown: str) -> bool:
         if text is not None and path in self.names.driver:
             self.driver.append((self.names.driver[path], text))
         elif text is not None and path == "attached_gpus":
@@ -198,6 +198,6 @@ class _Log:
 FORMAT = Format(
     "`nvidia-smi -q -x` XML",
     "GPUs with clocks, power, temperature, throttle reasons, ECC, processes",
-    recognise,
+    detect,
     parse,
 )

@@ -114,7 +114,6 @@ def ask(
                 raise found
             _require_same_version(found, name)
         except GputopoError as error:
-            note(error.what)
             return error
         is_named = len(found.name) <= _MAX_NAME and address(found.name) is not None
         own = found.name if hosts[rank].is_ip and is_named else name
@@ -123,7 +122,10 @@ def ask(
 
     answers = at_once(ask_one, range(len(hosts)))
     errors = [one for one in answers if isinstance(one, GputopoError)]
-    if len(errors) == len(hosts):
+    is_none_there = len(errors) == len(hosts)
+    for error in errors[is_none_there:]:
+        note(error.what)
+    if is_none_there:
         raise errors[0]
     return answers
 

@@ -2,51 +2,39 @@
 
 import contextlib
 import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gputopo.cli.hosts.joining import address_of_leader
-from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, near_to, replies
+from gputopo.cli.hosts.training import HostOfRun, claim, near_to, replies
 from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.remote_agent import begun
+from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
-from gputopo.launch.supervise import signals
-from gputopo.launch.user_program.hosts import (
-    Following,
-    Leading,
-    cluster_variables,
-    nccl_variables,
-    require_all,
-    unset,
-)
+from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
 from gputopo.probes.equipment import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
-from gputopo.values.errors import GputopoError
+from gputopo.values.errors import ExitCode
 from gputopo.values.run.names import host_names
 from gputopo.values.run.spec import ProgramPart
 
 if TYPE_CHECKING:
     from gputopo.launch.supervise.run_folder import RunFolder
     from gputopo.launch.target import Target
-    from gputopo.launch.user_program.hosts import Company
-    from gputopo.launch.user_program.program import ProgramStop
     from gputopo.planner import Request
 
 
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
-    """Take part in the run of a program and return the exit code. Raises GputopoError.
+    """Take part in the run of a program and return the exit code of this host's. Raises GputopoError.
 
-    `host`: with the port of the rendezvous. The options of the plan must be alike on all hosts; the words of
-    the program may differ.
+    The hosts meet before the program starts, and its ports are free then. The options of the plan must be
+    alike on all hosts; the words of the program may differ.
     """
     host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
@@ -55,37 +43,31 @@ def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Re
 def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
     """Wait for the other hosts, plan for all, and run the program here."""
     with contextlib.ExitStack() as held:
-        rendezvous = host.rendezvous()
-        with signals.blocked(signal.valid_signals()):  # in its threads: the main one passes them on
-            held.enter_context(rendezvous)
-        joined = rendezvous.wait(host.hosts.join_timeout)
-        planned = host.plan(request, joined, held)
-        target, ranks = planned.target, planned.ranks
-        require_all(os.environ, host.allocation.size, len(ranks))
-        parts = _parts(target, program, (str(host.allocation.leader.name), free_port()))
-        rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
-        begun(os.environ)
+        with host.rendezvous() as rendezvous:
+            joined = rendezvous.wait(host.hosts.join_timeout)
+            planned = host.plan(request, joined, held)
+            target, ranks = planned.target, planned.ranks
+            require_all(os.environ, host.allocation.size, len(ranks))
+            parts = _parts(target, program, (str(host.allocation.leader.name), free_port()))
+            folder = None
+            if len(ranks) > 1:
+                folder = make_folder(parts[0].spec, target.plan, host.on.machine, host.options)
+            rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
+            rendezvous.end(RunEnd(exit_code=ExitCode.OK))
         if len(ranks) == 1:
             return run_own(program, target, host.options)
-        return _run(
-            host,
-            program,
-            parts[0],
-            target.plan.environment,
-            address_of_leader([joined[1]]),
-            make_folder(parts[0].spec, target.plan, host.on.machine, host.options),
-            partial(Leading, rendezvous, ranks, target.servers[0].host, program[0]),
-        )
+        address = address_of_leader([joined[1]])
+        return _run(host, program, parts[0], target.plan.environment, address, folder)
 
 
 def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
-    """Join rank 0, run the program on this host's share, and return the exit code of the run."""
+    """Join rank 0, run the program on this host's share, and return its exit code."""
     joined = host.joins()
     if isinstance(joined, int):
         return joined
     bringing, client, reply = joined
+    client.outlast()  # rank 0 has told all hosts
     machine, output = host.on.machine, host.options.output
-    begun(os.environ)
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
     part = msgspec.structs.replace(part, spec=spec, cluster=env.allowed(part.cluster))
@@ -93,13 +75,9 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
         options = msgspec.structs.replace(host.options, output=str(Path(output) / f"rank-{bringing.rank}"))
         host = replace(host, options=options)
     with contextlib.ExitStack() as held:
-        try:
-            claim([gpu for gpu in machine.gpus if gpu.index in part.spec.gpus], held)
-            folder = make_folder(part.spec, part.plan, machine, host.options)
-        except GputopoError as error:
-            return failed_here(client, error)
-        company = partial(Following, client, program[0])
-        return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder, company)
+        claim([gpu for gpu in machine.gpus if gpu.index in part.spec.gpus], held)
+        folder = make_folder(part.spec, part.plan, machine, host.options)
+        return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder)
 
 
 def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) -> list[ProgramPart]:
@@ -130,9 +108,8 @@ def _run(
     visible: Mapping[str, str],
     address: str | None,
     folder: "RunFolder | None",
-    company_of: "Callable[[ProgramStop], Company]",
 ) -> int:
-    """Run the program on a host's part, record it, and return the exit code of the run.
+    """Run the program on a host's part, record it, and return its exit code.
 
     `visible`: variables of the plan; `address`: of this host on the network of the others.
     """
@@ -146,4 +123,4 @@ def _run(
     to_stderr(f"gputopo: {spec.says[0]}.\n")
     environment |= unset(cluster, environment)
     others = other_gpus(machine, spec)
-    return run_recorded(program, environment, spec, others, folder, host.options, company_of)
+    return run_recorded(program, environment, spec, others, folder, host.options)

@@ -25,7 +25,6 @@ from gputopo.cli.hosts.joining import (
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.job import Job
-from gputopo.launch.remote_agent import begun
 from gputopo.launch.site import Site
 from gputopo.report.stderr import note, show_error
 from gputopo.values import schema
@@ -165,7 +164,6 @@ def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
                 return show_only(target, spec, options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
-            begun(os.environ)
             return training.train(target, spec, options, rendezvous=rendezvous)
 
 
@@ -254,7 +252,6 @@ def _served(
     from gputopo.probes.run_watch import RunWatch
     from gputopo.values.run.spec import RunSpec
 
-    begun(os.environ)
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]
     gpus = indices if spec.backend == "gpu" else []

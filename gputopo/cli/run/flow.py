@@ -187,11 +187,9 @@ def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
 def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.cli.hosts.program import run_program_on_hosts
     from gputopo.cli.hosts.training import HostOfRun
-    from gputopo.launch.user_program.hosts import rendezvous_beside
     from gputopo.launch.user_program.program import check_program
 
     job = asked.job
-    allocation = rendezvous_beside(allocation, os.environ)
     try:
         asked.check_output()
         check_program(job.program, os.environ)

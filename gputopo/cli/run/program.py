@@ -42,7 +42,6 @@ from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
-    from gputopo.launch.user_program.hosts import Company
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
     from gputopo.values.run.result import Result
@@ -118,30 +117,17 @@ def run_recorded(
     others: Sequence[int],
     folder: runs.RunFolder | None,
     options: OutputOptions,
-    company_of: "Callable[[ProgramStop], Company] | None" = None,
 ) -> int:
     """Run the program beside its record, save and report the result, and return the exit code.
 
-    `others`: GPUs that are not of the plan; the program should not be seen there. `company_of`: the other
-    hosts of the run, as of the one that can end the program of this one.
+    `others`: GPUs that are not of the plan; the program should not be seen there.
     """
     ours, stop = OwnChildren(), ProgramStop()
-    company = None if company_of is None else company_of(stop)
     display = _Display(options.prometheus, options.on_anomaly, ours)
-
-    def on_event(event: Event) -> None:
-        display.event(event)
-        if company is not None:
-            company.event(event)
-
     with (
         contextlib.closing(display),
-        contextlib.closing(ProgramRecord(_log(folder), on_event, note)) as record,
-        contextlib.ExitStack() as joined,
+        contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
     ):
-        if company is not None:
-            with signals.blocked(signal.valid_signals()):
-                joined.enter_context(company)
         with contextlib.ExitStack() as stack:
             from gputopo.probes.run_watch import RunWatch
 
@@ -167,36 +153,28 @@ def run_recorded(
                     ours=ours,
                     stop=stop,
                     errors=errors,
-                    on_end=_unheard if company is None else company.ended,
                 )
-                failure = None if company is None else company.wait()
         if state.stuck:
             note("the record of this run could not be ended: no result is written")
-            return ending.exit_code if failure is None else failure.exit_code
+            return ending.exit_code
         display.ends()
         with signals.deferred():
-            return _finished(record, program[0], ending, failure, folder, options)
-
-
-def _unheard(ending: ProgramEnd) -> None:
-    """A run of one host has nobody to report the end to."""
+            return _finished(record, program[0], ending, folder, options)
 
 
 def _finished(
     record: ProgramRecord,
     name: str,
     ending: ProgramEnd,
-    failure: RankFailed | None,
     folder: runs.RunFolder | None,
     options: OutputOptions,
 ) -> int:
-    """`failure`: of a run of several hosts, be it on another one."""
     from gputopo.report.runs.report import program_lines
 
-    record.finish(name, ending, failure)
+    record.finish(name, ending)
     result = record.summary.result()
-    shown = result.failure if failure is None and result.status != "interrupted" else failure
-    for line in () if shown is None else failure_lines(shown):
+    failure = None if result.status == "interrupted" else result.failure
+    for line in () if failure is None else failure_lines(failure):
         note(line)
     for line in program_lines(result):
         note(line)

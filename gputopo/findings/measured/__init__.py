@@ -1,19 +1,20 @@
 """Findings from measured copies. There are none on a machine without `bandwidth`."""
 
-from gputopo.findings import rising
 from gputopo.findings.measured import (
     collectives,
+    failures,
     faults,
     gpus,
     host,
     links,
     network,
     pairs,
+    soak,
     validity,
 )
 
 COPY_CHECKS = (
-    faults.failures,
+    failures.failures,
     validity.cache_rates,
     validity.above_link,
     validity.inconsistent,
@@ -24,7 +25,6 @@ COPY_CHECKS = (
     host.shared_uplinks,
     host.far_nodes,
     host.memory_elsewhere,
-    host.memory_slow,
     faults.other_load,
     collectives.shared_gpu,
     collectives.slow,
@@ -35,8 +35,8 @@ COPY_CHECKS = (
     network.slow,
     network.unsteady,
     network.oversubscribed,
-    rising.errors,
-    rising.falls,
+    soak.errors,
+    soak.falls,
     faults.throttled,
     faults.unsteady,
     faults.ramp_up,

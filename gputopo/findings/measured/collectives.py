@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
-from gputopo.findings.measured.faults import BELOW_MINIMUM
-from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, rule_of, threshold
+from gputopo.findings.measured.failures import BELOW_MINIMUM
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
     HOSTS,
@@ -22,28 +22,74 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE, Subject
 
-RING_MARGIN = threshold("measured.collectives.RING_MARGIN")
+RING_MARGIN = Threshold(
+    "bus bandwidth of a ring, up to so much more",
+    1.08,
+    "of the ring's",
+    "8 H200 reach 365.6 GB/s by the ring and 473.1 by NVLS; 5 of them 414.2 (stas00/ml-engineering)",
+)
 # A ring reaches 0.94 to 0.96, with a port behind the CPU 0.64 (NVIDIA/nccl issues 307 and 412).
 OF_PORTS = Threshold(
     "bus bandwidth over several hosts, of the rate of the network ports of a host", NETWORK_LOW_SHARE, "of it"
 )
 
-SLOW = rule_of("collectives.slow")
-SEPARATE = rule_of("collectives.separate_runs")
-NETWORK_SLOW = rule_of("collectives.network_slow", OF_PORTS)
-NVLS_UNUSED = rule_of("collectives.nvls_unused", RING_MARGIN)
+SLOW = Rule(
+    "collectives.slow",
+    "bus bandwidth of a collective operation below what the links carry",
+    remedy=(
+        "Run it again with NCCL_DEBUG=INFO and compare the paths (via P2P, SHM or NET; NVLS) with "
+        "gputopo inspect: NVLinks that are down, peer access that is refused, and variables such as "
+        "NCCL_P2P_DISABLE come first."
+    ),
+)
+SEPARATE = Rule(
+    "collectives.separate_runs",
+    "nccl-tests ran once in each process, without the other GPUs",
+    remedy=(
+        "Build nccl-tests with MPI: make MPI=1 MPI_HOME=..., or start one process for all GPUs of a host "
+        "(-g N). Nothing was measured between the runs."
+    ),
+)
+NETWORK_SLOW = Rule(
+    "collectives.network_slow",
+    "bus bandwidth over several hosts below what their network ports carry",
+    remedy=(
+        "Run it again with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET: NET/IB with all ports "
+        "(NCCL_IB_HCA) and GDRDMA, not NET/Socket. Measure single ports with gputopo bandwidth "
+        "--network, and the operation with NCCL_ALGO=Ring. See gputopo inspect for ports that are down, "
+        "slow or far from GPUs, for ACS and nvidia_peermem."
+    ),
+    thresholds=(OF_PORTS,),
+)
+NVLS_UNUSED = Rule(
+    "collectives.nvls_unused",
+    "all-reduce no faster than a ring: the NVSwitches do not reduce (NVLS, NVLink SHARP)",
+    remedy=(
+        "Look for NVLS in NCCL_DEBUG=INFO. It needs NCCL 2.17 or later, a running fabric manager, and "
+        "neither NCCL_NVLS_ENABLE=0 nor NCCL_ALGO without NVLS; in a virtual machine all GPUs of the "
+        "host."
+    ),
+    thresholds=(RING_MARGIN,),
+)
 
 
-SHARED_GPU = rule_of("collectives.shared_gpu")
+SHARED_GPU = Rule(
+    "collectives.shared_gpu",
+    "several ranks of a collective operation on one GPU",
+    remedy=(
+        "Give each rank a GPU of its own (srun --gpus-per-task=1, mpirun with one rank for each GPU, or "
+        "CUDA_VISIBLE_DEVICES of each process), and measure again: these rates are of no link."
+    ),
+)
 
 
 @check(SHARED_GPU)
 def shared_gpu(machine: Machine) -> Iterator[Fault]:
     """Find operations of one host with more ranks than GPUs."""
-    shared = grouped((_shares(one.best), one.best) for one in series_of(copies_of(machine).samples))
+    shared = grouped((_shares(series.best), series.best) for series in series_of(copies_of(machine).samples))
     for gpus, samples in shared.items():
         if gpus:
-            ranks = max(one.ranks or 0 for one in samples)
+            ranks = max(series.ranks or 0 for series in samples)
             says = f"{ranks} ranks on GPU {index_ranges(gpus)}: copies within a GPU, not over a link"
             yield SHARED_GPU.fault(Subject.of_gpus(gpus), says, {"ranks": ranks})
 
@@ -58,8 +104,8 @@ def _shares(sample: Sample) -> tuple[int, ...]:
 def slow(machine: Machine) -> Iterator[Fault]:
     """Find operations whose largest size is below the expected bus bandwidth."""
     margin = RING_MARGIN.value
-    for one in _series(machine):
-        best = one.best
+    for series in _series(machine):
+        best = series.best
         rate = expected_rate(best, machine)
         if rate is None or rate.low_gb_per_s is None or best.bus_gb_per_s is None:
             continue
@@ -79,26 +125,28 @@ def slow(machine: Machine) -> Iterator[Fault]:
 @check(SEPARATE)
 def separate(machine: Machine) -> Iterator[Fault]:
     """Find runs of nccl-tests whose processes did not meet."""
-    for one in copies_of(machine).failures:
-        if one.reason == SEPARATE_RUNS:
-            evidence = {"operation": one.kind, "says": one.says}
-            yield SEPARATE.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
+    for failure in copies_of(machine).failures:
+        if failure.reason == SEPARATE_RUNS:
+            evidence = {"operation": failure.kind, "says": failure.says}
+            yield SEPARATE.fault(
+                _subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence
+            )
 
 
 @check(SLOW)
 def below_minimum(machine: Machine) -> Iterator[Fault]:
     """Find operations that nccl-tests itself reports as too slow."""
-    for one in copies_of(machine).failures:
-        if one.reason == BELOW_MINIMUM:
-            evidence = {"operation": one.kind, "says": one.says}
-            yield SLOW.fault(_subject(one), f"{COLLECTIVE_NAMES[one.kind]}: {one.says}", evidence)
+    for failure in copies_of(machine).failures:
+        if failure.reason == BELOW_MINIMUM:
+            evidence = {"operation": failure.kind, "says": failure.says}
+            yield SLOW.fault(_subject(failure), f"{COLLECTIVE_NAMES[failure.kind]}: {failure.says}", evidence)
 
 
 @check(NVLS_UNUSED)
 def nvls_off(machine: Machine) -> Iterator[Fault]:
     """Find all-reduces whose log or command excludes NVLS, where the GPUs have it."""
-    for one in _series(machine):
-        best = one.best
+    for series in _series(machine):
+        best = series.best
         if best.kind != "allreduce" or not nvls_is_off(best):
             continue
         with_nvls = expected_rate(msgspec.structs.replace(best, nccl=()), machine)
@@ -109,7 +157,7 @@ def nvls_off(machine: Machine) -> Iterator[Fault]:
 
 def _series(machine: Machine) -> list[CollectiveSeries]:
     samples = copies_of(machine).samples
-    return [one for one in series_of(samples) if one.is_of_nccl_tests and not _shares(one.best)]
+    return [series for series in series_of(samples) if series.is_of_nccl_tests and not _shares(series.best)]
 
 
 def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:

@@ -59,21 +59,23 @@ def bandwidth_difference(
         missing = {gpu.index for gpu in old_machine.gpus if not gpu.lost} - {was for was, _ in both}
         added = {gpu.index for gpu in new_machine.gpus if not gpu.lost} - {now for _, now in both}
     others = bool(missing or added)
-    of_both = [one for one in old.samples if not _is_of(one, missing, others)]
-    of_both_now = [one for one in new.samples if not _is_of(one, added, others)]
-    before = _by_key(_renumbered(one, new_index) for one in of_both)
+    of_both = [sample for sample in old.samples if not _is_of(sample, missing, others)]
+    of_both_now = [sample for sample in new.samples if not _is_of(sample, added, others)]
+    before = _by_key(_renumbered(sample, new_index) for sample in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
     changes = [found for key in shared if (found := _change(before[key], after[key]))]
     failed_before = {
-        _failed(_renumbered(one, new_index)) for one in old.failures if not _is_of(one, missing, others)
+        _failed(_renumbered(sample, new_index))
+        for sample in old.failures
+        if not _is_of(sample, missing, others)
     }
-    fails_now = {_failed(one) for one in new.failures}
+    fails_now = {_failed(sample) for sample in new.failures}
     return BandwidthDifference(
-        changes=tuple(sorted(changes, key=lambda one: (one.better, -abs(one.percent)))),
+        changes=tuple(sorted(changes, key=lambda sample: (sample.better, -abs(sample.percent)))),
         compared=len(shared),
-        appeared=tuple(dict.fromkeys(_words(one) for key, one in after.items() if key not in before)),
-        gone=tuple(dict.fromkeys(_words(one) for key, one in before.items() if key not in after)),
+        appeared=tuple(dict.fromkeys(_words(sample) for key, sample in after.items() if key not in before)),
+        gone=tuple(dict.fromkeys(_words(sample) for key, sample in before.items() if key not in after)),
         failing=tuple(sorted(fails_now - failed_before)),
         working=tuple(sorted(failed_before - fails_now)),
         machine=rest,
@@ -83,17 +85,17 @@ def bandwidth_difference(
     )
 
 
-def _is_of(one: Measured, gpus: Collection[int], others: bool) -> bool:
+def _is_of(measured: Measured, gpus: Collection[int], others: bool) -> bool:
     """Return whether a number is of one of these GPUs, or of a group that they were in.
 
     Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
     the same GPUs (`others`), such numbers are not compared.
     """
-    named = re.search(r"gpus:(\d+(?:,\d+)*)", one.group or "")
-    if others and one.group is not None and named is None and "all" in one.group:
+    named = re.search(r"gpus:(\d+(?:,\d+)*)", measured.group or "")
+    if others and measured.group is not None and named is None and "all" in measured.group:
         return True
     members = {int(number) for number in named[1].split(",")} if named else set()
-    return not members.union(gpus_of(one.source), gpus_of(one.destination)).isdisjoint(gpus)
+    return not members.union(gpus_of(measured.source), gpus_of(measured.destination)).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
@@ -163,15 +165,18 @@ def _throttle_reasons(conditions: Conditions) -> str | None:
     return ", ".join(sorted(conditions.throttle_reasons)) or "nothing"
 
 
-def _renumbered(one: Measured, new_index: Mapping[int, int]) -> Measured:
+def _renumbered(measured: Measured, new_index: Mapping[int, int]) -> Measured:
     """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
     if all(was == now for was, now in new_index.items()):
-        return one
-    changed = {"source": _place(one.source, new_index), "destination": _place(one.destination, new_index)}
+        return measured
+    changed = {
+        "source": _place(measured.source, new_index),
+        "destination": _place(measured.destination, new_index),
+    }
     group = re.sub(
-        r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), one.group or ""
+        r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), measured.group or ""
     )
-    renamed = msgspec.structs.replace(one, **changed, group=_sorted(group) or None)
+    renamed = msgspec.structs.replace(measured, **changed, group=_sorted(group) or None)
     if isinstance(renamed, Sample):
         seen = tuple(msgspec.structs.replace(c, gpu=new_index.get(c.gpu, c.gpu)) for c in renamed.conditions)
         renamed = msgspec.structs.replace(renamed, conditions=seen)

@@ -1,13 +1,11 @@
 """Direct copies (P2P) that are slower than those staged through host memory, and what to do about them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
-from gputopo.findings.rule import Fault, copies_of, present, rule_of, threshold
-from gputopo.reference.expectations import over_nvlink
+from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
 from gputopo.topology.hops import class_name
-from gputopo.topology.peer_access import statuses
 from gputopo.values.bandwidth import Failure, Pair, Path, Sample, gpu_of, noise_share
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
@@ -16,76 +14,98 @@ from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_copies
 from gputopo.values.subject import MACHINE, Subject
 
-P2P_OFF = "NCCL_P2P_DISABLE=1"
-LEVELS = ("NVL", "PIX", "PXB", "PHB", "SYS")  # near to far
-_LEVEL_OF_HOP = {
-    Hop.INTERNAL: "PIX",
-    Hop.PIX: "PIX",
-    Hop.PXB: "PXB",
-    Hop.PHB: "PHB",
-    Hop.NODE: "PHB",
-    Hop.SYS: "SYS",
-}
+SLOWER_SHARE = Threshold(
+    "direct copies slower than staged ones",
+    0.03,
+    "below the staged rate",
+    (
+        "Published matrices of one run repeat within 2% (0.77 and 0.79 GB/s for one staged pair of "
+        "7gforce-v2); direct copies across the host bridge of 7gforce are 3.9 to 7.6% slower (0.73 "
+        "against 0.76 to 0.79 GB/s)"
+    ),
+)
+PRINTED_GB_PER_S = Threshold(
+    "rounding of printed rates",
+    0.01,
+    "GB/s",
+    "The tools print two decimals: 0.40 and 0.41 may be the same",
+)
+DEVIATIONS = Threshold(
+    "noise",
+    3.0,
+    "standard deviations of both numbers together",
+    "99.7% of normally distributed repeats",
+)
+LATENCY_SHARE = Threshold(
+    "lower latency of direct copies",
+    0.8,
+    "of the staged latency",
+    (
+        "not measured on hardware: staged latencies of one matrix differ by a fifth (12.5 and 15.6 us in "
+        "7gforce); direct ones without a fault have a tenth to a half of them"
+    ),
+)
 
-
-def cutoff(machine: Machine, pairs: Iterable[Pair]) -> tuple[str, tuple[Pair, ...]] | None:
-    """Return the setting that turns P2P off between these pairs and between as few others as possible,
-    and these others.
-
-    P2P_OFF only on machines without any NVLink. None where one of the pairs has NVLinks, or their
-    distance is unknown and other pairs would lose P2P.
-    """
-    unwanted = {(min(pair), max(pair)) for pair in pairs}
-    links = {(link.a, link.b): link for link in machine.links}
-    gpus = sorted({gpu.index for gpu in present(machine)} | {gpu for pair in unwanted for gpu in pair})
-    by_nvlink = nvlink_pairs(machine)
-    levels: dict[Pair, str | None] = {}
-    for pair in combinations(gpus, 2):
-        link = links.get(pair)
-        hop = link.hop if link else None
-        levels[pair] = "NVL" if pair in by_nvlink else _LEVEL_OF_HOP[hop] if hop else None
-    others = [
-        pair
-        for pair in levels
-        if pair not in unwanted and not (pair in links and statuses(links[pair]))  # without P2P as it is
-    ]
-    if unwanted & by_nvlink:
-        return None
-    none_at_all = "NCCL_P2P_LEVEL=NVL" if has_nvlink(machine) else P2P_OFF
-    nearest = min((_place(levels[pair]) for pair in unwanted), default=None)
-    if all(levels[pair] == "NVL" for pair in others) and (nearest is None or nearest < LEVELS.index("PXB")):
-        return none_at_all, ()
-    if nearest is None or nearest < 0:
-        return None
-    setting = none_at_all if nearest < LEVELS.index("PXB") else f"NCCL_P2P_LEVEL={LEVELS[nearest - 1]}"
-    return setting, tuple(pair for pair in others if not 0 <= _place(levels[pair]) < nearest)
-
-
-def nvlink_pairs(machine: Machine) -> frozenset[Pair]:
-    """Return the pairs joined by NVLink, low index first: reported so, or faster than their PCIe links."""
-    reported = {(link.a, link.b) for link in machine.links if link.nvlinks}
-    return over_nvlink(copies_of(machine).samples, machine) | reported
-
-
-def has_nvlink(machine: Machine) -> bool:
-    """Return whether any two GPUs are, or may be, joined by NVLink."""
-    if any(port.active is not False for gpu in present(machine) for port in gpu.nvlinks or ()):
-        return True
-    return bool(nvlink_pairs(machine))
-
-
-def _place(level: str | None) -> int:
-    """Return the place of a level from near to far, -1 where the distance is unknown."""
-    return -1 if level is None else LEVELS.index(level)
-
-
-SLOWER_SHARE = threshold("measured.direct.SLOWER_SHARE")
-PRINTED_GB_PER_S = threshold("measured.direct.PRINTED_GB_PER_S")
-DEVIATIONS = threshold("measured.direct.DEVIATIONS")
-LATENCY_SHARE = threshold("measured.direct.LATENCY_SHARE")
-
-DIRECT_SLOWER = rule_of(
-    "p2p.direct_slower_than_staged", SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE
+NOT_IN_ALL_RESPECTS = Case(
+    "not in all respects",
+    "direct copies are slower in one direction, and faster in both at once or of lower latency",
+    severity="info",
+    remedy=(
+        "Leave P2P on. If a job sends large blocks in one direction at a time, time it with and without "
+        "P2P between these pairs."
+    ),
+)
+PAIRS_WITH_NVLINK = Case(
+    "pairs with NVLink",
+    "the slower direct copies are those of NVLinks",
+    severity="warning",
+    remedy="Leave P2P on, and look for NVLinks that are down or have errors (nvidia-smi nvlink -s and -e).",
+)
+HOST_PATH_AT_FAULT = Case(
+    "host path at fault",
+    "copies of these GPUs with the host failed or corrupted data",
+    severity="warning",
+    remedy=(
+        "Leave P2P on: without it all copies take the path through the host. Repair that first (see "
+        "bandwidth.wrong_data, bandwidth.copy_failed), and measure again."
+    ),
+)
+HOST_PATH_NOT_VERIFIED = Case(
+    "host path not verified",
+    "the tool that measured does not compare the copied data",
+    severity="warning",
+    remedy=(
+        "Before P2P is turned off, measure with gputopo bandwidth: it compares every byte, also of the "
+        "path through the host that all copies would then take."
+    ),
+)
+NO_SETTING = Case(
+    "no setting",
+    "no NCCL_P2P_LEVEL turns P2P off between these pairs alone",
+    severity="warning",
+    remedy=(
+        "Choose other pairs (gputopo plan takes this result into account). On one switch look for ACS "
+        "and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
+    ),
+)
+DIRECT_SLOWER = Rule(
+    "p2p.direct_slower_than_staged",
+    "direct copies (P2P) slower than those staged through host memory",
+    remedy=(
+        "Let NCCL stage these pairs with the NCCL_P2P_LEVEL of the message; NCCL_P2P_DISABLE=1 only "
+        "without any NVLink. TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this "
+        "result into account. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, "
+        "p2p.iommu)."
+    ),
+    severities=("warning", "info"),
+    thresholds=(SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE),
+    cases=(
+        NOT_IN_ALL_RESPECTS,
+        PAIRS_WITH_NVLINK,
+        HOST_PATH_AT_FAULT,
+        HOST_PATH_NOT_VERIFIED,
+        NO_SETTING,
+    ),
 )
 _BESIDE = "TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result into account."
 _ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
@@ -123,27 +143,32 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
     directly; else all numbers are reported, and nothing is to be done. `judged`: pairs that have a fault
     already; these are added, but for those of which only one number is worse.
     """
-    compared = sorted(one for one in _compared(machine) if one.slow.pair not in judged)
-    everywhere = [one.slow.pair for one in compared if not one.better]
+    compared = sorted(
+        compared_pair for compared_pair in _compared(machine) if compared_pair.slow.pair not in judged
+    )
+    everywhere = [compared_pair.slow.pair for compared_pair in compared if not compared_pair.better]
     for (hop, better), found in grouped(
-        ((class_of(machine, one.slow.pair), one.better), one) for one in compared
+        ((class_of(machine, compared_pair.slow.pair), compared_pair.better), compared_pair)
+        for compared_pair in compared
     ).items():
-        pairs = [one.slow.pair for one in found]
+        pairs = [compared_pair.slow.pair for compared_pair in found]
         judged |= set[Pair]() if better else {*pairs}
         than = "those staged through host memory" + (", one direction alone" if better else "")
-        worst = min(found, key=lambda one: one.slow.share)
-        says = slow_words("direct", hop, [one.slow for one in found], than) + _other_numbers(worst)
+        worst = min(found, key=lambda compared_pair: compared_pair.slow.share)
+        says = slow_words(
+            "direct", hop, [compared_pair.slow for compared_pair in found], than
+        ) + _other_numbers(worst)
         evidence = {"class": hop, "pairs": dict(map(_evidence, found))}
-        remedy = DIRECT_SLOWER.cases["not in all respects"].remedy if better else _remedy(machine, everywhere)
+        remedy = NOT_IN_ALL_RESPECTS.remedy if better else _remedy(machine, everywhere)
         severity: Severity = "info" if better else "warning"
         yield DIRECT_SLOWER.fault(subject_of(pairs), says, evidence, severity, remedy=remedy)
 
 
 def slow_words(word: str, hop: str, slow: Sequence[SlowPair], than: str) -> str:
     """Return the message of slow pairs of a class, with the numbers of the worst."""
-    worst = min(slow, key=lambda one: one.share)
+    worst = min(slow, key=lambda slow_pair: slow_pair.share)
     a, b = worst.pair
-    which = f"{word} copies ({hop}: {pairs_in_words(one.pair for one in slow)})"
+    which = f"{word} copies ({hop}: {pairs_in_words(slow_pair.pair for slow_pair in slow)})"
     return (
         f"{which} reach {worst.share:.0%} of {than}: "
         f"{worst.gb_per_s:.2f} against {worst.against_gb_per_s:.2f} GB/s for {a} to {b}"
@@ -189,8 +214,8 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
     direct, staged = pair_copies(samples, "p2p_direct"), pair_copies(samples, "p2p_staged")
     both = [pair_copies(samples, "bidirectional", path) for path in _PATHS]
     latencies = [_latencies(samples, path) for path in _PATHS]
-    for pair, one in direct.items():
-        if pair not in staged or not is_slower(one, staged[pair]):
+    for pair, sample in direct.items():
+        if pair not in staged or not is_slower(sample, staged[pair]):
             continue
         one_of = [found.get(pair, found.get(pair[::-1])) for found in both]
         sums = (one_of[0], one_of[1]) if one_of[0] and one_of[1] else None
@@ -203,7 +228,7 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
             else None
         )
         yield _Compared(
-            SlowPair(pair, one.rate, staged[pair].rate),
+            SlowPair(pair, sample.rate, staged[pair].rate),
             sums and (sums[0].rate, sums[1].rate),
             delays,
             better=bool(sums and is_slower(sums[1], sums[0]))
@@ -213,46 +238,51 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
     found: dict[Pair, Sample] = {}
-    for one in samples:
-        pair = one.pair
-        if one.kind != "latency" or one.path != path or not pair or not one.median_us or one.invalid:
+    for sample in samples:
+        pair = sample.pair
+        if (
+            sample.kind != "latency"
+            or sample.path != path
+            or not pair
+            or not sample.median_us
+            or sample.invalid
+        ):
             continue
-        if pair not in found or one.median_us < (found[pair].median_us or 0.0):
-            found[pair] = one
+        if pair not in found or sample.median_us < (found[pair].median_us or 0.0):
+            found[pair] = sample
     return found
 
 
-def _other_numbers(one: _Compared) -> str:
+def _other_numbers(compared: _Compared) -> str:
     words = ""
-    if one.both_gb_per_s is not None:
-        words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*one.both_gb_per_s)
-    if one.latency_us is not None:
-        words += ", latency {:.2f} against {:.2f} us".format(*one.latency_us)
+    if compared.both_gb_per_s is not None:
+        words += ", both directions at once {:.2f} against {:.2f} GB/s".format(*compared.both_gb_per_s)
+    if compared.latency_us is not None:
+        words += ", latency {:.2f} against {:.2f} us".format(*compared.latency_us)
     return words
 
 
-def _evidence(one: _Compared) -> tuple[str, dict[str, float]]:
-    found = {"direct_gb_per_s": one.slow.gb_per_s, "staged_gb_per_s": one.slow.against_gb_per_s}
-    if one.both_gb_per_s is not None:
-        found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = one.both_gb_per_s
-    if one.latency_us is not None:
-        found["direct_latency_us"], found["staged_latency_us"] = one.latency_us
-    return f"{one.slow.pair[0]}>{one.slow.pair[1]}", found
+def _evidence(compared: _Compared) -> tuple[str, dict[str, float]]:
+    found = {"direct_gb_per_s": compared.slow.gb_per_s, "staged_gb_per_s": compared.slow.against_gb_per_s}
+    if compared.both_gb_per_s is not None:
+        found["direct_both_gb_per_s"], found["staged_both_gb_per_s"] = compared.both_gb_per_s
+    if compared.latency_us is not None:
+        found["direct_latency_us"], found["staged_latency_us"] = compared.latency_us
+    return f"{compared.slow.pair[0]}>{compared.slow.pair[1]}", found
 
 
 def _remedy(machine: Machine, pairs: Iterable[Pair]) -> str:
     pairs = {(min(pair), max(pair)) for pair in pairs}
     if {gpu for gpu, _ in host_failures(machine)} & {gpu for pair in pairs for gpu in pair}:
-        return DIRECT_SLOWER.cases["host path at fault"].remedy
+        return HOST_PATH_AT_FAULT.remedy
     if pairs & nvlink_pairs(machine):
-        return DIRECT_SLOWER.cases["pairs with NVLink"].remedy
+        return PAIRS_WITH_NVLINK.remedy
     found = cutoff(machine, pairs)
     if found is None or found[1]:
-        case = DIRECT_SLOWER.cases["no setting"]
-        return f"{case.says} ({pairs_in_words(pairs)}). {case.remedy}"
+        return f"{NO_SETTING.says} ({pairs_in_words(pairs)}). {NO_SETTING.remedy}"
     # Only a live measurement compares what arrived through the host with what was sent.
     if found[0] == P2P_OFF and "live" not in copies_of(machine).source.split(" + "):
-        return DIRECT_SLOWER.cases["host path not verified"].remedy
+        return HOST_PATH_NOT_VERIFIED.remedy
     links = [machine.link(*pair) for pair in pairs]
     switched = any(link is not None and link.hop is not None and link.hop < Hop.PHB for link in links)
     causes = _ON_ONE_SWITCH if switched else ""

@@ -1,21 +1,16 @@
-"""What went wrong while copies were measured: failures, throttling, clock ramp-up, unsteady rates."""
+"""The state in which copies were measured: throttling, other load, clock ramp-up, unsteady rates."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from gputopo.copies.settling import ramp_ups
-from gputopo.copies.sharing import HOST_KINDS
-from gputopo.findings.driver import DRIVER_STATUS
-from gputopo.findings.measured.direct import cutoff, host_failures, nvlink_pairs
-from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use
 from gputopo.reference.clock_events import reasons_of
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    COLLECTIVES,
     NETWORK,
-    SEPARATE_RUNS,
     Failure,
     Sample,
     gpu_of,
@@ -23,27 +18,50 @@ from gputopo.values.bandwidth import (
 )
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import pairs_in_words
-from gputopo.values.machine import Gpu, Machine, Throttle
-from gputopo.values.rates import judged
+from gputopo.values.machine import Machine, Throttle
 from gputopo.values.subject import MACHINE, Subject
 
-UNSTEADY_PERCENT = threshold("measured.faults.UNSTEADY_PERCENT")
-BUSY_SHARE = threshold("measured.faults.BUSY_SHARE")
-MIN_REPEATS = threshold("measured.faults.MIN_REPEATS")
+UNSTEADY_PERCENT = Threshold(
+    "spread of the repeats of one copy",
+    15.0,
+    "% of the median",
+    "not measured on hardware: repeats of a large copy are within 1 to 2% on an idle machine",
+)
+BUSY_SHARE = Threshold(
+    "load average of the host before the measurement",
+    0.25,
+    "of its CPUs",
+    (
+        "not measured on hardware: a process that copies all the time on one of four cores takes a "
+        "quarter of the memory's rate at most"
+    ),
+)
+MIN_REPEATS = Threshold("repeats before their spread is judged", 3, "repeats")
 
-WRONG_DATA = rule_of("bandwidth.wrong_data")
-HUNG = rule_of("bandwidth.hung")
-COPY_FAILED = rule_of("bandwidth.copy_failed")
-COPIES_THROTTLED = rule_of("bandwidth.throttled")
-RAMP_UP = rule_of("bandwidth.woke_up")
-UNSTEADY = rule_of("bandwidth.unsteady", UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE)
+COPIES_THROTTLED = Rule(
+    "bandwidth.throttled",
+    "throttled while copies were measured",
+    remedy="Remove the cause (see the throttle findings), and measure again.",
+    severities=("warning", "info"),
+)
+RAMP_UP = Rule(
+    "bandwidth.woke_up",
+    "low rates measured during clock ramp-up, which do not count",
+    remedy="None needed. For rates at full clocks measure again with gputopo.",
+    severities=("info",),
+)
+UNSTEADY = Rule(
+    "bandwidth.unsteady",
+    "repeats of one copy differ widely",
+    remedy=(
+        "Check that nothing else uses the GPUs or the host (gputopo inspect, top), and measure again. If "
+        "it persists, look for PCIe errors and changing clocks (gputopo inspect --watch)."
+    ),
+    thresholds=(UNSTEADY_PERCENT, MIN_REPEATS, BUSY_SHARE),
+)
 
-_BY_REASON = {"WRONG_DATA": WRONG_DATA, "TIMED_OUT": HUNG}
-BELOW_MINIMUM = "BELOW_MINIMUM"  # nccl-tests: bus bandwidth below NCCL_TESTS_MIN_BW, judged with the others
-_OF_PROGRAMS = ("CUDA_ERROR", "NCCL_ERROR")  # nccl-tests: a call failed
 _MAX_NAMED = 4
-_KINDS: dict[str, str] = {
+KINDS: dict[str, str] = {
     "h2d": "from the host",
     "d2h": "to the host",
     "bidirectional": "both directions at once",
@@ -59,70 +77,14 @@ _KINDS: dict[str, str] = {
 }
 
 
-_WAY = ("source", "destination", "reason", "says", "method", "path", "group")
-
-
-@check(WRONG_DATA, HUNG, COPY_FAILED)
-def failures(machine: Machine) -> Iterator[Fault]:
-    """Find copies that failed: one finding for each of CUDA's reasons; of wrong or hung ones for each path.
-
-    A copy between hosts, one below a minimum that was asked for, or one of a capture that shows a driver
-    that does not work, is judged elsewhere.
-    """
-    explained = machine.driver.status in DRIVER_STATUS and machine.source != "live"
-    elsewhere = (BELOW_MINIMUM, SEPARATE_RUNS, *_OF_PROGRAMS * explained)
-    failed = [
-        one for one in copies_of(machine).failures if one.reason not in elsewhere and one.kind not in NETWORK
-    ]
-    refused = grouped((one.reason, one) for one in failed if one.reason not in _BY_REASON)
-    for reason, of_reason in refused.items():
-        yield from _refused(machine, reason, of_reason)
-    by_path = grouped(((one.reason, one.kind, one.path), one) for one in failed if one.reason in _BY_REASON)
-    for (reason, kind, _), of_path in by_path.items():
-        rule = _BY_REASON[reason]
-        detail = f" ({of_path[0].says})" if of_path[0].says else ""
-        says = f"{rule.title}: {_KINDS[kind]}, {_named_ends(of_path)}{detail}"
-        ways = [facts_of(one, *_WAY) for one in of_path]
-        yield rule.fault(subject_of(of_path), says, {"ways": ways}, remedy=_remedy(machine, rule, of_path))
-
-
-def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterator[Fault]:
-    """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
-    case = COPY_FAILED.cases.get(reason)
-    what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
-    ends = {id(one): {*gpus_of(one.source), *gpus_of(one.destination)} for one in failed}
-    gpus = machine.by_index
-    left = list(failed)
-    while left:
-        counts = Counter(gpu for one in left for gpu in sorted(ends[id(one)]))
-        most = max(counts, key=counts.__getitem__, default=None)
-        own = [one for one in left if most in ends[id(one)]] or left
-        left = [one for one in left if one not in own]
-        of_all = set.intersection(*(ends[id(one)] for one in own))
-        about: Gpu | Subject = subject_of(own)
-        if len(of_all) == 1:
-            (index,) = of_all
-            about = gpus.get(index) or Gpu(index=index)
-        count = f"{len(own)} copies" if len(own) > 1 else "a copy"
-        says = f"{what} ({reason}): {count} failed: {_named_ends(own)}"
-        evidence = {"ways": [facts_of(one, *_WAY) for one in own]}
-        yield COPY_FAILED.fault(about, says, evidence, case=reason if case else None)
-
-
-def _named_ends(failed: Iterable[Failure]) -> str:
-    return named_paths(
-        one.source if one.kind in COLLECTIVES else f"{one.source} to {one.destination}" for one in failed
-    )
-
-
 @check(COPIES_THROTTLED)
 def throttled(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that were throttled during their copies: the rates are of that state."""
     seen = grouped(
-        (one.gpu, name)
+        (conditions.gpu, name)
         for sample in copies_of(machine).samples
-        for one in sample.conditions
-        for name in reasons_of(Throttle(mask=one.throttle_mask, reasons=one.throttle_reasons))
+        for conditions in sample.conditions
+        for name in reasons_of(Throttle(mask=conditions.throttle_mask, reasons=conditions.throttle_reasons))
         if name in THROTTLE
     )
     gpus = [gpu for gpu in present(machine) if gpu.index in seen]
@@ -141,7 +103,9 @@ def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
     bandwidth = copies_of(machine)
     if bandwidth.source == "live":
-        places = {gpu_of(place) for one in bandwidth.samples for place in (one.source, one.destination)}
+        places = {
+            gpu_of(place) for sample in bandwidth.samples for place in (sample.source, sample.destination)
+        }
         yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
 
 
@@ -196,59 +160,6 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
         yield UNSTEADY.fault(subject_of(found), says, {"samples": samples})
 
 
-def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
-    if rule is WRONG_DATA:
-        return _wrong_data_remedy(machine, failed)
-    # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(one.source == one.destination or "host" in (one.source, one.destination) for one in failed)
-    return DRIVER_STATUS["hung"].remedy if rule is HUNG and of_one else None
-
-
-def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
-    """Return what to do about corrupted data by where it was corrupted.
-
-    P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
-    """
-    kind, reason = failed[0].kind, failed[0].reason
-    ends = [(gpu_of(one.source), gpu_of(one.destination)) for one in failed]
-    pairs = [(a, b) for a, b in ends if a is not None and b is not None]
-    if kind in ("d2d_local", "host_memory", *COLLECTIVES):
-        places = {"d2d_local": "GPU memory", "host_memory": "host memory"}
-        return WRONG_DATA.cases[places.get(kind, "collective operations")].remedy
-    suspects = {gpu for gpu, one in host_failures(machine) if one.kind in HOST_KINDS and one.reason == reason}
-    with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
-    if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
-        return WRONG_DATA.cases["with the host"].remedy
-    if not pairs:
-        return WRONG_DATA.remedy  # between GPUs of which none is named
-    if kind == "p2p_staged" or failed[0].path == "staged":
-        return WRONG_DATA.cases["staged"].remedy
-    if not all(_arrives_staged(machine, *pair) for pair in pairs):
-        return WRONG_DATA.cases["direct, host path unknown"].remedy
-    if {(min(pair), max(pair)) for pair in pairs} & nvlink_pairs(machine):
-        return WRONG_DATA.cases["over NVLink"].remedy
-    case = WRONG_DATA.cases["direct"].remedy
-    off = cutoff(machine, pairs)
-    if off is None:
-        return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."
-    setting, others = off
-    also = f" (and {pairs_in_words(others)})" if others else ""
-    return f"{case} NCCL: {setting} turns it off between {pairs_in_words(pairs)}{also}."
-
-
-def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
-    """Return whether copies through host memory were measured from one GPU to another, and none failed."""
-    if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
-        return False
-    samples = copies_of(machine).samples
-    paths = {(one.kind, one.source, one.destination) for one in judged(samples)}
-    a, b = f"gpu:{source}", f"gpu:{destination}"
-    in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
-        kind == "h2d" and place == b for kind, _, place in paths
-    )
-    return ("p2p_staged", a, b) in paths or in_two_steps
-
-
 def is_busy(machine: Machine) -> bool:
     """Return whether the host had another load when the measurement began."""
     return (copies_of(machine).host_load or 0.0) > BUSY_SHARE.value
@@ -269,12 +180,12 @@ def _spread(sample: Sample) -> float:
 
 def path_words(sample: Sample) -> str:
     """Return `gpu:0 to gpu:1 (direct)`."""
-    return f"{sample.source} to {sample.destination} ({_KINDS[sample.kind]})"
+    return f"{sample.source} to {sample.destination} ({KINDS[sample.kind]})"
 
 
 def subject_of(found: Iterable[Failure | Sample]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
-    places = {place for one in found for place in (one.source, one.destination)}
+    places = {place for measured in found for place in (measured.source, measured.destination)}
     gpus = sorted(index for place in places for index in gpus_of(place))
     if len(gpus) == 2 and len(places) == 2:
         return Subject.of_link(*gpus)

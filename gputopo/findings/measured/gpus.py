@@ -1,7 +1,7 @@
 """Measured copies of each GPU, judged once: its link with the host, and its memory.
 
-A link by its lanes, else by GPUs of the same model, by the expected rate, and by its other direction; the
-memory by the expected rate, else by GPUs of the same model.
+A link by its lanes, else by GPUs of the same model and by the expected rate; the memory by the expected rate,
+else by GPUs of the same model.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +14,15 @@ from gputopo.copies.sharing import HOST_KINDS
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
-    DIRECTION_DIFFERS,
     DIRECTION_SHARE,
     HALF_SHARE,
+    LOW_BESIDE_PEERS,
+    LOW_FOR_ANY_LINK,
+    LOW_FOR_THE_MODEL,
+    LOW_IN_BOTH_DIRECTIONS,
+    LOW_IN_GPU_MEMORY,
+    LOW_OVER_THE_LINK,
     NO_LINK_HAS_THE_RATE,
-    PCIE_MAX_GB_PER_S,
     PEERS_SHARE,
     common_fits,
     host_rates,
@@ -27,7 +31,7 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.pcie import SLOT_NARROW
-from gputopo.findings.rule import Fault, by_model, check, copies_of, present, roughly
+from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of, observed_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
 from gputopo.values.finding import Severity
@@ -50,14 +54,13 @@ _WITH_HOST, _THROUGH_HOST = "with the host", "through the host"
 _LINK, _MEMORY = "link", "d2d_local"  # parts of a GPU that are judged
 
 
-@check(SLOT_NARROW, BELOW_EXPECTED, DIRECTION_DIFFERS)
+@check(SLOT_NARROW, BELOW_EXPECTED)
 def slow_gpus(machine: Machine) -> Iterator[Fault]:
     """Find GPUs whose copies with the host, or in their memory, are slow: of each part one fault."""
     steps: tuple[Callable[[Machine], Iterator[Fault]], ...] = (
         narrow_links,
         behind_peers,
         _below_expected,
-        _directions,
         _unlike_peers,
     )
     found: set[tuple[object, str]] = set()
@@ -101,7 +104,7 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
                 f"{reach}: as fast as {link_names(fits)}" if fits else f"{reach}: {NO_LINK_HAS_THE_RATE}",
                 evidence,
                 _severity(gpu, shares[kind], fits, path),
-                case="same-model GPUs",
+                case=LOW_BESIDE_PEERS,
                 part=_LINK,
             )
 
@@ -116,32 +119,32 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     copies = copies_of(machine)
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
     fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
-    for one in with_expectations(bandwidth, machine).samples:
-        index = gpu_of(one.source) if one.kind == "d2d_local" else one.host_gpu
-        bare = msgspec.structs.replace(one, group=None) if one.with_reverse else one
-        if index is not None and one.expected_gb_per_s and any(judged([bare])):
-            key = index, _words(one)
-            fastest[key] = max(one, fastest.get(key, one), key=lambda one: one.rate)
+    for sample in with_expectations(bandwidth, machine).samples:
+        index = gpu_of(sample.source) if sample.kind == "d2d_local" else sample.host_gpu
+        bare = msgspec.structs.replace(sample, group=None) if sample.with_reverse else sample
+        if index is not None and sample.expected_gb_per_s and any(judged([bare])):
+            key = index, _words(sample)
+            fastest[key] = max(sample, fastest.get(key, sample), key=lambda sample: sample.rate)
     for gpu in present(machine):
-        own = {words: one for (index, words), one in fastest.items() if index == gpu.index}
-        low = {words: one for words, one in own.items() if one.rate < one.floor_gb_per_s}
+        own = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
+        low = {words: sample for words, sample in own.items() if sample.rate < sample.floor_gb_per_s}
         if memory := low.pop(_IN_MEMORY, None):
-            yield _below(gpu, _IN_MEMORY, memory, _IN_MEMORY, _MEMORY)
-        alone = [one for words, one in own.items() if words in _ALONE]
-        slow = [one for one in alone if one in low.values()]
+            yield _below(gpu, _IN_MEMORY, memory, LOW_IN_GPU_MEMORY, _MEMORY)
+        alone = [sample for words, sample in own.items() if words in _ALONE]
+        slow = [sample for sample in alone if sample in low.values()]
         slower = min(slow or low.values(), key=_share, default=None)
         if slower is None:
             continue
         words = f"copies {_WITH_HOST}" if len(slow) > 1 else _words(slower)
         is_known = observed_link(gpu, slower, machine) is not None
         if is_known or not slow:
-            case = "copies over the link" if slow else "both directions"
+            case = LOW_OVER_THE_LINK if slow else LOW_IN_BOTH_DIRECTIONS
             yield _below(gpu, words, slower, case, _LINK, "warning" if is_known or alone else "info")
         elif len(slow) == len(alone):
-            rates = [one.rate for one in slow]
+            rates = [sample.rate for sample in slow]
             fits = common_fits(rates, gpu)
             differ = min(rates) < DIRECTION_SHARE.value * max(rates)
-            case = "widest link of the model" if fits else "no link has this rate"
+            case = LOW_FOR_THE_MODEL if fits else LOW_FOR_ANY_LINK
             yield _below(gpu, words, slower, case, _LINK, "warning" if differ else "info", fits)
 
 
@@ -156,7 +159,7 @@ def _below(
     gpu: Gpu,
     words: str,
     sample: Sample,
-    case: str,
+    case: Case,
     part: str,
     severity: Severity = "warning",
     fits: Sequence[LinkExpectation] | None = None,
@@ -179,20 +182,6 @@ def _share(sample: Sample) -> float:
     return sample.rate / (sample.expected_gb_per_s or sample.rate)
 
 
-def _directions(machine: Machine) -> Iterator[Fault]:
-    copies = host_rates(machine)
-    for gpu in present(machine):
-        own = copies.get(gpu.index, {})
-        if len(own) < 2 or max(own.values()) > PCIE_MAX_GB_PER_S.value:
-            continue
-        slower, faster = sorted(own, key=lambda kind: own[kind])
-        share = own[slower] / own[faster]
-        if share < DIRECTION_SHARE.value:
-            says = f"copies {_DIRECTIONS[slower]} reach about {roughly(share)} of those {_DIRECTIONS[faster]}"
-            evidence = {f"{kind}_gb_per_s": round(own[kind], 3) for kind in own}
-            yield DIRECTION_DIFFERS.fault(gpu, says, evidence, part=_LINK)
-
-
 def _unlike_peers(machine: Machine) -> Iterator[Fault]:
     for what, values, limit, case, part in _compared(machine):
         for group, words in _groups(machine):
@@ -207,25 +196,25 @@ def _unlike_peers(machine: Machine) -> Iterator[Fault]:
                 yield BELOW_EXPECTED.fault(gpu, says, evidence, case=case, part=part)
 
 
-def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, str, str]]:
+def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], float, Case, str]]:
     """Yield what is compared, the number of each GPU (higher is faster), its least share, case and part."""
     for kind, rates in _bidirectional(copies_of(machine)).items():
         beside = "" if kind == "bidirectional" else " next to the other direction"
         what = f"copies {_DIRECTIONS[kind]}{beside}"
-        yield what, rates, ALIKE_SHARE.value, "both directions", _LINK
+        yield what, rates, ALIKE_SHARE.value, LOW_IN_BOTH_DIRECTIONS, _LINK
     local = maxima(
-        (gpu, one.rate)
-        for one in _steady(machine)
-        if one.kind == "d2d_local" and one.is_large and one.is_by_copy_engine
-        if (gpu := gpu_of(one.source)) is not None
+        (gpu, sample.rate)
+        for sample in _steady(machine)
+        if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
+        if (gpu := gpu_of(sample.source)) is not None
     )
-    yield _IN_MEMORY, local, ALIKE_SHARE.value, _IN_MEMORY, _MEMORY
+    yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
 
 
 def _steady(machine: Machine) -> tuple[Sample, ...]:
     copies = copies_of(machine)
     ramping = ramp_up_samples(copies, machine)
-    return tuple(one for place, one in enumerate(copies.samples) if place not in ramping)
+    return tuple(sample for place, sample in enumerate(copies.samples) if place not in ramping)
 
 
 def _groups(machine: Machine) -> Iterator[tuple[list[Gpu], str]]:
@@ -251,14 +240,14 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus = grouped(((one.kind, one.group), one.host_gpu) for one in bandwidth.samples)
+    gpus = grouped(((sample.kind, sample.group), sample.host_gpu) for sample in bandwidth.samples)
     copies = grouped(
-        (one.kind, (gpu, one.rate))
-        for one in bandwidth.samples
-        if (gpu := one.host_gpu) is not None
-        and (one.group is None or len({*gpus[one.kind, one.group]}) == 1)
-        and (one.kind == "bidirectional" or (one.with_reverse and one.kind in HOST_KINDS))
-        and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+        (sample.kind, (gpu, sample.rate))
+        for sample in bandwidth.samples
+        if (gpu := sample.host_gpu) is not None
+        and (sample.group is None or len({*gpus[sample.kind, sample.group]}) == 1)
+        and (sample.kind == "bidirectional" or (sample.with_reverse and sample.kind in HOST_KINDS))
+        and (sample.is_large and sample.pinned is not False and sample.is_by_copy_engine)
     )
     return {kind: maxima(rates) for kind, rates in copies.items()}
 

@@ -1,26 +1,61 @@
-"""Measured copies and the host: far NUMA nodes, shared uplinks, slow host memory."""
+"""Measured copies and the host: far NUMA nodes and their memory, shared uplinks."""
 
 from collections.abc import Iterator
 
 from gputopo.copies.sharing import HOST_KINDS, uplink_groups
-from gputopo.findings.measured.faults import BUSY_SHARE, is_busy, is_unsteady
-from gputopo.findings.pcie import SHARED_SHARE, SHARED_UPLINK
-from gputopo.findings.rule import Fault, check, copies_of, present, roughly, rule_of, threshold
+from gputopo.findings.pcie import (
+    ALL_GPUS,
+    ALL_GPUS_FROM_THE_HOST,
+    ALL_GPUS_TO_THE_HOST,
+    FROM_THE_HOST,
+    SHARED_SHARE,
+    SHARED_UPLINK,
+    TO_THE_HOST,
+)
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, is_far, judged
 from gputopo.values.subject import MACHINE
 
-FAR_SHARE = threshold("measured.host.FAR_SHARE")
-FAR_BAD_SHARE = threshold("measured.host.FAR_BAD_SHARE")
+FAR_SHARE = Threshold(
+    "slow copies with a far NUMA node",
+    0.9,
+    "of the near rate",
+    (
+        "not measured on hardware: copies from the far node of two-socket machines without a fault lose "
+        "some percent"
+    ),
+)
+FAR_BAD_SHARE = Threshold(
+    "very slow copies with a far NUMA node",
+    0.5,
+    "of the near rate",
+    "A P100 had 3.78 of 12.15 GB/s from the remote node (gearshifft, pull request 82)",
+)
 
-FAR_SLOW = rule_of("numa.far_slow", FAR_SHARE, FAR_BAD_SHARE)
-MEMORY_SLOW = rule_of("host.memory_slow", BUSY_SHARE)
+FAR_SLOW = Rule(
+    "numa.far_slow",
+    "copies with memory of another NUMA node are slower",
+    remedy=(
+        "Bind the program to the node of its GPUs (numactl --cpunodebind=NODE --membind=NODE), and "
+        "measure the effect with --numa NODE."
+    ),
+    severities=("info", "warning"),
+    thresholds=(FAR_SHARE, FAR_BAD_SHARE),
+)
 
-ELSEWHERE = rule_of("numa.memory_elsewhere")
+ELSEWHERE = Rule(
+    "numa.memory_elsewhere",
+    "host memory is on another NUMA node than requested",
+    remedy=(
+        "Let the container or job use the CPUs and the memory of the GPUs' nodes (docker: --cpuset-cpus, "
+        "--cpuset-mems; Slurm --gpu-bind=closest), and check that the node has free memory (numactl -H)."
+    ),
+    severities=("warning", "info"),
+)
 
 _PATHS = {"h2d": "from the host", "d2h": "to the host"}
 
@@ -52,10 +87,10 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     """
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
-        for one in copies_of(machine).samples:
-            ends = {one.source, one.destination}
-            if one.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
-                seen.setdefault(one.numa_wanted, one.numa_node)
+        for sample in copies_of(machine).samples:
+            ends = {sample.source, sample.destination}
+            if sample.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
+                seen.setdefault(sample.numa_wanted, sample.numa_node)
         for wanted, lies in sorted(seen.items()):
             where = "is partly on others" if lies == wanted else f"is on node {lies}"
             evidence = {"wanted_node": wanted, "node": lies, "gpu_node": gpu.numa_node}
@@ -87,64 +122,24 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
     ]
     # Of one direction where the other is not slowed in any group.
     slowed = {kind for group in groups for kind in group.directions}
-    only = "from the host only" if slowed == {"h2d"} else "to the host only" if slowed == {"d2h"} else None
-    case = ", ".join(filter(None, ("all GPUs" if all_gpus else None, only))) or None
+    case: Case | None
+    if slowed == {"h2d"}:
+        case = ALL_GPUS_FROM_THE_HOST if all_gpus else FROM_THE_HOST
+    elif slowed == {"d2h"}:
+        case = ALL_GPUS_TO_THE_HOST if all_gpus else TO_THE_HOST
+    else:
+        case = ALL_GPUS if all_gpus else None
     says = f"measured: {'; '.join(map(_group_words, groups))}"
     severity: Severity = "warning" if bad else "info"
     yield SHARED_UPLINK.fault(MACHINE, says, {"groups": evidence}, severity, case=case)
 
 
-@check(MEMORY_SLOW)
-def memory_slow(machine: Machine) -> Iterator[Fault]:
-    """Find host memory that is slower than all links together.
-
-    A copy reads or writes host memory once; the measured rate counts bytes read and written. An unsteady
-    rate, or a busy host, shows another load and not its memory.
-    """
-    samples = copies_of(machine).samples
-    if is_busy(machine):
-        return
-    own = [one for one in judged(samples) if one.kind == "host_memory" and one.source == one.destination]
-    if any(map(is_unsteady, own)):
-        return
-    near = {one.source: one.rate for one in own}
-    to_device, to_host = _all_at_once(machine, "h2d"), _all_at_once(machine, "d2h")
-    has = sum(near.values())
-    if not near or has >= to_device + to_host or not to_device or not to_host:
-        return
-    one_direction = has < max(to_device, to_host)
-    yield MEMORY_SLOW.fault(
-        MACHINE,
-        f"host memory {has:.1f} GB/s, all GPUs at once {to_device + to_host:.1f} GB/s: it limits staged "
-        f"copies and a parameter server on the CPU{', even in one direction' if one_direction else ''}",
-        {
-            "host_memory_gb_per_s": {place: round(one, 3) for place, one in near.items()},
-            "all_from_host_gb_per_s": round(to_device, 3),
-            "all_to_host_gb_per_s": round(to_host, 3),
-        },
-        "warning" if one_direction else "info",
-    )
-
-
-def _all_at_once(machine: Machine, kind: Kind) -> float:
-    """Return the rate of copies of all GPUs at once in GB/s: measured, or the sum of their links."""
-    samples = copies_of(machine).samples
-    alone = host_link_rates(samples, kind, machine)
-    at_once = grouped(
-        (group, (gpu, one.rate))
-        for one in samples
-        if one.kind == kind and (group := one.one_way_group) and one.is_large
-        if (gpu := one.host_gpu) is not None
-    )
-    groups = map(dict, at_once.values())
-    whole = [sum(each.values()) for each in groups if each.keys() >= alone.keys()]
-    return max(whole) if whole and len(alone) > 1 else sum(alone.values())
-
-
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
     end = "destination" if kind == "h2d" else "source"
-    own = [one for one in judged(samples) if one.kind == kind and gpu_of(getattr(one, end)) == gpu]
-    far = (one.rate for one in own if one.pinned is not False and is_far(one, gpu, machine))
+    own = [
+        sample for sample in judged(samples) if sample.kind == kind and gpu_of(getattr(sample, end)) == gpu
+    ]
+    far = (sample.rate for sample in own if sample.pinned is not False and is_far(sample, gpu, machine))
     return max(far, default=None)
 
 

@@ -14,7 +14,7 @@ from gputopo.findings.pcie import (
     generation_fault,
     width_fault,
 )
-from gputopo.findings.rule import Fault, check, copies_of, present, rule_of, threshold
+from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
@@ -22,16 +22,161 @@ from gputopo.values.machine import Gpu, Machine
 from gputopo.values.rates import host_link_rates, pair_copies
 from gputopo.values.subject import MACHINE
 
-PEERS_SHARE = threshold("measured.links.PEERS_SHARE")
-HALF_SHARE = threshold("measured.links.HALF_SHARE")
-ALIKE_SHARE = threshold("measured.links.ALIKE_SHARE")
-DIRECTION_SHARE = threshold("measured.links.DIRECTION_SHARE")
-PCIE_MAX_GB_PER_S = threshold("measured.links.PCIE_MAX_GB_PER_S")
-MIN_GPUS = threshold("measured.links.MIN_GPUS")
-FASTER_TIMES = threshold("measured.links.FASTER_TIMES")
+PEERS_SHARE = Threshold(
+    "copies with the host far below same-model GPUs",
+    0.6,
+    "of the best of the peers",
+    (
+        "Half of the lanes, or one PCIe generation less, is 0.5; a far NUMA node costs a third (a P100: "
+        "gearshifft, pull request 82)"
+    ),
+)
+HALF_SHARE = Threshold(
+    "copies at half of those of same-model GPUs",
+    0.45,
+    "of the best of the peers: info for GeForce, RTX and Quadro cards",
+    "not measured on hardware: many boards give one card 16 lanes and the next 8. The rest is for noise",
+)
+ALIKE_SHARE = Threshold(
+    "copies in both directions at once, or in GPU memory, below same-model GPUs",
+    0.8,
+    "of the best of the peers",
+    (
+        "GPUs of one node of an H800 machine reached 34 GB/s and one 50; without a fault they repeat "
+        "within 2%, and the memory of equal cards within 8% (357 and 385 GB/s of GTX 1080 Ti)"
+    ),
+)
+DIRECTION_SHARE = Threshold(
+    "copies of one direction below the other",
+    0.8,
+    "of the faster direction",
+    (
+        "0.87 to 0.97 in all published outputs that links.csv is based on; a P100 with memory on the "
+        "other socket had 0.67 (gearshifft, pull request 82)"
+    ),
+)
+MIN_GPUS = Threshold("GPUs in pairs before their links count as narrow", 3, "GPUs")
+FASTER_TIMES = Threshold(
+    "partners faster with other GPUs",
+    1.5,
+    "times",
+    "not measured on hardware: the next wider class of link carries twice as much",
+)
 
-BELOW_EXPECTED = rule_of("bandwidth.below_expected", PEERS_SHARE, HALF_SHARE, ALIKE_SHARE)
-DIRECTION_DIFFERS = rule_of("bandwidth.direction_differs", DIRECTION_SHARE, PCIE_MAX_GB_PER_S)
+LOW_OVER_THE_LINK = Case(
+    "copies over the link",
+    "copies with the host below the expected rate of the observed link",
+    severity="warning",
+    remedy=(
+        "Check what else limits copies: another program on the bus, an IOMMU that translates, memory of "
+        "another NUMA node, few memory channels, a CPU power-saving state, PCIe errors (sudo dmesg)."
+    ),
+)
+LOW_IN_GPU_MEMORY = Case(
+    "copies in GPU memory",
+    "copies in GPU memory below the expected rate",
+    severity="warning",
+    remedy=(
+        "Check that nothing else uses the GPU and that its memory clock is up (nvidia-smi -q -d "
+        "CLOCK,PERFORMANCE). ECC and a GPU shared by a hypervisor cost some of it."
+    ),
+)
+LOW_FOR_THE_MODEL = Case(
+    "widest link of the model",
+    "copies with the host below the widest PCIe link of the model, where its slot is unknown",
+    severity="info",
+    remedy=(
+        "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). If it has no "
+        "more lanes, nothing needs to be done."
+    ),
+)
+LOW_FOR_ANY_LINK = Case(
+    "no link has this rate",
+    "copies with the host at a rate that no PCIe link has, where its slot is unknown",
+    severity="info",
+    remedy=(
+        "Copy with the memory of each NUMA node in turn: numactl --cpunodebind=0 --membind=0 PROGRAM, "
+        "then with 1 and so on (numactl --hardware lists the nodes). The fastest is the node of the GPU. "
+        "If all are as slow, look for another program on the bus and an IOMMU that translates."
+    ),
+)
+LOW_IN_BOTH_DIRECTIONS = Case(
+    "both directions",
+    "copies with the host in both directions at once below same-model GPUs",
+    severity="info",
+    remedy=(
+        "Measure again with host memory of the GPU's own NUMA node (gputopo bandwidth --numa NODE), and "
+        "compare the PCIe switches and root ports above the GPUs (gputopo inspect)."
+    ),
+)
+LOW_BESIDE_PEERS = Case(
+    "same-model GPUs",
+    "copies with the host far below same-model GPUs",
+    severity="warning",
+    remedy=(
+        "Compare generation and lanes of the links under load (gputopo inspect --watch). If the slot has "
+        "as many lanes as the peers' slots, reseat card and riser, and look for PCIe errors (sudo "
+        "dmesg)."
+    ),
+)
+LOW_NVLINKS_OF_A_GPU = Case(
+    "NVLinks of a GPU",
+    "direct copies of one GPU below those of its peers over NVLink",
+    severity="warning",
+    remedy=(
+        "Compare its NVLinks and their errors with a peer's (nvidia-smi nvlink -s and -e), and look for "
+        "Xid 74 (sudo dmesg). Reset the GPU or restart the machine; if it persists, have GPU and board "
+        "tested."
+    ),
+)
+LOW_PAIRS_OVER_NVLINK = Case(
+    "pairs",
+    "copies between GPUs below the expected rate of NVLinks",
+    severity="warning",
+    remedy=(
+        "See nvidia-smi nvlink -s and -e for NVLinks that are down or have errors, and Xid 74 (sudo dmesg)."
+    ),
+)
+LOW_PAIRS_OVER_PCIE = Case(
+    "pairs over PCIe",
+    "direct copies between GPUs below the expected rate of their PCIe links",
+    severity="warning",
+    remedy=(
+        "Compare generation and lanes under load (gputopo inspect --watch), and look for ACS, an IOMMU "
+        "that translates, and a shared uplink between the two (gputopo inspect)."
+    ),
+)
+LOW_STAGED_PAIRS = Case(
+    "pairs staged",
+    "copies between GPUs through host memory below the expected rate",
+    severity="warning",
+    remedy=(
+        "Compare generation and lanes under load (gputopo inspect --watch). Copy with the memory of each "
+        "NUMA node in turn: numactl --cpunodebind=0 --membind=0 PROGRAM, then with 1 and so on."
+    ),
+)
+BELOW_EXPECTED = Rule(
+    "bandwidth.below_expected",
+    "copies below the expected rate of the observed link or memory",
+    remedy=(
+        "Check what else limits copies: another program on the bus, an IOMMU that translates, memory of "
+        "another NUMA node, few memory channels, a CPU power-saving state, PCIe errors (sudo dmesg)."
+    ),
+    severities=("warning", "info"),
+    thresholds=(PEERS_SHARE, HALF_SHARE, ALIKE_SHARE, DIRECTION_SHARE),
+    cases=(
+        LOW_OVER_THE_LINK,
+        LOW_IN_GPU_MEMORY,
+        LOW_FOR_THE_MODEL,
+        LOW_FOR_ANY_LINK,
+        LOW_IN_BOTH_DIRECTIONS,
+        LOW_BESIDE_PEERS,
+        LOW_NVLINKS_OF_A_GPU,
+        LOW_PAIRS_OVER_NVLINK,
+        LOW_PAIRS_OVER_PCIE,
+        LOW_STAGED_PAIRS,
+    ),
+)
 
 NO_LINK_HAS_THE_RATE = (
     "no PCIe link has this rate; host memory may be on another NUMA node, or the path in use"
@@ -45,7 +190,7 @@ def degraded(machine: Machine) -> Iterator[Fault]:
     for gpu, seen in _under_load(machine):
         best, lanes = _best(seen, "pcie_gen"), _best(seen, "pcie_width")
         rates: dict[str, object] = {"generation": best, "width": lanes}
-        changes = max(one.link_changes for one in seen)
+        changes = max(conditions.link_changes for conditions in seen)
         slow = generation_fault(gpu, best, "during copies", rates | _loss(gpu, best, lanes))
         narrow = width_fault(gpu, lanes, " during copies", rates | {"width_max": gpu.pcie.width_max})
         yield from filter(None, (slow, narrow))
@@ -72,18 +217,23 @@ def _under_load(machine: Machine) -> Iterator[tuple[Gpu, list[Conditions]]]:
 
 def _over_links(machine: Machine) -> list[Sample]:
     return [
-        one
-        for one in copies_of(machine).samples
-        if one.conditions and one.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
+        sample
+        for sample in copies_of(machine).samples
+        if sample.conditions and sample.kind not in ("d2d_local", "host_memory", "latency", *COLLECTIVES)
     ]
 
 
 def _seen(gpu: Gpu, samples: Iterable[Sample]) -> list[Conditions]:
-    return [one for sample in samples for one in sample.conditions if one.gpu == gpu.index and one.readings]
+    return [
+        conditions
+        for sample in samples
+        for conditions in sample.conditions
+        if conditions.gpu == gpu.index and conditions.readings
+    ]
 
 
 def _best(seen: list[Conditions], fact: str) -> int | None:
-    return max((value for one in seen if (value := getattr(one, fact))), default=None)
+    return max((value for conditions in seen if (value := getattr(conditions, fact))), default=None)
 
 
 def _loss(gpu: Gpu, best: int | None, lanes: int | None) -> dict[str, object]:

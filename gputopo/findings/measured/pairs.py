@@ -21,12 +21,16 @@ from gputopo.findings.measured.direct import (
 from gputopo.findings.measured.gpus import behind_peers
 from gputopo.findings.measured.links import (
     BELOW_EXPECTED,
+    LOW_NVLINKS_OF_A_GPU,
+    LOW_PAIRS_OVER_NVLINK,
+    LOW_PAIRS_OVER_PCIE,
+    LOW_STAGED_PAIRS,
     host_rates,
     link_is_unknown,
     narrow_links,
     narrow_pairs,
 )
-from gputopo.findings.rule import Fault, Rule, check, copies_of, roughly, rule_of, threshold
+from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
 from gputopo.reference.expectations import LinkExpectation, expected_of
 from gputopo.reference.expectations import over_nvlink as faster_than_pcie
 from gputopo.topology.hops import class_name
@@ -36,11 +40,35 @@ from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import pair_copies
 
-PAIR_SHARE = threshold("measured.pairs.PAIR_SHARE")
-UNKNOWN_PAIR_SHARE = threshold("measured.pairs.UNKNOWN_PAIR_SHARE")
-MIN_PEERS = threshold("measured.pairs.MIN_PEERS")
+PAIR_SHARE = Threshold(
+    "pair slower than its peers",
+    0.9,
+    "of the expected rate",
+    (
+        "not measured on hardware: the same pairs measured twice by p2pBandwidthLatencyTest differ by up "
+        "to 7% during clock ramp-up (10.44 and 11.26 GB/s between GTX 1080 Ti)"
+    ),
+)
+UNKNOWN_PAIR_SHARE = Threshold(
+    "pair slower than its peers, where no hop is known",
+    0.5,
+    "of the expected rate",
+    (
+        "Near and far pairs may be mixed, which differ by up to a factor of two without a fault (13.2 "
+        "and 6.5 GB/s in one machine with RTX 3090)"
+    ),
+)
+MIN_PEERS = Threshold("peers of a pair", 3, "pairs", "A median of fewer is not meaningful")
 
-PAIR_SLOWER = rule_of("bandwidth.pair_slower", PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS)
+PAIR_SLOWER = Rule(
+    "bandwidth.pair_slower",
+    "a pair of GPUs copies slower than its peers of the same class",
+    remedy=(
+        "Look for a shared uplink or bridge on the path (gputopo inspect), reseat both cards, and prefer "
+        "other pairs (gputopo plan --from this result does)."
+    ),
+    thresholds=(PAIR_SHARE, UNKNOWN_PAIR_SHARE, MIN_PEERS, DEVIATIONS),
+)
 
 # Pairs within a board or switches carry what their links do; less is usual through one CPU or two.
 _WITHIN_SWITCHES = (Hop.INTERNAL.value, Hop.PIX.value, Hop.PXB.value)
@@ -84,7 +112,7 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if of is not None:
             yield from _over_nvlink(of, {pair: copies[pair] for pair in pairs}, word, judged, machine)
     measured = {word: pair_copies(bandwidth.samples, kind) for kind, word in _PATHS}
-    read = [one for one in bandwidth.samples if one.method == "copy_engine_read"]
+    read = [sample for sample in bandwidth.samples if sample.method == "copy_engine_read"]
     measured["direct read"] = pair_copies(read, "p2p_direct")
     of_nvlink = {
         (a, b)
@@ -93,13 +121,15 @@ def slow_pairs(machine: Machine) -> Iterator[Fault]:
         if nvlinks.between(a, b) is not None or (min(a, b), max(a, b)) in fast
     }
     over_pcie = {
-        word: {pair: one for pair, one in own.items() if word == "staged" or pair not in of_nvlink}
+        word: {pair: sample for pair, sample in own.items() if word == "staged" or pair not in of_nvlink}
         for word, own in measured.items()
     }
     for word, own in over_pcie.items():
         yield from _faults(PAIR_SLOWER, _behind_peers(own, machine), own, word, judged, machine)
     yield from slower_than_staged(machine, judged)
-    best = maxima((gpu, one.rate) for own in over_pcie.values() for pair, one in own.items() for gpu in pair)
+    best = maxima(
+        (gpu, sample.rate) for own in over_pcie.values() for pair, sample in own.items() for gpu in pair
+    )
     for path in _AT_ONCE:
         measured[f"{path} bidirectional"] = pair_copies(bandwidth.samples, "bidirectional", path)
     slow_links = _gpus_with_slow_links(machine)
@@ -135,18 +165,23 @@ def _faults(
 
     `best`: the rate of the fastest copy of each GPU over PCIe, in GB/s.
     """
-    slow = sorted(one for one in slow if one.pair not in judged)
-    judged |= {one.pair for one in slow}
+    slow = sorted(slow_pair for slow_pair in slow if slow_pair.pair not in judged)
+    judged |= {slow_pair.pair for slow_pair in slow}
     by_peers = rule is PAIR_SLOWER
     against = "as_its_equals_gb_per_s" if by_peers else "expected_gb_per_s"
-    for hop, group in grouped((label or class_of(machine, one.pair), one) for one in slow).items():
-        worst = min(group, key=lambda one: one.share)
+    for hop, group in grouped(
+        (label or class_of(machine, slow_pair.pair), slow_pair) for slow_pair in slow
+    ).items():
+        worst = min(group, key=lambda slow_pair: slow_pair.share)
         rates = {
-            f"{one.pair[0]}>{one.pair[1]}": {"gb_per_s": one.gb_per_s, against: one.against_gb_per_s}
-            for one in group
+            f"{slow_pair.pair[0]}>{slow_pair.pair[1]}": {
+                "gb_per_s": slow_pair.gb_per_s,
+                against: slow_pair.against_gb_per_s,
+            }
+            for slow_pair in group
         }
         evidence = {"class": hop, "path": word, "pairs": rates}
-        subject = subject_of(one.pair for one in group)
+        subject = subject_of(slow_pair.pair for slow_pair in group)
         if by_peers:
             yield rule.fault(subject, slow_words(word, hop, group, "peer pairs"), evidence)
             continue
@@ -154,13 +189,13 @@ def _faults(
         says = slow_words(word, hop, group, "the expected rate")
         is_near = hop.startswith("NV") or hop in _WITHIN_SWITCHES
         severity: Severity = "warning" if is_near or _is_unusual(worst, fits) else "info"
-        over = "staged" if word.startswith("staged") else "over PCIe"
+        over_pcie = LOW_STAGED_PAIRS if word.startswith("staged") else LOW_PAIRS_OVER_PCIE
         yield rule.fault(
             subject,
             f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
             evidence | {"fits": list(map(link_name, fits))},
             severity,
-            case="pairs" if hop.startswith("NV") else f"pairs {over}",
+            case=LOW_PAIRS_OVER_NVLINK if hop.startswith("NV") else over_pcie,
         )
 
 
@@ -171,7 +206,7 @@ def _is_unusual(worst: SlowPair, fits: Sequence[LinkExpectation]) -> bool:
 
 
 def _low(copies: Mapping[Pair, Sample]) -> set[Pair]:
-    return {pair for pair, one in copies.items() if one.rate < one.floor_gb_per_s}
+    return {pair for pair, sample in copies.items() if sample.rate < sample.floor_gb_per_s}
 
 
 def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[LinkExpectation, ...]:
@@ -202,9 +237,9 @@ def _cause(hop: str, word: str, fits: Sequence[LinkExpectation]) -> str:
 
 def _below_expected(copies: Mapping[Pair, Sample], pairs: set[Pair]) -> list[SlowPair]:
     return [
-        SlowPair(pair, one.rate, one.expected_gb_per_s)
-        for pair, one in copies.items()
-        if pair in pairs and one.expected_gb_per_s
+        SlowPair(pair, sample.rate, sample.expected_gb_per_s)
+        for pair, sample in copies.items()
+        if pair in pairs and sample.expected_gb_per_s
     ]
 
 
@@ -274,11 +309,11 @@ def _over_nvlink(
 
 
 def _of_gpus(
-    of: _NvClass, ends: SlowEnds, rates: Mapping[Pair, float], word: str, machine: Machine
+    of: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
     usual = fastest(rates)
     gpus = machine.by_index
-    for index in ends.gpus:
+    for index in ends.blamed:
         out, into = ends.out.get(index, []), ends.into.get(index, [])
         slow = sorted({*out, *into})
         own = median(rates[pair] for pair in slow)
@@ -298,4 +333,4 @@ def _of_gpus(
             "pairs": {f"{a}>{b}": rates[a, b] for a, b in slow},
         }
         about = gpus.get(index) or Gpu(index=index)
-        yield BELOW_EXPECTED.fault(about, says, evidence, case="NVLinks of a GPU", part="nvlinks")
+        yield BELOW_EXPECTED.fault(about, says, evidence, case=LOW_NVLINKS_OF_A_GPU, part="nvlinks")

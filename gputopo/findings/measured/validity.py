@@ -6,16 +6,44 @@ from typing import Any
 
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
-from gputopo.findings.rule import Fault, check, copies_of, facts_of, present, rule_of
+from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
 from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
-CACHE_RATE = rule_of("bandwidth.cache_rate")
-ABOVE_LINK = rule_of("bandwidth.above_link")
-INCONSISTENT = rule_of("bandwidth.inconsistent")
-SEVERAL_RUNS = rule_of("bandwidth.several_runs")
+CACHE_RATE = Rule(
+    "bandwidth.cache_rate",
+    "copies in GPU memory faster than the memory: served by the L2 cache",
+    remedy=(
+        "None needed: the number is not used. For the rate of the memory copy more than the cache holds "
+        "(gputopo bandwidth, p2pBandwidthLatencyTest, nvbandwidth -t device_local_copy)."
+    ),
+    severities=("info",),
+)
+ABOVE_LINK = Rule(
+    "bandwidth.above_link",
+    "copies faster than the widest link of the GPUs",
+    remedy=(
+        "The number is not used. Check its unit, and whether it is a sum of both directions or of "
+        "several GPUs. Measure again with gputopo bandwidth."
+    ),
+)
+INCONSISTENT = Rule(
+    "bandwidth.inconsistent",
+    "one direction alone and both at once contradict each other",
+    remedy=(
+        "The number is not used. Check that nothing else used the GPUs, and measure again with gputopo "
+        "bandwidth. If both directions at once stay below one, look for ACS and an IOMMU that "
+        "translates."
+    ),
+)
+SEVERAL_RUNS = Rule(
+    "bandwidth.several_runs",
+    "one copy measured by several runs",
+    remedy="Look at the runs one by one: gputopo bandwidth --from RUN.",
+    severities=("warning", "info"),
+)
 _MAX_NAMED = 4
 _MAX_RANGES = 2
 SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do not quite reach it.
@@ -26,20 +54,20 @@ SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do
 def cache_rates(machine: Machine) -> Iterator[Fault]:
     """Report copies within a GPU that are faster than its memory."""
     for gpu in present(machine):
-        samples = [one for one in _invalid(machine, "cache") if gpu_of(one.source) == gpu.index]
+        samples = [sample for sample in _invalid(machine, "cache") if gpu_of(sample.source) == gpu.index]
         if samples:
-            fastest = max(samples, key=lambda one: one.rate)
+            fastest = max(samples, key=lambda sample: sample.rate)
             limit = memory_limit(gpu)
             if fastest.rate > limit.gb_per_s:
                 words = f"is above the {gb(limit.gb_per_s)} GB/s of {limit.source}: {_served(fastest, gpu)}"
             else:
                 larger = larger_copies(fastest, copies_of(machine).samples, gpu)
-                reached = gb(max((one.rate for one in larger), default=0.0))
+                reached = gb(max((sample.rate for sample in larger), default=0.0))
                 copy = f"a copy of {(fastest.bytes or 0) / 1e6:.3g} MB"
                 cache = f"the L2 cache of {l2_mib(gpu) or 0.0:g} MiB"
                 words = f"is above the {reached} of larger copies: {copy} fits into {cache}"
             limits = {"memory_gb_per_s": limit.gb_per_s, "l2_mib": l2_mib(gpu)}
-            evidence = {"gb_per_s": [one.rate for one in samples], "bytes": fastest.bytes} | limits
+            evidence = {"gb_per_s": [sample.rate for sample in samples], "bytes": fastest.bytes} | limits
             yield CACHE_RATE.fault(gpu, f"{gb(fastest.rate)} GB/s {words}", evidence)
 
 
@@ -48,18 +76,18 @@ def above_link(machine: Machine) -> Iterator[Fault]:
     """Report copies that no link of the GPUs carries: one finding for each kind of copy."""
     gpus = machine.by_index
     by_kind = grouped(
-        (one.kind, (one, limit))
-        for one in _invalid(machine, "above_link")
-        if (limit := limit_of(one, gpus)) is not None
+        (sample.kind, (sample, limit))
+        for sample in _invalid(machine, "above_link")
+        if (limit := limit_of(sample, gpus)) is not None
     )
     for found in by_kind.values():
-        worst, limit = max(found, key=lambda one: one[0].rate / one[1].gb_per_s)
+        worst, limit = max(found, key=lambda sample: sample[0].rate / sample[1].gb_per_s)
         says = (
             f"copies faster than the link: {gb(worst.rate)} GB/s {path_words(worst)}, at most "
             f"{gb(limit.gb_per_s)} over {limit.source}{_as_a_sum(worst, machine)}{_more(len(found))}"
         )
-        samples = [{**_evidence(one), "limit_gb_per_s": limit.gb_per_s} for one, limit in found]
-        yield ABOVE_LINK.fault(subject_of(one for one, _ in found), says, {"samples": samples})
+        samples = [{**_evidence(sample), "limit_gb_per_s": limit.gb_per_s} for sample, limit in found]
+        yield ABOVE_LINK.fault(subject_of(sample for sample, _ in found), says, {"samples": samples})
 
 
 @check(INCONSISTENT)
@@ -85,9 +113,9 @@ def inconsistent(machine: Machine) -> Iterator[Fault]:
 @check(SEVERAL_RUNS)
 def several_runs(machine: Machine) -> Iterator[Fault]:
     """Report copies that were measured by several runs of a tool."""
-    several = [one for one in copies_of(machine).samples if one.runs]
+    several = [sample for sample in copies_of(machine).samples if sample.runs]
     for agree in (False, True):
-        found = [one for one in several if one.runs_agree == agree]
+        found = [sample for sample in several if sample.runs_agree == agree]
         if not found:
             continue
         count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
@@ -99,8 +127,8 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
                 "only where every run is below the limit"
             )
         samples = [
-            {**_evidence(one), "runs": [{"run": run.name, "value": run.value} for run in one.runs]}
-            for one in found
+            {**_evidence(sample), "runs": [{"run": run.name, "value": run.value} for run in sample.runs]}
+            for sample in found
         ]
         severity: Severity = "info" if agree else "warning"
         remedy = "None needed." if agree else None
@@ -115,15 +143,15 @@ def contradiction(machine: Machine) -> str | None:
     """
     for finding in (*above_link(machine), *inconsistent(machine)):
         return finding.says
-    for one in copies_of(machine).samples:
-        values = [run.value for run in one.runs]
-        if one.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
-            return f"{path_words(one)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
+    for sample in copies_of(machine).samples:
+        values = [run.value for run in sample.runs]
+        if sample.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
+            return f"{path_words(sample)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
     return None
 
 
 def _invalid(machine: Machine, why: Invalid) -> Iterator[Sample]:
-    return (one for one in copies_of(machine).samples if one.invalid == why)
+    return (sample for sample in copies_of(machine).samples if sample.invalid == why)
 
 
 def _served(sample: Sample, gpu: Gpu) -> str:
@@ -137,7 +165,7 @@ def _served(sample: Sample, gpu: Gpu) -> str:
 
 def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
     """Return how a number contradicts the valid ones of its path, and the likeliest cause."""
-    alone = max((one.rate for one in beside if one.kind != "bidirectional"), default=0.0)
+    alone = max((other.rate for other in beside if other.kind != "bidirectional"), default=0.0)
     if sample.kind == "bidirectional":
         if sample.rate > 2 * alone:
             return "more than twice one direction"
@@ -147,7 +175,7 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:
     samples = copies_of(machine).samples
-    others = [one.rate for one in samples if one.kind == sample.kind and one.is_large]
+    others = [other.rate for other in samples if other.kind == sample.kind and other.is_large]
     if others and abs(sample.rate / median(others) - 2) <= SUM_TOLERANCE:
         return ": twice the usual rate, so a sum of both directions"
     return ""

@@ -21,8 +21,6 @@ What rings of NCCL reach of all cards that are near to its GPUs (busbw of all_re
 | 4 to 6 of 12.5 GB/s | sockets | NVIDIA/nccl 450 |
 """
 
-from typing import NamedTuple
-
 GBIT = 1 / 8  # GB/s
 GRPC_OF_CARD = 0.64  # of the card's rate
 GRPC_OF_TCP = 0.69  # of what TCP was measured to carry: 0.8 of 9.3/8 GB/s
@@ -33,20 +31,6 @@ NCCL_BY_SOCKETS = 0.7
 NCCL_SOCKETS_GB_PER_S = 5.0  # at most
 
 
-class NetworkRate(NamedTuple):
-    """What TensorFlow's copies, or NCCL, of one host are expected to carry each way; `says`: from what."""
-
-    gb_per_s: float
-    says: str
-
-
-def rate_of_card(gbit_per_s: float, name: str) -> NetworkRate:
+def grpc_gb_per_s(card_gbit_per_s: float) -> float:
     """Return what copies of TensorFlow reach behind a card of so many Gbit/s."""
-    reached = min(GRPC_OF_CARD * gbit_per_s * GBIT, GRPC_GB_PER_S)
-    return NetworkRate(reached, f"{name}, {gbit_per_s:g} Gbit/s")
-
-
-def rate_of_tcp(gb_per_s: float, when: str) -> NetworkRate:
-    """Return what copies of TensorFlow reach if TCP was measured."""
-    reached = min(GRPC_OF_TCP * gb_per_s, GRPC_GB_PER_S)
-    return NetworkRate(reached, f"{gb_per_s:.3g} GB/s of TCP measured {when}")
+    return min(GRPC_OF_CARD * card_gbit_per_s * GBIT, GRPC_GB_PER_S)

@@ -1,13 +1,14 @@
 """Facts of a machine by path (`gpus[0].clocks_mhz.memory.now`): their words, and why they are missing."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gputopo.report.layout import plain
 from gputopo.values.fields import path_in_words
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.subject import DOES_NOT_APPLY, EVERY, GROUPS, FactPath, at_gpu, reason_for
+from gputopo.values.subject import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
@@ -45,31 +46,26 @@ def reason_in_words(reason: str) -> str:
 
 
 def not_read(machine: Machine) -> dict[str, str]:
-    """Return what could not be read and why, without what a card does not have: the fabric of NVSwitches.
+    """Return what could not be read and why, without the fabric of NVSwitches on a machine that has none.
 
-    That is where the driver reports none, and no NVLink leads to a switch (NVSwitches before those
+    That is where the driver reports none of a GPU, and no NVLink leads to a switch (NVSwitches before those
     of Hopper report no fabric). `Machine.missing` keeps it.
     """
-    without = {
-        str(gpu.index)
-        for gpu in machine.gpus
-        if reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) in DOES_NOT_APPLY
-        and not any(link.remote_kind == "switch" for link in gpu.nvlinks or ())
+    states = (reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) for gpu in machine.gpus)
+    switches = (link.remote_kind == "switch" for gpu in machine.gpus for link in gpu.nvlinks or ())
+    if any(switches) or not any(state in DOES_NOT_APPLY for state in states):
+        return dict(machine.missing)
+    return {
+        path: why
+        for path, why in machine.missing.items()
+        if not FactPath.parse(path).fact.startswith("fabric")
     }
-    if len(without) == len(machine.gpus):
-        without.add(EVERY)
-    return {path: why for path, why in machine.missing.items() if not _is_fabric_of(path, without)}
 
 
 def count_not_read(machine: Machine) -> int:
     """Return how many facts could not be read, of any device, without those that a card does not have."""
     paths = [FactPath.parse(path) for path, why in not_read(machine).items() if why not in DOES_NOT_APPLY]
     return len({(path.group, path.fact) for path in paths})
-
-
-def _is_fabric_of(path: str, gpus: Collection[str]) -> bool:
-    at = FactPath.parse(path)
-    return at.group == "gpus" and at.key in gpus and at.fact.split(".")[0] == "fabric"
 
 
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
@@ -88,9 +84,9 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
         fact = at.fact or ("everything" if at.key else at.group)
         keys = holders.setdefault((at.group, fact, reason), [])
         keys += [at.key] if at.key else []
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for (kind, fact, reason), keys in holders.items():
-        groups.setdefault((kind, _subject(kind, keys), reason), []).append(fact)
+    groups = grouped(
+        ((kind, _subject(kind, keys), reason), fact) for (kind, fact, reason), keys in holders.items()
+    )
     return {
         (subject, reason): _facts_in_words(kind, facts) for (kind, subject, reason), facts in groups.items()
     }

@@ -5,16 +5,19 @@ from typing import Any
 
 import msgspec
 
-from gputopo.reference.clock_events import idle, under_load
+from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
-from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, Side, plain
+from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, plain
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
 from gputopo.values.subject import at_gpu, label, reason_for
 
 _NAME_WIDTH = 34  # longer names are folded
+_PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON
+_IDLE_MARK = "*"
 _LOST = SEVERITY_STYLES["error"]
 
 
@@ -23,115 +26,56 @@ class _Facts(msgspec.Struct, frozen=True):
 
     head: str
     paths: tuple[str, ...]
-    side: Side = "right"
-    before: str = ""
+    whole: bool = False  # only in the whole table
 
 
-_GENERATION = ("pcie.gen_now", "pcie.gen_max")
-_IDLE_MARK = "*"
-
-_LINK = (
-    _Facts("Name", ("name",), "left"),
-    _Facts("PCI address", ("pci_address",), "left"),
-    _Facts("NUMA", ("numa_node",)),
-    _Facts("PCIe gen\nnow/max", _GENERATION),
-    _Facts("Lanes\nnow/max", ("pcie.width_now", "pcie.width_max"), before="x"),
-)
-_STATE = (
-    _Facts("P-state", ("pstate",)),
-    _Facts("Graphics MHz\nnow/max", ("clocks_mhz.graphics.now", "clocks_mhz.graphics.max")),
-    _Facts("Memory MHz\nnow/max", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
-    _Facts("Power W\nnow/limit", ("power_w.draw", "power_w.limit")),
-    _Facts("Temp\nC", ("temperature_c.gpu",)),
-    _Facts("Fan\n%", ("fan_percent",)),
-    _Facts("Load\n%", ("utilization_percent.gpu",)),
-    _Facts("Memory MiB\nused/total", ("memory_mib.used", "memory_mib.total")),
-)
-
-
-def gpu_table(machine: Machine) -> Table | None:
-    """Return the table of the GPUs; None if the matrix shows as much.
-
-    `?` is a fact that was asked for and not given (the reason stands in `Machine.missing`), `-` one that
-    the source does not report. A column without any fact is left out.
-    """
-    head = Column("GPU", tuple(label(machine, gpu) for gpu in machine.gpus), "right")
-    shown = [
-        tuple(_column(machine, facts) for facts in group if _is_shown(machine, facts))
-        for group in (_LINK, _STATE)
-    ]
-    if [column.head for group in shown for column in group] in ([], ["NUMA"]):
-        return None  # the matrix shows the NUMA nodes
-    return Table(head, tuple(group for group in shown if group))
-
-
-# Heads of the columns that go first where the screen is narrow; the model only where all have the same.
-_OPTIONAL = ("NUMA", "Temp C", "Load %", "Name", "Power W", "Memory GiB", "PCIe", "Memory MHz")
-_SHORT = (
+_NUMA = _Facts("NUMA", ("numa_node",))
+_PCIE = _Facts("PCIe", ("pcie.gen_now", "pcie.width_now"))
+_MEMORY = _Facts("Memory GiB", ("memory_mib.used", "memory_mib.total"))
+_COLUMNS = (
+    _Facts("PCI address", ("pci_address",), whole=True),
+    _Facts("P-state", ("pstate",), whole=True),
+    _Facts("Graphics MHz", ("clocks_mhz.graphics.now", "clocks_mhz.graphics.max"), whole=True),
     _Facts("Memory MHz", ("clocks_mhz.memory.now", "clocks_mhz.memory.max")),
-    _Facts("PCIe", ("pcie.gen_now", "pcie.width_now")),
-    _Facts("NUMA", ("numa_node",)),
+    _PCIE,
+    _NUMA,
     _Facts("Temp C", ("temperature_c.gpu",)),
     _Facts("Power W", ("power_w.draw", "power_w.limit")),
+    _Facts("Fan %", ("fan_percent",), whole=True),
     _Facts("Load %", ("utilization_percent.gpu",)),
-    _Facts("Memory GiB", ("memory_mib.used", "memory_mib.total")),
+    _MEMORY,
 )
+# Heads of the columns that go first where the screen is narrow; the model only where all have the same.
+_OPTIONAL = ("NUMA", "Temp C", "Load %", "Name", "Power W", "Memory GiB", "PCIe", "Memory MHz")
 
 
-def short_gpu_table(machine: Machine, worst: Mapping[int, str]) -> Table | None:
-    """Return one line for each GPU; None where nothing is known of them. `worst`: severity of its finding."""
+def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False) -> Table | None:
+    """Return one line for each GPU; None where the matrix shows as much. `worst`: severity of its finding.
+
+    `whole`: with all columns, which a narrow screen has below one another. `?` is a fact that was asked for
+    and not given (the reason stands in `Machine.missing`), `-` one that the source does not report. A column
+    without any fact is left out.
+    """
     gpus = machine.gpus
-    shown = [facts for facts in _SHORT if _is_shown(machine, facts)]
+    shown = [facts for facts in _COLUMNS if whole >= facts.whole and _is_shown(machine, facts)]
     named = any(map(name_of, gpus))
-    if not worst and [facts.head for facts in shown] in ([], ["NUMA"]) and not named:
+    if not worst and not named and shown in ([], [_NUMA]):
         return None
-    names = tuple(_name(machine, gpu) for gpu in gpus)
-    columns = [Column("Name", names, max_width=_NAME_WIDTH)] if named else []
+    names = (plain((name_of(gpu) or "").removeprefix("NVIDIA ")) for gpu in gpus)
+    cells = (name or _absent(machine, gpu, "name") for name, gpu in zip(names, gpus, strict=True))
+    columns = [Column("Name", tuple(cells), max_width=_NAME_WIDTH)] if named else []
     for facts in shown:
-        cells = tuple(_short_cell(machine, gpu, facts) for gpu in gpus)
-        columns.append(Column(facts.head, cells, facts.side))
+        columns.append(Column(facts.head, tuple(_cell(machine, gpu, facts) for gpu in gpus), "right"))
     found = tuple(LOST if gpu.lost else worst.get(gpu.index, "") for gpu in gpus)
     if any(found):
-        columns.append(
-            Column("Finding", found, styles=tuple(SEVERITY_STYLES.get(one, _LOST) for one in found))
-        )
+        styles = tuple(SEVERITY_STYLES.get(one, _LOST) for one in found)
+        columns.append(Column("Finding", found, styles=styles))
     one_model = len({*filter(None, map(name_of, gpus))}) < 2
     optional = ("Name", *_OPTIONAL) if one_model else _OPTIONAL
     slow = any(link_is_slow_while_idle(gpu) for gpu in gpus)
     notes = (f"{_IDLE_MARK} an idle GPU lowers its PCIe generation",) if slow else ()
     head = Column("GPU", tuple(label(machine, gpu) for gpu in gpus), "right")
-    return Table(head, (tuple(columns),), notes, optional=optional)
-
-
-def _name(machine: Machine, gpu: Gpu) -> str:
-    name = name_of(gpu)
-    return plain(name.removeprefix("NVIDIA ")) if name else _absent(machine, gpu, "name")
-
-
-def _short_cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
-    """Return a cell of the short table: sizes in GiB, the PCIe link as `gen4 x16` or `gen1/4 x8/16`."""
-    if facts.head == "Memory GiB":
-        sizes = [None if (mib := _fact(gpu, path)) is None else f"{mib / 1024:.1f}" for path in facts.paths]
-        if any(sizes):
-            return "/".join(size or _absent(machine, gpu, facts.paths[0]) for size in sizes)
-    if facts.head != "PCIe":
-        return _cell(machine, gpu, facts)
-    link = gpu.pcie
-    known = [
-        f"{before}{now}{f'/{top}' if top is not None and top != now else ''}"
-        for before, now, top in (("gen", link.gen_now, link.gen_max), ("x", link.width_now, link.width_max))
-        if now is not None
-    ]
-    mark = _IDLE_MARK if link_is_slow_while_idle(gpu) else ""
-    return f"{' '.join(known)}{mark}" if known else _absent(machine, gpu, facts.paths[0])
-
-
-def _column(machine: Machine, facts: _Facts) -> Column:
-    cells = tuple(_cell(machine, gpu, facts) for gpu in machine.gpus)
-    idle = [facts.paths == _GENERATION and link_is_slow_while_idle(gpu) for gpu in machine.gpus]
-    if any(idle):  # no fault, nor proof of the full speed
-        cells = tuple(cell + (_IDLE_MARK if slow else " ") for cell, slow in zip(cells, idle, strict=True))
-    return Column(facts.head, cells, facts.side, _NAME_WIDTH if facts.paths == ("name",) else None)
+    return Table(head, (tuple(columns),), notes, optional=() if whole else optional)
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
@@ -146,13 +90,26 @@ def _is_shown(machine: Machine, facts: _Facts) -> bool:
 
 
 def _cell(machine: Machine, gpu: Gpu, facts: _Facts) -> str:
+    """Return a cell: sizes in GiB, the PCIe link as `gen4 x16` or `gen1/4 x8/16`."""
     values = [_fact(gpu, path) for path in facts.paths]
-    if gpu.lost and facts.paths == ("pstate",):
-        return LOST
     if all(value is None for value in values):
         return _absent(machine, gpu, facts.paths[0])
+    if facts == _PCIE:
+        now = zip(("gen", "x"), values, (gpu.pcie.gen_max, gpu.pcie.width_max), strict=True)
+        known = [
+            f"{before}{value}{f'/{top}' if top not in (None, value) else ''}"
+            for before, value, top in now
+            if value is not None
+        ]
+        return " ".join(known) + (_IDLE_MARK if link_is_slow_while_idle(gpu) else "")
+    if facts == _MEMORY:
+        values = [None if mib is None else f"{mib / 1024:.1f}" for mib in values]
     return "/".join(
-        _absent(machine, gpu, path) if value is None else facts.before + _shown(value)
+        _absent(machine, gpu, path)
+        if value is None
+        else f"{value:.0f}"
+        if isinstance(value, float)
+        else plain(str(value))
         for path, value in zip(facts.paths, values, strict=True)
     )
 
@@ -168,31 +125,18 @@ def _fact(gpu: Gpu, path: str) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
-    return f"{value:.0f}" if isinstance(value, float) else plain(str(value))
-
-
 def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Return what the columns do not show: other numberings, idle links, slow slots and bridges."""
-    slow = [gpu for gpu in machine.gpus if link_is_slow_while_idle(gpu)]
-    if slow:
-        loads = {
-            "unknown while idle": [gpu.index for gpu in slow if idle(gpu)],
-            "load unknown": [gpu.index for gpu in slow if not idle(gpu)],
-        }
-        words = ", ".join(f"{load}: {gpu_ranges(gpus)}" for load, gpus in loads.items() if gpus)
-        yield f"PCIe gen {_IDLE_MARK}", f"{words}; an idle GPU lowers its PCIe generation"
-    slots: dict[tuple[int, int], list[int]] = {}
-    bridges: list[str] = []
-    for gpu in machine.gpus:
-        card, slot = gpu.pcie.gen_max_device, gpu.pcie.gen_max_host
-        if card is not None and slot is not None and card != slot:
-            slots.setdefault((card, slot), []).append(gpu.index)
-        if gpu.pcie.limiting_hop is not None and not machine.pci:  # the tree shows it in its place
-            bridges.append(f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}")
+    """Return what the columns do not show: slow slots and bridges."""
+    slots = grouped(((gpu.pcie.gen_max_device, gpu.pcie.gen_max_host), gpu.index) for gpu in machine.gpus)
     for (card, slot), gpus in slots.items():
-        yield "PCIe generation", f"card {card}, slot {slot}: {gpu_ranges(gpus)}"
-    if bridges:
+        if card is not None and slot is not None and card != slot:
+            yield "PCIe generation", f"card {card}, slot {slot}: {gpu_ranges(gpus)}"
+    bridges = [
+        f"{plain(gpu.pcie.limiting_hop)} above GPU {gpu.index}"
+        for gpu in machine.gpus
+        if gpu.pcie.limiting_hop is not None
+    ]
+    if bridges and not machine.pci:  # the tree shows them in their places
         yield "Slower than the card", ", ".join(bridges)
 
 
@@ -202,20 +146,16 @@ def link_is_slow_while_idle(gpu: Gpu) -> bool:
     return now is not None and top is not None and now < top and not under_load(gpu)
 
 
-_PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON
-
-
 def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tuple[str, str]]:
     """Return (`GPU 0-3`, words) of what no finding reports, in the order of the GPUs; a label once."""
-    states: dict[str, list[int]] = {}
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
-    for gpu in machine.gpus:
-        found = {one.id for one in findings if gpu.index in one.subject.gpus}
-        for words in (*health_words(gpu, found), *(_nvlinks_up(gpu) if unseen else ())):
-            states.setdefault(words, []).append(gpu.index)
-    by_gpus: dict[str, list[str]] = {}
-    for words, gpus in states.items():
-        by_gpus.setdefault(gpu_ranges(gpus), []).append(words)
+    ids = {gpu.index: {one.id for one in findings if gpu.index in one.subject.gpus} for gpu in machine.gpus}
+    states = grouped(
+        (words, gpu.index)
+        for gpu in machine.gpus
+        for words in (*health_words(gpu, ids[gpu.index]), *(_nvlinks_up(gpu) if unseen else ()))
+    )
+    by_gpus = grouped((gpu_ranges(gpus), words) for words, gpus in states.items())
     return [
         (label if number == 0 else "", plain(words))
         for label, all_words in by_gpus.items()

@@ -12,11 +12,11 @@ from gputopo.report.document import Block, Document, Drawing, Rows, Styled, bloc
 from gputopo.report.findings import SCREEN_WIDTH, TIMES, findings_block, short_findings, verdict, worst_by_gpu
 from gputopo.report.layout import QUIET, SEVERITY_STYLES, plain
 from gputopo.report.machine.facts import count_not_read, grouped_missing, not_read, reason_in_words
-from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows, short_gpu_table
+from gputopo.report.machine.gpus import gpu_notes, gpu_table, health_rows
 from gputopo.report.machine.matrix import (
+    PAIRS_SHOWN,
     is_summary,
     matrix_view,
-    nccl_rows,
     peer_rows,
     topology_in_words,
 )
@@ -25,15 +25,33 @@ from gputopo.topology.hops import class_name
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection
 from gputopo.values.grouping import grouped
-from gputopo.values.index_ranges import gpu_ranges
-from gputopo.values.machine import Driver, Gpu, Host, LineCounts, Machine, Nic, NicPort, NumaNode, Unread
+from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
+from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
 from gputopo.values.subject import at_gpu, single_facts
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
 _MATRIX_GPUS = 8  # of more the matrix is not on the first screen
 
-_NO_ROWS = ("index", "uuid", "throttle", "name", "processes", "nvlinks")  # of a GPU's facts
+# Facts that have no row.
+_NO_ROWS = (
+    *("index", "uuid", "fingerprint", "name", "throttle", "processes", "nvlinks", "detail"),
+    *("rings", "trees", "warnings"),
+)
+
+_DRIVER_WORDS = {
+    "no_device": "no NVIDIA device on this machine",
+    "not_loaded": "not loaded",
+    "library_missing": "libnvidia-ml.so.1 not found",
+    "version_mismatch": "library and kernel module of different versions",
+    "too_old": "older than the CUDA runtime",
+    "not_ready": "waits for the fabric manager",
+    "no_permission": "no permission to open /dev/nvidia*",
+    "other_driver": "the device is bound to another kernel driver",
+    "hung": "a call into the driver did not return",
+    "crashed": "a call into the driver crashed",
+    "failed": "not working",
+}
 
 Detail = Literal["all", "topology"] | Sequence[int]
 
@@ -53,7 +71,7 @@ def inspection_document(inspection: Inspection, detail: Detail | None = None, *,
 def _first_screen(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
     serious = [one for one in findings if one.severity != "info"]
-    table = short_gpu_table(machine, dict(worst_by_gpu(serious)))
+    table = gpu_table(machine, worst_by_gpu(serious))
     gpus: list[Block] = [] if table is None else [table]
     rest = [
         *_short_topology(machine, calm=not serious, numa=table is None),
@@ -104,15 +122,15 @@ def _context(machine: Machine) -> Iterator[str]:
     """Yield the host and the driver; what was read, what was not, and where details are."""
     host = machine.host
     cpu = re.sub(r"\((?:R|TM)\)| CPU| @.*", "", host.cpu_model or "")
-    driver = [words for _, words in _driver_rows(machine.driver)]
+    driver = machine.driver
+    cuda = f"CUDA {driver.cuda_version}" if driver.cuda_version else None
+    versions = ", ".join(filter(None, (_DRIVER_WORDS.get(driver.status), driver.version, cuda)))
     known = [
         f"{f'{host.sockets} {TIMES} ' if host.sockets else ''}{cpu}" if cpu else "",
         f"{gib(host.memory_mib)} memory" if host.memory_mib else "",
         f"{host.virtual_machine} virtual machine" if host.virtual_machine not in (None, "none") else "",
         f"container ({host.container})" if host.container not in (None, "none") else "",
-        f"driver {driver[0].partition(', NVML')[0]}"
-        if driver and machine.driver.status != "no_device"
-        else "",
+        f"driver {versions}" if versions and driver.status != "no_device" else "",
     ]
     if any(known):
         words = ", ".join(filter(None, known))
@@ -130,6 +148,8 @@ def _context(machine: Machine) -> Iterator[str]:
 
 def _whole(inspection: Inspection, checks: int) -> Document:
     machine, findings = inspection.machine, inspection.findings
+    serious = [one for one in findings if one.severity != "info"]
+    table = gpu_table(machine, worst_by_gpu(serious), whole=True)
     missing = not_read(machine)
     nothing = "None in what was read. What was not read was not checked." if missing else "None."
     unread = (
@@ -140,7 +160,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
             ("", [verdict(machine, findings, checks)]),
             ("Findings", [findings_block(findings, nothing=nothing)]),
             ("Machine", rows(about_rows(machine))),
-            ("GPUs", _gpus(machine)),
+            ("GPUs", [] if table is None else [table, *rows(gpu_notes(machine))]),
             *_topology_sections(machine),
             ("Health", rows(health_rows(machine, findings))),
             ("Lines not understood", rows(_lines(machine.unread))),
@@ -178,15 +198,8 @@ def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Doc
 
 def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
     """Yield the facts of a GPU, those of one part in a row, and how near the other GPUs are."""
-    parts: dict[str, list[str]] = {}
-    for path, value in single_facts(gpu):
-        field = field_at(Gpu, path)
-        part, _, rest = path.partition(".")
-        if part in _NO_ROWS or "[" in part or not field.is_known(value) or (field.counter and not value):
-            continue
-        words = re.sub(r"[._]", " ", rest)
-        parts.setdefault(part, []).append(f"{words} {field.value_in_words(value)}".strip())
-    yield from ((path_in_words(Gpu, part), plain(", ".join(words))) for part, words in parts.items())
+    for part, words in _facts_in_words(gpu).items():
+        yield path_in_words(Gpu, part), ", ".join(words)
     if throttled := in_words(reasons_of(gpu.throttle)):
         yield "throttled", ", ".join(throttled)
     others = [one.index for one in machine.gpus if one is not gpu]
@@ -195,17 +208,44 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
         yield "Topology", "; ".join(f"{name} {gpu_ranges(of)}" for name, of in links.items())
 
 
+def _facts_in_words(value: msgspec.Struct) -> dict[str, list[str]]:
+    """Return the facts of a value that are known in words, by its parts: {"pcie": ["gen now 3", ...]}."""
+    parts: dict[str, list[str]] = {}
+    for path, fact in single_facts(value):
+        field = field_at(type(value), path)
+        part, _, rest = path.partition(".")
+        if part in _NO_ROWS or "[" in part or not field.is_known(fact) or (field.counter and not fact):
+            continue
+        value_words = " ".join(map(str, fact)) if isinstance(fact, tuple) else field.value_in_words(fact)
+        words = re.sub(r"[._]", " ", rest)
+        parts.setdefault(part, []).append(plain(f"{words} {value_words}".strip()))
+    return parts
+
+
+def _facts_row(label: str, value: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    """Yield the known facts of a value as a row; nothing if none is known."""
+    words = (
+        f"{path_in_words(type(value), part)} {', '.join(facts)}"
+        for part, facts in _facts_in_words(value).items()
+    )
+    if text := ", ".join(words):
+        yield label, text
+
+
 def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
     """Return a block of rows, none where there is no row."""
     found = tuple(of)
     return [Rows(found)] if found else []
 
 
-def _gpus(machine: Machine) -> list[Block]:
-    table = gpu_table(machine) if machine.gpus else None
-    if table is None:
-        return []  # the matrix shows as much
-    return [table, *rows(gpu_notes(machine))]
+def nccl_rows(machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield a row of what NCCL reports of itself, and a row of the pairs of each transport."""
+    if machine.nccl is None:
+        return
+    yield from _facts_row("NCCL", machine.nccl)
+    pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
+    for transport, of in pairs.items():
+        yield "", plain(f"{transport}: {pairs_in_words(of, max_named=PAIRS_SHOWN)}")
 
 
 def _topology(machine: Machine) -> list[Block]:
@@ -228,24 +268,12 @@ def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
         yield "", f"and {len(unread) - _UNREAD_SHOWN} more; --json has them all"
 
 
-_DRIVER_WORDS = {
-    "no_device": "no NVIDIA device on this machine",
-    "not_loaded": "not loaded",
-    "library_missing": "libnvidia-ml.so.1 not found",
-    "version_mismatch": "library and kernel module of different versions",
-    "too_old": "older than the CUDA runtime",
-    "not_ready": "waits for the fabric manager",
-    "no_permission": "no permission to open /dev/nvidia*",
-    "other_driver": "the device is bound to another kernel driver",
-    "hung": "a call into the driver did not return",
-    "crashed": "a call into the driver crashed",
-    "failed": "not working",
-}
-
-
 def about_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return the facts of the host and the driver, and the source, as rows of a label and words."""
-    rows = [*_host_rows(machine.host), *_driver_rows(machine.driver), ("Source", plain(machine.source))]
+    rows = [*_facts_row("Host", machine.host)]
+    for node in machine.host.numa_nodes or ():
+        rows += _facts_row(f"NUMA {node.index}", node)
+    rows += [*_facts_row("Driver", machine.driver), ("Source", plain(machine.source))]
     return [*rows, *_lines_rows(machine.lines), *_sample_rows(machine)]
 
 
@@ -275,85 +303,13 @@ def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:
         yield "Samples", f"{count}{when}; values that change are of the {shown} one, findings of all"
 
 
-def _host_rows(host: Host) -> Iterator[tuple[str, str]]:
-    if host.cpu_model is not None:
-        yield "CPU", plain(host.cpu_model)
-    counts = [
-        None if host.sockets is None else counted(host.sockets, "socket"),
-        None if host.physical_cores is None else counted(host.physical_cores, "core"),
-        None if host.logical_cpus is None else counted(host.logical_cpus, "logical CPU"),
-        None if host.memory_mib is None else f"{gib(host.memory_mib)} memory",
-    ]
-    known = [count for count in counts if count is not None]
-    if known:
-        yield "", ", ".join(known)
-    for node in host.numa_nodes or ():
-        yield f"NUMA {node.index}", _numa_words(node)
-    if host.kernel is not None:
-        yield "Kernel", plain(host.kernel)
-    yield from _surroundings(host)
-
-
-def _surroundings(host: Host) -> Iterator[tuple[str, str]]:
-    words = []
-    if host.virtual_machine is not None:
-        words.append(
-            "bare metal" if host.virtual_machine == "none" else f"{host.virtual_machine} virtual machine"
-        )
-    if host.container is not None:
-        words.append("no container" if host.container == "none" else f"in a container ({host.container})")
-    if words:
-        yield "Runs on", plain(", ".join(words))
-    switches = [f"IOMMU {host.iommu}" if host.iommu else "", f"ACS {host.acs}" if host.acs else ""]
-    if any(switches):
-        yield "PCIe", plain(", ".join(word for word in switches if word))
-
-
-def _driver_rows(driver: Driver) -> Iterator[tuple[str, str]]:
-    module = driver.kernel_module_version
-    versions = [
-        ("", driver.version),
-        ("CUDA ", driver.cuda_version),
-        ("NVML ", driver.nvml_version),
-        ("kernel module ", None if module == driver.version else module),
-    ]
-    words = [f"{name}{version}" for name, version in versions if version is not None]
-    if driver.status in _DRIVER_WORDS:
-        words.insert(0, _DRIVER_WORDS[driver.status])
-    if words:
-        yield "Driver", plain(", ".join(words))
-
-
-def _numa_words(node: NumaNode) -> str:
-    cpus = "CPUs unknown" if node.cpus is None else "no CPUs"
-    words = [f"CPUs {plain(node.cpus)}" if node.cpus else cpus]
-    if node.memory_mib is not None:
-        words.append(gib(node.memory_mib))
-    if node.distances is not None and len(node.distances) > 1:
-        words.append(f"distances {' '.join(map(str, node.distances))}")
-    return ", ".join(words)
-
-
 def port_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return (`mlx5_0`, words) of each port of a card without a node in the PCI tree."""
     nodes = {node.address for node in machine.pci}
     return [
-        (plain(port.name), plain(", ".join(_port_words(nic, port))))
+        row
         for nic in machine.nics
         if nic.pci_address not in nodes
         for port in nic.ports or ()
+        for row in _facts_row(plain(port.name), port)
     ]
-
-
-def _port_words(nic: Nic, port: NicPort) -> Iterator[str]:
-    states = (port.state, port.phys_state) if port.state else (port.operstate,)
-    if words := " ".join(word for word in (port.link_layer, *states) if word):
-        yield words
-    if port.rate_gbit_per_s is not None:
-        lanes = f" on {port.lanes} lane{'s' if port.lanes > 1 else ''}" if port.lanes else ""
-        yield f"{port.rate_gbit_per_s:g} Gbit/s{lanes}"
-    if port.interface is not None:
-        yield f"interface {port.interface}"
-    for what, value in (("", nic.hca_type), ("PSID ", nic.psid), ("firmware ", nic.firmware_version)):
-        if value is not None:
-            yield f"{what}{value}"

@@ -31,7 +31,7 @@ _LEGEND = {
     UNKNOWN: "unknown",
 }
 
-_PAIRS_SHOWN = 12  # of one state of peer access
+PAIRS_SHOWN = 12  # of one state of peer access
 _LONGEST = 130  # characters of a topology in words
 
 _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
@@ -156,40 +156,18 @@ def _legend(classes: set[str]) -> list[Line]:
 
 def peer_rows(machine: Machine) -> list[tuple[str, str]]:
     """Return rows of (label, words): the states of reading and writing, the pairs, the reason."""
-    states: dict[tuple[str, str], list[tuple[int, int]]] = {}
     links = links_by_pair(machine)
-    for pair, link in links.items():
-        if link.p2p_read is not None or link.p2p_write is not None:
-            state = _state(link.p2p_read, link.p2p_write)
-            states.setdefault((state, link.p2p_reason or ""), []).append(pair)
+    states = grouped(
+        ((_state(link.p2p_read, link.p2p_write), link.p2p_reason or ""), pair)
+        for pair, link in links.items()
+        if link.p2p_read is not None or link.p2p_write is not None
+    )
     rows: list[tuple[str, str]] = []
     for (state, reason), pairs in states.items():
-        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=_PAIRS_SHOWN)
+        of = "all pairs" if len(pairs) == len(links) > 1 else pairs_in_words(pairs, max_named=PAIRS_SHOWN)
         words = f"{state}: {of}{f' ({reason})' if reason else ''}"
         rows.append(("" if rows else "Peer access", plain(words)))
     return rows
-
-
-def nccl_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Return a row of NCCL's version and network, and a row of the pairs of each transport."""
-    nccl = machine.nccl
-    if nccl is None:
-        return []
-    cards = ", ".join(nic.name for nic in machine.nics if nic.name)
-    hosts = f"{nccl.hosts} host{'' if nccl.hosts == 1 else 's'}"
-    about = [
-        nccl.version or "",
-        f"{nccl.ranks} ranks on {hosts}" if nccl.ranks else hosts,
-        f"{nccl.channels} channels" if nccl.channels else "",
-        f"network {nccl.network}{f' ({cards})' if cards else ''}" if nccl.network else "",
-        "" if nccl.nvls is None else f"{'' if nccl.nvls else 'no '}NVLS",
-        *nccl.settings,
-    ]
-    pairs = grouped((", ".join(link.nccl), (link.a, link.b)) for link in machine.links if link.nccl)
-    named = [f"{via}: {pairs_in_words(of, max_named=_PAIRS_SHOWN)}" for via, of in pairs.items()]
-    between = [f"{', '.join(nccl.between_hosts)}: between hosts"] if nccl.between_hosts else []
-    words = [", ".join(filter(None, about)), *named, *between]
-    return [("" if place else "NCCL", plain(one)) for place, one in enumerate(words)]
 
 
 def _state(read: str | None, write: str | None) -> str:

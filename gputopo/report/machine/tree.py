@@ -1,18 +1,17 @@
 """The PCI tree: NUMA nodes, root complexes, switches, GPUs and network cards.
 
 Ports with one device behind them have no line of their own: the device names them where they are slower.
-Captures may be damaged, so a parent may be missing and paths may be circular.
+Captures may be damaged, so a parent may be missing; bridges in a circle are left out.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from gputopo.reference.expectations import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.topology.hops import links_by_pair
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
@@ -23,28 +22,18 @@ _MIN_NAME = 30  # characters of a name that are shown, however deep in the tree 
 _Device = TypeVar("_Device", Gpu, Nic)
 
 
-class Branch(msgspec.Struct):
+class Branch(NamedTuple):
     """A line of the tree: its name, details that may fold to further lines, and the branches below it."""
 
     name: str
-    details: list[Span] = []
-    children: list["Branch"] = []
+    details: Sequence[Span] = ()
+    children: Sequence["Branch"] = ()
     gpu: int | None = None  # the index of the GPU that it is, None for anything else
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
     """Return the tree in lines of about `width` columns; empty where the source has no PCI devices."""
-    lines: list[Line] = []
-    # No recursion: a damaged recording may be deeper than Python's stack.
-    stack = [(top, "", "") for top in reversed(pci_branches(machine))]
-    while stack:
-        branch, before, under = stack.pop()
-        lines += _lines(branch, before, under, width)
-        last = len(branch.children) - 1
-        for number in range(last, -1, -1):
-            head, tail = ("└─ ", "   ") if number == last else ("├─ ", "│  ")
-            stack.append((branch.children[number], under + head, under + tail))
-    return lines
+    return [line for top in pci_branches(machine) for line in _lines(top, "", "", width)]
 
 
 def pci_branches(machine: Machine) -> list[Branch]:
@@ -52,11 +41,13 @@ def pci_branches(machine: Machine) -> list[Branch]:
     tree = _Tree(machine)
     if not tree.shown:
         return []
+    numa_nodes = machine.host.numa_nodes
+    only = numa_nodes[0].index if numa_nodes is not None and len(numa_nodes) == 1 else None
     by_node: dict[int | None, dict[str, list[str]]] = {}
     for address in tree.tops():
-        by_node.setdefault(tree.numa_node(address), {}).setdefault(tree.nodes[address].root, []).append(
-            address
-        )
+        number = tree.numa_node(address)
+        of_node = by_node.setdefault(only if number is None else number, {})
+        of_node.setdefault(tree.nodes[address].root, []).append(address)
     tops = []
     for number in sorted(by_node, key=lambda one: (one is None, one or 0)):
         roots = [
@@ -84,16 +75,16 @@ class _Tree:
         self.nics = self._devices(machine.nics)
         self.shown: dict[str, None] = {}
         self._note_paths()
-        self.children: dict[str, list[str]] = {}
-        for address in self.shown:
-            parent = self.nodes[address].parent
-            if parent in self.shown and not self._is_above(address, parent):
-                self.children.setdefault(parent, []).append(address)
-        self.limits: dict[str, list[int]] = {}
-        for gpu in machine.gpus:
-            limit = self._address(gpu.pcie.limiting_hop)
-            if limit is not None:
-                self.limits.setdefault(limit, []).append(gpu.index)
+        self.children = grouped(
+            (parent, address)
+            for address in self.shown
+            if (parent := self.nodes[address].parent) in self.shown
+        )
+        self.limits = grouped(
+            (limit, gpu.index)
+            for gpu in machine.gpus
+            if (limit := self._address(gpu.pcie.limiting_hop)) is not None
+        )
 
     def tops(self) -> list[str]:
         """Return the nodes below no other shown node, in the order of the addresses."""
@@ -101,34 +92,23 @@ class _Tree:
         return [address for address in self.shown if address not in below]
 
     def numa_node(self, address: str) -> int | None:
-        """Return the NUMA node of a branch: of the nearest of its nodes that has one."""
-        open_ = [address]
-        for one in open_:
-            number = self.nodes[one].numa_node
-            gpu = self.gpus.get(one)
-            number = gpu.numa_node if (number is None or number < 0) and gpu is not None else number
+        """Return the NUMA node of a branch: of its GPU, or of the first of its nodes that has one."""
+        gpu = self.gpus.get(address)
+        for number in (self.nodes[address].numa_node, None if gpu is None else gpu.numa_node):
             if number is not None and number >= 0:
                 return number
-            open_ += self.children.get(one, [])
-        nodes = self.machine.host.numa_nodes
-        return nodes[0].index if nodes is not None and len(nodes) == 1 else None
+        known = map(self.numa_node, self.children.get(address, []))
+        return next((number for number in known if number is not None), None)
 
-    def branch(self, top: str) -> Branch:
-        """Return a node with all below it."""
-        first = Branch("")
-        open_ = [(top, first)]
-        while open_:
-            address, branch = open_.pop()
-            path = [address]
-            while self.nodes[path[-1]].kind == "bridge" and len(self.children.get(path[-1], [])) == 1:
-                path += self.children[path[-1]]
-            end = path.pop()
-            branch.name, branch.details = self._words(end, path)
-            branch.gpu = self.gpus[end].index if end in self.gpus else None
-            children = [(child, Branch("")) for child in self.children.get(end, [])]
-            branch.children = [one for _, one in children]
-            open_ += children
-        return first
+    def branch(self, address: str, ports: Sequence[str] = ()) -> Branch:
+        """Return a node with all below it. `ports`: bridges above it with nothing else behind them."""
+        children = self.children.get(address, [])
+        if self.nodes[address].kind == "bridge" and len(children) == 1:
+            return self.branch(children[0], (*ports, address))
+        name, details = self._words(address, ports)
+        gpu = self.gpus.get(address)
+        index = None if gpu is None else gpu.index
+        return Branch(name, details, [*map(self.branch, children)], index)
 
     def _words(self, address: str, ports: Sequence[str]) -> tuple[str, list[Span]]:
         """Return the name of a node and its details: link, slower bridges above it, NVLinks."""
@@ -178,17 +158,6 @@ class _Tree:
                 step = self.nodes[step].parent
         self.shown = dict.fromkeys(sorted(self.shown, key=_order))
 
-    def _is_above(self, address: str, other: str | None) -> bool:
-        """Return whether a node is `other` or above it: then the path is circular, and is cut here."""
-        seen: set[str] = set()
-        while other in self.nodes and other not in seen:
-            if other == address:
-                # A circle is cut at its lowest address only, so that all of it is shown.
-                return address == min({*seen, other}, key=_order)
-            seen.add(other)
-            other = self.nodes[other].parent
-        return False
-
     def _devices(self, devices: Iterable[_Device]) -> dict[str, _Device]:
         found: dict[str, _Device] = {}
         for device in devices:
@@ -204,21 +173,23 @@ class _Tree:
         return next((address for address in self.nodes if _bare(address) == _bare(written)), None)
 
 
-def _lines(branch: Branch, before: str, under: str, width: int) -> list[Line]:
-    """Write one branch: its details beside its name, or on further lines where the screen is narrow."""
+def _lines(branch: Branch, before: str, under: str, width: int) -> Iterator[Line]:
+    """Yield a branch with all below it: its details beside its name, or on further lines if they are long."""
     name, space = branch.name, max(width - len(before), _MIN_NAME)
     if len(name) > space:  # lspci's names may be long
         name = f"{name[: space - 3]}..."
     current: list[Span] = [(before, QUIET), (name, "")]
-    lines: list[Line] = []
     for text, style in branch.details:
-        space = width - sum(len(span) for span, _ in current)
-        if len(text) + 2 > space and branch.name:
-            lines.append(tuple(current))
+        if len(text) + 2 > width - sum(len(span) for span, _ in current):
+            yield tuple(current)
             current = [(under + ("│    " if branch.children else "     "), QUIET), (text, style)]
         else:
             current += [("  ", ""), (text, style)]
-    return [*lines, tuple(current)]
+    yield tuple(current)
+    last = len(branch.children) - 1
+    for number, child in enumerate(branch.children):
+        head, tail = ("└─ ", "   ") if number == last else ("├─ ", "│  ")
+        yield from _lines(child, under + head, under + tail, width)
 
 
 def _link(node: PciNode, *, idle: bool = False, at_max: bool = False) -> str:
@@ -249,10 +220,11 @@ def _port(port: NicPort) -> Span:
 
 def _nvlinks(machine: Machine, gpu: Gpu) -> str:
     """Return the peers that the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
-    reached: dict[int, list[int]] = {}
-    for (a, b), link in links_by_pair(machine).items():
-        if link.nvlinks and gpu.index in (a, b):
-            reached.setdefault(link.nvlinks, []).append(b if a == gpu.index else a)
+    reached = grouped(
+        (link.nvlinks, b if a == gpu.index else a)
+        for (a, b), link in links_by_pair(machine).items()
+        if link.nvlinks and gpu.index in (a, b)
+    )
     reach = [f"{count} to {gpu_ranges(reached[count])}" for count in sorted(reached, reverse=True)]
     return f"NVLink: {', '.join(reach)}" if reach else ""
 

@@ -15,9 +15,9 @@ from gputopo.report.pictures.charts import (
     scaling_picture,
 )
 from gputopo.report.pictures.topology import topology_picture
-from gputopo.report.runs.report import device_table
+from gputopo.report.runs.devices import device_table
 from gputopo.report.study import CLOCKS, PAIRS, SCALING, curves
-from gputopo.report.study_words import devices_word
+from gputopo.report.study_tables import devices_word
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun
@@ -100,7 +100,7 @@ def _clocks(study: Study) -> tuple[Picture, ...]:
         for row in one.rows:
             clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
             groups.append((f"GPU {row.gpu}", [("images/sec", row.percent), *clock]))
-        title = f"{', '.join(filter(None, (one.machine, one.model)))}: each GPU"
+        title = f"{one.where}: each GPU"
         found.append(bars_picture(f"clocks-{number}", title, f"% of GPU {one.reference}", groups))
     return tuple(found)
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 
 from gputopo.report.bandwidth.pairs import SHADES
 from gputopo.report.document import Picture
@@ -13,6 +14,7 @@ from gputopo.report.pictures.drawing import BAD, BOX, DASHES, FAINT, GOOD, INK, 
 from gputopo.topology.hops import joined_by_hops, links_by_pair
 from gputopo.values.bandwidth import gb
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import host_link_rates, pair_speeds
@@ -67,7 +69,7 @@ class _Node:
     gpu: int | None
     level: int
     is_limited: bool
-    children: list["_Node"] = field(default_factory=list)
+    children: list["_Node"]
     x: float = 0.0
 
     @property
@@ -77,36 +79,27 @@ class _Node:
 
 def _placed(tops: Sequence[Branch]) -> list[_Node]:
     """Return all boxes with their places: leaves in a row at the bottom, each above the middle of its own."""
-    everyone: list[_Node] = []
-    roots = [_node(top, 0) for top in tops]
-    open_ = list(zip(tops, roots, strict=True))
-    while open_:  # no recursion: a damaged recording may be deeper than Python's stack
-        branch, node = open_.pop(0)
-        everyone.append(node)
-        node.children = [_node(child, node.level + 1) for child in branch.children]
-        open_ += zip(branch.children, node.children, strict=True)
-    lowest = max(node.level for node in everyone)
-    ordered: list[_Node] = []
-    stack = list(reversed(roots))
-    while stack:
-        node = stack.pop()
-        ordered.append(node)
-        stack += reversed(node.children)
-    leaves = [node for node in ordered if not node.children]
+    nodes = [node for top in tops for node in _nodes(top, 0)]
+    lowest = max(node.level for node in nodes)
+    leaves = [node for node in nodes if not node.children]
     for position, leaf in enumerate(leaves):
         leaf.x = _MARGIN + (position + 0.5) * _LEAF
         leaf.level = lowest if leaf.gpu is not None or leaf.level else leaf.level
-    for node in reversed(ordered):
+    for node in reversed(nodes):
         if node.children:
             node.x = (node.children[0].x + node.children[-1].x) / 2
-    return ordered
+    return nodes
 
 
-def _node(branch: Branch, level: int) -> _Node:
+def _nodes(branch: Branch, level: int) -> list[_Node]:
+    """Return the box of a branch, followed by those of all branches below it."""
     details = [plain(text) for text, _ in branch.details]
     links = [text for text in details if text.startswith(("gen ", "x"))]
     lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
-    return _Node(lines, branch.gpu, level, any(text.startswith("<-") for text in details))
+    below = [_nodes(child, level + 1) for child in branch.children]
+    is_limited = any(text.startswith("<-") for text in details)
+    node = _Node(lines, branch.gpu, level, is_limited, [own[0] for own in below])
+    return [node, *chain.from_iterable(below)]
 
 
 def _by_hops(machine: Machine) -> list[Branch]:
@@ -136,11 +129,8 @@ def _by_hops(machine: Machine) -> list[Branch]:
 
 def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
     """Return the findings of warning or error by GPU; those about a pair count for both."""
-    found: dict[int, list[Finding]] = {}
-    for finding in findings:
-        for gpu in finding.subject.gpus if finding.severity in _SEVERITY_COLOURS else ():
-            found.setdefault(gpu, []).append(finding)
-    return found
+    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
+    return grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
 
 
 def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, float]) -> None:

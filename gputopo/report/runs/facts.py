@@ -6,23 +6,15 @@ from typing import Any, NamedTuple
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import evaluated_words, steps_words
+from gputopo.values.grouping import grouped
 from gputopo.values.run.batches import as_typed, plain
-from gputopo.values.run.events import place_name
+from gputopo.values.run.events import SAMPLED_FACTS, place_name
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
 from gputopo.values.run.spec import OWN_TRAINER
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0
 _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and update"}
-# Fields of `gputopo.runs.devices.SAMPLED` in words.
-_SAMPLED = {
-    "graphics_mhz": "core clock",
-    "memory_mhz": "memory clock",
-    "temperature_c": "temperature",
-    "power_w": "power",
-    "pcie_gen": "PCIe link",
-    "pcie_width": "PCIe link",
-}
 
 
 class RunFact(NamedTuple):
@@ -78,17 +70,17 @@ def _speed(result: Result) -> Iterator[RunFact]:
     yield from _missing(result)
 
 
-def _exchange(found: Exchanged) -> Iterator[RunFact]:
+def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
     """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
     ms = units.milliseconds
-    if found.ms is not None:
-        share = f"{ms(found.ms)} ms ({units.percent(found.percent)}%) of a step"
+    if exchanged.ms is not None:
+        share = f"{ms(exchanged.ms)} ms ({units.percent(exchanged.percent)}%) of a step"
         yield RunFact(
             "exchange", f"{share} after the last device has computed, until all hosts have the sums"
         )
     parts = [
         f"{one.host or f'rank {one.rank}'} {ms(one.sends_ms)} / {ms(one.receives_ms)}"
-        for one in found.hosts
+        for one in exchanged.hosts
         if one.sends_ms is not None or one.receives_ms is not None
     ]
     if parts:
@@ -97,11 +89,12 @@ def _exchange(found: Exchanged) -> Iterator[RunFact]:
 
 def _missing(result: Result) -> Iterator[RunFact]:
     """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
-    gpus: dict[tuple[str, tuple[str, ...]], list[DeviceResult]] = {}
-    for row in result.devices:
-        for why in dict.fromkeys(row.missing.values()):
-            names = dict.fromkeys(_SAMPLED[field] for field, reason in row.missing.items() if reason == why)
-            gpus.setdefault((why, tuple(names)), []).append(row)
+    reasons = (
+        (row, why, dict.fromkeys(SAMPLED_FACTS[field].words for field in fields))
+        for row in result.devices
+        for why, fields in grouped((why, field) for field, why in row.missing.items()).items()
+    )
+    gpus = grouped(((why, tuple(names)), row) for row, why, names in reasons)
     for (why, fields), rows in gpus.items():
         of = "" if len(rows) == len(result.devices) else f" of {_gpu_names(rows)}"
         yield RunFact("not known", f"{', '.join(fields)}{of}: {why}")
@@ -114,19 +107,18 @@ def _gpu_names(rows: Sequence[DeviceResult]) -> str:
     return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
 
 
-def _prediction(found: AgainstPrediction) -> Iterator[RunFact]:
-    low, high = (
-        units.images_per_sec(found.images_per_sec_low),
-        units.images_per_sec(found.images_per_sec_high),
+def _prediction(prediction: AgainstPrediction) -> Iterator[RunFact]:
+    speed, low, high = map(
+        units.images_per_sec,
+        (prediction.images_per_sec, prediction.images_per_sec_low, prediction.images_per_sec_high),
     )
-    style = "yellow" if found.verdict in ("slower", "faster") else ""
-    yield RunFact(
-        "predicted", f"{units.images_per_sec(found.images_per_sec)} ({low} to {high}); {found.says}", style
-    )
-    if found.parts:
+    style = "yellow" if prediction.verdict in ("slower", "faster") else ""
+    yield RunFact("predicted", f"{speed} ({low} to {high}); {prediction.says}", style)
+    if prediction.parts:
         ms = units.milliseconds
         parts = (
-            f"{_PARTS[name]} {ms(one.predicted)} / {ms(one.measured)}" for name, one in found.parts.items()
+            f"{_PARTS[name]} {ms(part.predicted)} / {ms(part.measured)}"
+            for name, part in prediction.parts.items()
         )
         yield RunFact("", f"ms of a step, predicted / measured: {', '.join(parts)}")
 
@@ -192,9 +184,9 @@ def _steady(result: Result) -> Iterator[RunFact]:
     """Yield a slower first part that the speed is without, or why the run was not steady."""
     if result.steady_steps is None:
         yield RunFact("steady", result.steady)
-    elif found := result.steady_steps - result.warmup_steps:
+    elif slower_steps := result.steady_steps - result.warmup_steps:
         took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
-        steps = "step was" if found == 1 else f"{found} steps were"
+        steps = "step was" if slower_steps == 1 else f"{slower_steps} steps were"
         yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed is without them")
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 
 from gputopo.report import units
-from gputopo.report.document import Document, Rows, Styled, Table, of_sections
-from gputopo.report.layout import ANOMALY_STYLE, Column, Span
+from gputopo.report.document import Document, Rows, Styled, of_sections
+from gputopo.report.layout import ANOMALY_STYLE, Span
+from gputopo.report.runs.devices import device_table, is_ahead
 from gputopo.report.runs.facts import RunFact, run_facts
-from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, share_cores
-from gputopo.values.run.drill import drills_of
+from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, not_reliable, share_cores
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Device, place_name
-from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
 from gputopo.values.run.spec import PROGRAM
 from gputopo.values.run.verdict import (
@@ -21,7 +22,6 @@ from gputopo.values.run.verdict import (
     SLOW,
     SLOW_PERCENT,
     SOUND,
-    Cost,
     Hardware,
     Verdict,
 )
@@ -29,7 +29,9 @@ from gputopo.values.words import at_most, percent, speed
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
-
+MINUTES_S = 300.0  # from here on a time is in minutes
+MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
+MAX_NAMES = 8
 # Rows of the figures that are shown without --verbose; warnings always are.
 _SHOWN = ("warm-up", "loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
@@ -119,15 +121,16 @@ def _place(name: str, devices: Sequence[Device]) -> str:
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     """Return which devices are slow and what they cost, and what is excluded of the others."""
     lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
-    slow: dict[str, list[DeviceResult]] = {}
-    for row in result.devices:
-        if row.verdict is not None and row.verdict.cost is not None:
-            slow.setdefault(row.verdict.says, []).append(row)
-    for first, *others in slow.values():
-        if first.verdict is not None and first.verdict.cost is not None:
-            is_of_host = others or first.verdict.part == NETWORK
-            name = f"host {first.device.host}" if is_of_host else first.device.short_name
-            lines.append((f"{_cost_words(name, first.verdict.cost)}.", ANOMALY_STYLE))
+    slow = grouped(
+        (row.verdict.says, (row.device, row.verdict.part, row.verdict.cost))
+        for row in result.devices
+        if row.verdict is not None and row.verdict.cost is not None
+    )
+    for (device, part, cost), *others in slow.values():
+        name = f"host {device.host}" if others or part == NETWORK else device.short_name
+        would, did = speed(cost.without), speed(cost.images_per_sec)
+        says = f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec."
+        lines.append((says, ANOMALY_STYLE))
     lines += _change_lines(result)
     if share_cores([row.device for row in result.devices]):
         lines += [] if result.anomalies else [(f"{NOT_JUDGED}.", "")]
@@ -167,17 +170,6 @@ def run_verdict_line(verdict: Verdict) -> Span:
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
 
 
-MINUTES_S = 300.0  # from here on a time is in minutes
-MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
-MAX_NAMES = 8
-
-
-def _cost_words(name: str, cost: Cost) -> str:
-    """Return what a slow device costs: "GPU 1 costs 11% of this run: 2,140 instead of 1,905 images/sec"."""
-    would, did = speed(cost.without), speed(cost.images_per_sec)
-    return f"{name} costs {percent(cost.percent)}% of this run: {would} instead of {did} images/sec"
-
-
 def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
     """Return what is excluded of the devices that are not slow, and why some were not compared.
 
@@ -195,10 +187,11 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
         for _, verdict in compared
         if verdict.word == EVEN and verdict.share_of_steps is not None
     ]
-    whys: dict[str, list[tuple[Device, Verdict]]] = {}
-    for device, verdict in known if len(result.devices) > 1 else ():
-        if verdict.word == CANNOT_TELL and verdict.resolution_percent is None:
-            whys.setdefault(verdict.why or "", []).append((device, verdict))
+    whys = grouped(
+        (verdict.why or "", (device, verdict))
+        for device, verdict in known
+        if verdict.word == CANNOT_TELL and verdict.resolution_percent is None and len(result.devices) > 1
+    )
     for why, of_why in whys.items():
         lines.append((f"{_at_most_slower(of_why, others=len(of_why) < len(known))}: {why}.", "yellow"))
     return lines
@@ -226,14 +219,9 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(device.short_name for device in devices)
 
 
-def _is_ahead(verdict: Verdict) -> bool:
-    """Whether a device is faster than its peers by more than the others can be."""
-    return verdict.word == EVEN and (verdict.percent_under or 0.0) < -(verdict.percent_under_high or 0.0)
-
-
 def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
     """Return how slow these devices can be at most; where that is much, what run excludes 5 %."""
-    if others and all(_is_ahead(verdict) for _, verdict in compared):
+    if others and all(is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
         f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
@@ -293,11 +281,10 @@ def repeats_document(repeats: Repeats) -> Document:
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
     busy = [found for run in repeats.runs if (found := _busy(run))]
-    of = f"{len(busy)} of {units.counted(len(repeats.runs), 'repeat')}"
-    doubt = f"{NOT_RELIABLE}: {of} on a busy host; in the first, {''.join(busy[:1])}."
+    doubts = [Styled(not_reliable(busy, len(repeats.runs), "repeat"), ANOMALY_STYLE)] if busy else []
     return of_sections(
         [
-            ("", [Styled(doubt, ANOMALY_STYLE)] if busy else []),
+            ("", doubts),
             ("", [*(Styled(title(run, ended=False), "bold") for run in first), *says]),
             ("", [_repeat(number, run) for number, run in enumerate(repeats.runs, 1)]),
             ("", [Styled(_together(repeats), "bold")]),
@@ -326,117 +313,6 @@ def _together(repeats: Repeats) -> str:
         f"{units.images_per_sec(found.mean)} images/sec{spread} over {found.of} of {repeats.asked} repeats, "
         f"from {units.images_per_sec(found.lowest)} to {units.images_per_sec(found.highest)}"
     )
-
-
-_NAME_WIDTH = 12  # of a GPU; a longer one folds
-_FIRST_CLOCK = "core"
-
-
-def device_table(result: Result) -> Table:
-    """Return a table with a row per device, without columns that mean nothing for this run."""
-    devices, *rest = _columns(result)
-    # The clocks are at the end, and stay together.
-    clocks = next((at for at, one in enumerate(rest) if one.head.startswith(_FIRST_CLOCK)), len(rest))
-    groups = [(column,) for column in rest[:clocks]]
-    return Table(devices, (*groups, tuple(rest[clocks:])) if rest[clocks:] else tuple(groups), gap=1)
-
-
-def link_name(hop_to_variables: str | None) -> str:
-    """Return the class of the path to the variables; a device with its own copy has none."""
-    return "own copy" if hop_to_variables is None else hop_to_variables
-
-
-def _columns(result: Result) -> list[Column]:
-    rows, gpu_run = result.devices, result.backend == "gpu"
-    styles = tuple(ANOMALY_STYLE if row.anomaly else "" for row in rows)
-
-    def left(head: str, cells: Sequence[str], max_width: int | None = None) -> Column:
-        return Column(head, tuple(cells), "left", max_width, styles)
-
-    def right(head: str, cells: Sequence[str]) -> Column:
-        return Column(head, tuple(cells), "right", styles=styles)
-
-    columns = [left("device", [row.device.label for row in rows])]
-    if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
-        columns.append(left("GPU" if gpu_run else "stands\nfor", [_name(row) for row in rows], _NAME_WIDTH))
-    # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
-    parts = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
-    if len({row.batch_size for row in rows}) > 1:
-        columns.append(right("batch", [str(row.batch_size) for row in rows]))
-    if any(row.alone_images_per_sec is not None for row in rows):
-        alone = [units.images_per_sec(row.alone_images_per_sec) for row in rows]
-        columns.append(right("images/sec\nalone", alone))
-    columns += [
-        right("images\n/sec", [units.images_per_sec(row.images_per_sec) for row in rows]),
-        right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
-        right(f"{parts[0]}\nms", [units.milliseconds(row.weights_ms) for row in rows]),
-        right(f"{parts[1]}\nms", [units.milliseconds(row.compute_ms) for row in rows]),
-        right("other\nms", [units.milliseconds(row.other_ms) for row in rows]),
-    ]
-    columns.append(left("link", [link_name(row.device.hop_to_variables) for row in rows]))
-    if any(drilled := [_drills_of(row, result) for row in rows]):
-        columns.append(left("drill", drilled))
-    judged = len(rows) > 1 and not share_cores([row.device for row in rows])
-    if any(row.verdict for row in rows) and (result.anomalies or judged):
-        columns.append(left("verdict", [_verdict(row) for row in rows]))
-        if any(row.verdict and row.verdict.causes for row in rows):
-            columns.append(left("cause", [_cause(row) for row in rows]))
-    if gpu_run:
-        core = [units.clock(row.graphics_mhz, row.graphics_percent) for row in rows]
-        memory = [units.clock(row.memory_mhz, row.memory_percent) for row in rows]
-        columns += [
-            right(f"{_FIRST_CLOCK} MHz\n(% max)", core),
-            right("mem. MHz\n(% max)", memory),
-            right("PCIe", [units.pcie_link(row.pcie_gen, row.pcie_width) or units.UNKNOWN for row in rows]),
-            right(
-                "C", [units.UNKNOWN if row.temperature_c is None else str(row.temperature_c) for row in rows]
-            ),
-            right("W", [units.UNKNOWN if row.power_w is None else f"{row.power_w:.0f}" for row in rows]),
-        ]
-    return columns
-
-
-def _drills_of(row: DeviceResult, result: Result) -> str:
-    """Return the faults that were injected into a device, such as "slow-gpu 0.85"."""
-    by_tower = result.backend == "cpu" or row.device.gpu is None or row.device.host is not None
-    number = row.device.tower if by_tower else row.device.gpu
-    own = (one for one in drills_of(result.spec) if one.device == number)
-    return ", ".join(f"{one.fault} {'' if one.factor is None else f'{one.factor:g}'}".rstrip() for one in own)
-
-
-def _verdict(row: DeviceResult) -> str:
-    """Return "! slow 15 %", "even < 0.8 %", "not slower", or "at most 9.9 %"."""
-    found = row.verdict
-    if found is None:
-        return units.UNKNOWN
-    if _is_ahead(found):
-        return "not slower"
-    if found.word == SLOW:
-        return f"! slow {percent(found.percent_under or 0.0)}%"
-    bound = found.percent_under_high
-    if bound is None:
-        return "not compared"
-    return f"{'even <' if found.word == EVEN else 'at most'} {at_most(max(bound, 0.1))}%"
-
-
-def _cause(row: DeviceResult) -> str:
-    """Return "power-cap 13 %", or "memory-clock < 5.0 %" where that is the most that it explains."""
-    causes = row.verdict.causes if row.verdict is not None else None
-    if causes is None:
-        return ""
-    if not causes.found:
-        return "not explained" if causes.checked else "not checked"
-    largest, *others = causes.found
-    sign = "" if largest.how == "fitted" else "< "
-    return f"{largest.id} {sign}{percent(largest.percent)}%" + (f" +{len(others)}" if others else "")
-
-
-def _name(row: DeviceResult) -> str:
-    name = units.gpu_name(row.device.gpu_name)
-    # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
-    is_named = row.device.gpu is None or row.device.host is not None or not row.device.is_cpu
-    index = "" if is_named else str(row.device.gpu)
-    return " ".join(part for part in (index, name) if part) or units.UNKNOWN
 
 
 def program_lines(result: Result) -> Iterator[str]:

@@ -1,69 +1,69 @@
 """The devices of a screen as a table, the sentences on each, and the runs of several of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Styled, Table, of_sections
 from gputopo.report.layout import ANOMALY_STYLE, Column, Side, plain
-from gputopo.report.runs.state import NOT_RELIABLE
+from gputopo.report.runs.devices import HARDWARE, right_columns, verdict_words
+from gputopo.report.runs.state import not_reliable
 from gputopo.values.run.batches import batch_words
-from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun
-from gputopo.values.run.verdict import EVEN, SLOW
-from gputopo.values.words import at_most, percent
+from gputopo.values.run.several_runs import Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.verdict import EVEN
+from gputopo.values.words import at_most
 
 
-def screen_document(found: Screen) -> Document:
+def screen_document(screen: Screen) -> Document:
     """Return the whole report."""
-    noun = "GPU" if found.backend == "gpu" else "CPU"
-    named = {row.number for row in found.devices if row.is_outlier}
-    styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in found.devices)
-    names = [f"{row.number} {units.gpu_name(row.name)}".strip() for row in found.devices]
+    noun = "GPU" if screen.backend == "gpu" else "CPU"
+    named = {row.number for row in screen.devices if row.is_outlier}
+    styles = tuple(ANOMALY_STYLE if row.number in named else "" for row in screen.devices)
+    names = [f"{row.number} {units.gpu_name(row.name)}".strip() for row in screen.devices]
     heads = Column(noun, tuple(names), styles=styles)
     says = [
         Styled(f"{row.says[0].upper()}{row.says[1:]}.", style)
-        for row, style in zip(found.devices, styles, strict=True)
+        for row, style in zip(screen.devices, styles, strict=True)
         if row.number in named or row.word != EVEN
     ]
-    last: list[Block] = [] if found.last is None else [*_since_last(found, found.last, noun)]
-    incomplete: list[Block] = [] if found.complete else ["Not complete: runs were left out."]
+    last: list[Block] = [] if screen.last is None else [*_since_last(screen, screen.last, noun)]
+    incomplete: list[Block] = [] if screen.complete else ["Not complete: runs were left out."]
     return of_sections(
         [
             (
                 "",
                 [
-                    *_busy(found),
-                    Styled(_headline(found, noun), "bold"),
+                    *_busy(screen),
+                    Styled(_headline(screen, noun), "bold"),
                     *says,
-                    *(Styled(text, "") for text in found.says),
+                    *(Styled(text, "") for text in screen.says),
                 ],
             ),
-            ("", [Table(heads, tuple((column,) for column in _columns(found, styles)))]),
-            ("", _several(found, noun)),
+            ("", [Table(heads, tuple((column,) for column in _columns(screen, styles)))]),
+            ("", _several(screen, noun)),
             ("", [*last, *incomplete]),
         ]
     )
 
 
-def _busy(found: Screen) -> list[Styled]:
+def _busy(screen: Screen) -> list[Styled]:
     """Return that the speeds are not reliable, if the host was busy in some of the runs."""
-    busy = [run.busy for run in found.runs if run.busy is not None]
-    if not busy:
-        return []
-    count = f"{len(busy)} of {units.counted(len(found.runs), 'run')}"
-    return [Styled(f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}.", ANOMALY_STYLE)]
+    busy = [run.busy for run in screen.runs if run.busy is not None]
+    return [Styled(not_reliable(busy, len(screen.runs), "run"), ANOMALY_STYLE)] if busy else []
 
 
-def _headline(found: Screen, noun: str) -> str:
+def _headline(screen: Screen, noun: str) -> str:
     """Return which devices are slow, else for which that is excluded, and what ran."""
-    ran = f"{found.model}, batch {batch_words(found.batch_size)}, {units.counted(len(found.devices), noun)}"
-    if slow := [row for row in found.devices if row.is_outlier]:
+    ran = (
+        f"{screen.model}, batch {batch_words(screen.batch_size)}, {units.counted(len(screen.devices), noun)}"
+    )
+    if slow := [row for row in screen.devices if row.is_outlier]:
         return f"Slow: {run_words('', [row.number for row in slow], noun)} ({ran})."
-    open_ones = [row.number for row in found.devices if row.word != EVEN]
-    even = [row.number for row in found.devices if row.word == EVEN]
-    highs = [row.under.high for row in found.devices if row.under is not None and row.under.high is not None]
-    if not even and not any(row.under for row in found.devices):
-        runs = units.counted(len(found.runs), "run")
-        early = "" if found.complete else f"the screen ended after {runs}, "
+    open_ones = [row.number for row in screen.devices if row.word != EVEN]
+    even = [row.number for row in screen.devices if row.word == EVEN]
+    highs = [row.under.high for row in screen.devices if row.under is not None and row.under.high is not None]
+    if not even and not any(row.under for row in screen.devices):
+        runs = units.counted(len(screen.runs), "run")
+        early = "" if screen.complete else f"the screen ended after {runs}, "
         return f"Not decided: {early}no {noun} was compared with another ({ran})."
     if open_ones:
         are = f"{run_words('', even, noun)} {'is' if len(even) == 1 else 'are'} not slow; " if even else ""
@@ -87,15 +87,15 @@ def run_line(run: ScreenRun, noun: str) -> str:
     return f"screen round {run.round}: {which}, {run.mode}: {outcome}"
 
 
-def _since_last(found: Screen, folder: str, noun: str) -> Iterator[Styled]:
-    changed = [row for row in found.devices if row.changes]
+def _since_last(screen: Screen, folder: str, noun: str) -> Iterator[Styled]:
+    changed = [row for row in screen.devices if row.changes]
     nothing = "" if changed else f"; no {noun} changed"
     yield Styled(f"Compared with the screen in {folder}{nothing}.", "")
     for row in changed:
         yield Styled(f"{noun} {row.number}: {'; '.join(row.changes)}.", "")
 
 
-def _several(found: Screen, noun: str) -> list[Block]:
+def _several(screen: Screen, noun: str) -> list[Block]:
     """Return a row for each run of several devices."""
     rows = [
         (
@@ -104,51 +104,35 @@ def _several(found: Screen, noun: str) -> list[Block]:
             units.images_per_sec(run.images_per_sec),
             f"failed: {run.failure}" if run.failure else "",
         )
-        for run in found.runs
+        for run in screen.runs
         if run.kind != "alone"
     ]
     sides: tuple[Side, ...] = ("left", "left", "right", "left")
     return [Table.of(("Run", "mode", "images/sec", ""), rows, sides)] if rows else []
 
 
-def _columns(found: Screen, styles: tuple[str, ...]) -> list[Column]:
-    rows = found.devices
-
-    def right(head: str, cells: Sequence[str]) -> Column:
-        return Column(head, tuple(cells), "right", styles=styles)
-
-    columns = [
-        right("alone\nimages/s", [units.images_per_sec(row.alone) for row in rows]),
-        right("% of\nbest", [units.percent(row.percent_of_best) for row in rows]),
-        right("at once\nimages/s", [units.images_per_sec(row.at_once) for row in rows]),
-        right("together\nimages/s", [units.images_per_sec(row.together) for row in rows]),
-    ]
-    if found.backend == "gpu":
-        read = [row.reading for row in rows]
-        columns += [
-            right("core MHz\n(% max)", [_clock(one.graphics_mhz, one.graphics_percent) for one in read]),
-            right("mem. MHz\n(% max)", [_clock(one.memory_mhz, one.memory_percent) for one in read]),
-            right("\N{DEGREE SIGN}C", [_number(one.temperature_c) for one in read]),
-            right("W", [_number(one.power_w) for one in read]),
-            right("link", [units.pcie_link(one.pcie_gen, one.pcie_width) or units.UNKNOWN for one in read]),
-        ]
-    columns.append(Column("verdict", tuple(_verdict(row) for row in rows), "left", styles=styles))
+def _columns(screen: Screen, styles: tuple[str, ...]) -> list[Column]:
+    rows = screen.devices
+    speeds: dict[str, Callable[[ScreenDevice], str]] = {
+        "alone\nimages/s": lambda row: units.images_per_sec(row.alone),
+        "% of\nbest": lambda row: units.percent(row.percent_of_best),
+        "at once\nimages/s": lambda row: units.images_per_sec(row.at_once),
+        "together\nimages/s": lambda row: units.images_per_sec(row.together),
+    }
+    columns = right_columns(rows, styles, speeds)
+    if screen.backend == "gpu":
+        columns += right_columns([row.reading for row in rows], styles, HARDWARE)
+    columns.append(Column("verdict", tuple(map(_verdict, rows)), "left", styles=styles))
     if any(row.explained_percent is not None for row in rows):
-        columns += [
-            right("explained\n%", [_explained(row) for row in rows]),
-            right("unexplained\n%", [_unexplained(row) for row in rows]),
-        ]
+        causes = {"explained\n%": _explained, "unexplained\n%": _unexplained}
+        columns += right_columns(rows, styles, causes)
     return columns
 
 
 def _verdict(row: ScreenDevice) -> str:
-    """Return `! slow 15 %`, `even < 1.2 %`, `at most 9.9 %`, or `cannot tell` of one round."""
-    if row.word == SLOW and row.under is not None:
-        return f"! slow {percent(row.under.percent)}%"
-    high = None if row.under is None else row.under.high
-    if high is None or high <= 0:
-        return row.word
-    return f"{'even <' if row.word == EVEN else 'at most'} {at_most(high)}%"
+    """Return `! slow 15%`, `even < 1.2%`, `at most 9.9%`, or `cannot tell` of one round."""
+    under = row.under or Under(percent=0.0)
+    return verdict_words(row.word, under.percent, under.high) or row.word
 
 
 def _explained(row: ScreenDevice) -> str:
@@ -169,11 +153,3 @@ def _unexplained(row: ScreenDevice) -> str:
 def _range(low: float, high: float) -> str:
     ends = [f"{value:.2g}" for value in (low, high)]
     return " to ".join(dict.fromkeys(ends))
-
-
-def _clock(mhz: float | None, of_max: float | None) -> str:
-    return units.clock(None if mhz is None else round(mhz), of_max)
-
-
-def _number(value: float | None) -> str:
-    return units.UNKNOWN if value is None else f"{value:.0f}"

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
-import msgspec
-
 from gputopo.reference.clock_events import decode, in_short_words
 from gputopo.report import units
 from gputopo.values.index_ranges import index_ranges
@@ -43,7 +41,7 @@ from gputopo.values.run.events import (
 )
 from gputopo.values.run.hosts import HostLoads, host_name, whole_hosts
 from gputopo.values.run.speed import RunningThroughput, time_left_s
-from gputopo.values.run.verdict import EVEN, EVEN_PERCENT, SLOW
+from gputopo.values.run.verdict import EVEN_PERCENT, SLOW
 from gputopo.values.words import at_most, percent
 
 PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
@@ -59,7 +57,6 @@ NOT_JUDGED = "CPU devices share the cores: differences between them are not judg
 NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
-_SELDOM = ("temperature_c", "pcie_gen", "pcie_width")  # not in every sample
 # Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
@@ -79,9 +76,7 @@ class RunState:
         self._line_s: float | None = None  # when a line of a step was last returned
         self._step: Step | None = None
         self._loss_is_lost = False  # and this was shown
-        self._gpus: dict[
-            tuple[int, int], GpuSample
-        ] = {}  # by rank and GPU, the latest of each fact that the display shows
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
         self._hosts = HostLoads()
         self._judged: Judged | None = None
         self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
@@ -92,7 +87,7 @@ class RunState:
         match event:
             case RunStarted():
                 self._devices, self._spec = event.devices, event.spec
-                self._hosts = HostLoads(event.spec)
+                self._hosts = HostLoads()
             case Restarted():
                 self._enter(STARTING)
             case Replanned():
@@ -109,7 +104,9 @@ class RunState:
                 self._take_step(event)
             case Sample():
                 self._hosts.add(event)
-                self._gpus |= {(event.rank, one.gpu): self._latest(event.rank, one) for one in event.gpus}
+                for one in event.gpus:
+                    place = event.rank, one.gpu
+                    self._gpus[place] = one if one.silent else one.with_earlier(self._gpus.get(place))
             case Judged():
                 self._judged = event
             case PhaseBegun() if event.phase in SLOW_PHASES:
@@ -145,11 +142,9 @@ class RunState:
         if self._judged is None:
             return "too few steps for a verdict"
         known = [one.percent for one in devices if one.percent is not None]
-        seen = at_most(max(known)) if known else ""
-        if all(one.word == EVEN for one in devices):
-            return f"no slow device, above {seen}% excluded" if seen else "no slow device any more"
-        is_known = len(known) == len(devices) and max(known) <= MAX_SEEN
-        return "no slow device so far" + (f"; only above {seen}% would show" if is_known else "")
+        if len(known) < len(devices) or max(known) > MAX_SEEN:
+            return "no slow device so far"
+        return f"no slow device above {at_most(max(known))}%"
 
     def _looks_slow(self) -> str | None:
         """Return how much slower than it should be the slowest device looks, if that is much."""
@@ -196,14 +191,6 @@ class RunState:
             ("PCIe {}", units.pcie_link(last.pcie_gen, last.pcie_width)),
         )
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
-
-    def _latest(self, rank: int, sample: GpuSample) -> GpuSample:
-        """Return a sample with what is asked more seldom from the one before, where it is not in this one."""
-        before = self._gpus.get((rank, sample.gpu))
-        if before is None or sample.silent:
-            return sample
-        kept = {name: getattr(before, name) for name in _SELDOM if getattr(sample, name) is None}
-        return msgspec.structs.replace(sample, **kept)
 
     def fraction(self) -> float | None:
         """Return the share of the counted steps or of the time that is done; None if unknown."""
@@ -315,18 +302,9 @@ class RunState:
     def steps_words(self) -> str:
         """Return how many steps are done, of how many."""
         if self._step is not None and self._step.warmup:
-            if min_s := self._spec.get("min_warmup_s"):
-                return f"warm-up for {units.seconds(min_s)} at least"
-            warmup = self._spec.get("num_warmup_batches")
-            return f"warm-up, {-self._step.step} of {warmup} to go" if warmup else "warm-up"
-        done = self.running.steps
-        if steps := self._spec.get("num_batches"):
-            return f"{done} of {steps}{self._left()}"
-        if self._ends_early:
-            return f"{done}, until the speed is known to {100 * self._spec['max_error']:g}%{self._left()}"
-        if budget_s := self._spec.get("time_budget_s"):
-            return f"{done}, for {units.seconds(budget_s)}{self._left()}"
-        return str(done)
+            return "warm-up"
+        steps = self._spec.get("num_batches")
+        return f"{self.running.steps}{f' of {steps}' if steps else ''}{self._left()}"
 
     def speed_words(self) -> str:
         """Return the speed now and so far, and the loss; empty before the first counted step."""
@@ -335,6 +313,12 @@ class RunState:
         now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
         loss = "" if self._step is None else self._loss(self._step)
         return f"{now} images/sec now, {mean} on average{loss}"
+
+
+def not_reliable(busy: Sequence[str], of: int, noun: str) -> str:
+    """Return that speeds are not reliable. `busy`: what kept the host busy in some of so many runs."""
+    count = f"{len(busy)} of {units.counted(of, noun)}"
+    return f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}."
 
 
 def share_cores(devices: Sequence[Device]) -> bool:

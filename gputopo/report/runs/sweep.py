@@ -1,5 +1,6 @@
 """The cells of a sweep: a table for each of its matrix's, and a line for each cell that ends."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from statistics import median
@@ -8,13 +9,15 @@ from gputopo.report import units
 from gputopo.report.document import Bullets, Document, Section, Table
 from gputopo.report.layout import Side, plain
 from gputopo.report.runs.state import NOT_RELIABLE
-from gputopo.report.study_models import without_empty
+from gputopo.report.study_tables import without_empty
+from gputopo.values.grouping import grouped
+from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
-_WORDS = {"left_out": "left out", "pending": "not run", "running": "not run"}
+_WORDS = {"left_out": "left out", "pending": "to run", "running": "to run"}
 
 
 def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
@@ -28,9 +31,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
     )
     beside = " beside other work" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
-    alike = [one.options for one in cells if one.table == cell.table]
-    varied = {name for one in alike for name in one if len({str(o.get(name)) for o in alike}) > 1}
-    words = cell_words(cell, varied) or cell_words(cell)
+    words = cell_words(cell, _varied([one for one in cells if one.table == cell.table])) or cell_words(cell)
     table = "" if cell.table.isdigit() else f"{plain(cell.table)}, "
     repeat = f", repeat {cell.repeat}" if cell.repeat > 1 else ""
     return f"cell {ran} of {len(wanted)}: {table}{words}{repeat}: {outcome}{beside}{left}"
@@ -44,23 +45,29 @@ def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
     return ", ".join(words)
 
 
-def sweep_document(found: Sweep, *, dry: bool = False) -> Document:
+def _varied(cells: Sequence[SweepCell]) -> list[str]:
+    """Return the names of the options in which cells differ, in order."""
+    names = dict.fromkeys(name for cell in cells for name in cell.options)
+    return [name for name in names if len({str(cell.options.get(name)) for cell in cells}) > 1]
+
+
+def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
     """Return what became of the cells; with `dry` what would be run."""
-    tables = groupby(found.cells, key=lambda cell: cell.table)
+    tables = groupby(sweep.cells, key=lambda cell: cell.table)
     sections = [_section(table, list(cells), dry=dry) for table, cells in tables]
-    remarks = _remarks(found)
+    remarks = _remarks(sweep)
     if remarks:
         sections.append(Section("Remarks", (Bullets(remarks),)))
     return Document(
-        f"{found.title} ({found.origin})",
-        " ".join((*_fastest(found), _counts(found, dry=dry), *found.says)),
+        f"{sweep.title} ({sweep.origin})",
+        " ".join((*_fastest(sweep), _counts(sweep, dry=dry), *sweep.says)),
         tuple(one for one in sections if one.blocks),
     )
 
 
-def _fastest(found: Sweep) -> Iterator[str]:
+def _fastest(sweep: Sweep) -> Iterator[str]:
     """Yield how many cells say nothing, and the fastest of the others of each model, of few models."""
-    done = [cell for cell in found.cells if cell.state == "done" and cell.images_per_sec]
+    done = [cell for cell in sweep.cells if cell.state == "done" and cell.images_per_sec]
     measured = [cell for cell in done if not cell.beside_other_work]
     if beside := len(done) - len(measured):
         of = units.counted(len(done), "cell")
@@ -68,10 +75,8 @@ def _fastest(found: Sweep) -> Iterator[str]:
     models = list(dict.fromkeys(str(cell.options.get("model")) for cell in measured))
     for model in models if len(models) <= MAX_MODELS else ():
         own = [cell for cell in measured if cell.options.get("model") == model]
-        names = {name for cell in own for name in cell.options}
-        varied = {name for name in names if len({str(cell.options.get(name)) for cell in own}) > 1}
         best = max(own, key=lambda cell: cell.images_per_sec or 0.0)
-        if words := cell_words(best, varied):
+        if words := cell_words(best, _varied(own)):
             speed = units.images_per_sec(best.images_per_sec)
             yield f"Fastest with {plain(model)}: {words}, {speed} images/sec."
 
@@ -84,9 +89,8 @@ def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
     if not rows:
         return Section(name, ())
     firsts = [row[0] for row in rows]
-    names = list(dict.fromkeys(option for cell in firsts for option in cell.options))
-    varied = [one for one in names if len({str(cell.options.get(one)) for cell in firsts}) > 1]
-    same = cell_words(firsts[0], [one for one in names if one not in varied])
+    varied = _varied(firsts)
+    same = cell_words(firsts[0], firsts[0].options.keys() - varied)
     heads = ("cell", *varied, *(("predicted",) if dry else ("images/sec", "spread %", "remarks")))
     sides: tuple[Side, ...] = tuple("left" if one in (*varied, "remarks") else "right" for one in heads)
     texts = []
@@ -130,56 +134,33 @@ def _note(row: Sequence[SweepCell]) -> str:
     return ", ".join(words)
 
 
-def _remarks(found: Sweep) -> tuple[str, ...]:
+def _remarks(sweep: Sweep) -> tuple[str, ...]:
     """Return each reason and each note once, with the cells that it is of."""
-    by_text: dict[str, list[int]] = {}
-    for cell in found.cells:
-        if cell.reason is not None:
-            by_text.setdefault(f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}", []).append(
-                cell.number
-            )
-        for said in cell.notes:
-            by_text.setdefault(f": {said}", []).append(cell.number)
+    why = {
+        cell.number: [] if cell.reason is None else [f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}"]
+        for cell in sweep.cells
+    }
+    by_text = grouped(
+        (text, cell.number)
+        for cell in sweep.cells
+        for text in (*why[cell.number], *(f": {note}" for note in cell.notes))
+    )
     return tuple(
-        f"{'Cell' if len(numbers) == 1 else 'Cells'} {_ranges(numbers)}{text}"
+        f"{'Cell' if len(numbers) == 1 else 'Cells'} {index_ranges(numbers)}{text}"
         for text, numbers in by_text.items()
     )
 
 
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return `1-3, 5`."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{one[0]}-{one[-1]}" if len(one) > 1 else str(one[0]) for one in parts)
-
-
-def _counts(found: Sweep, *, dry: bool) -> str:
-    counts: dict[str, int] = {}
-    for cell in found.cells:
-        word = _STATES[cell.state]
-        counts[word] = counts.get(word, 0) + 1
-    counts["excluded by the matrix"] = found.excluded
-    counts["duplicates removed"] = found.duplicates
+def _counts(sweep: Sweep, *, dry: bool) -> str:
+    counts = Counter(_WORDS.get(cell.state, cell.state) for cell in sweep.cells)
+    counts["excluded by the matrix"] = sweep.excluded
+    counts["duplicates removed"] = sweep.duplicates
     listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     if dry:
-        unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in found.cells)
+        unknown = sum(cell.state == "pending" and cell.predicted_s is None for cell in sweep.cells)
         guessed = f", of which {units.counted(unknown, 'cell')} guessed" if unknown else ""
-        took = f"about {units.seconds(found.left_s)}{guessed}."
+        took = f"about {units.seconds(sweep.left_s)}{guessed}."
     else:
-        took = f"{units.seconds(found.seconds)}."
-        took += f" Ended by {found.ended_by}." if found.ended_by else ""
-    return f"{units.counted(len(found.cells), 'cell')}: {listed}; {took}"
-
-
-_STATES = {
-    "done": "done",
-    "failed": "failed",
-    "refused": "refused",
-    "left_out": "left out",
-    "pending": "to run",
-    "running": "to run",
-}
+        took = f"{units.seconds(sweep.seconds)}."
+        took += f" Ended by {sweep.ended_by}." if sweep.ended_by else ""
+    return f"{units.counted(len(sweep.cells), 'cell')}: {listed}; {took}"

@@ -5,7 +5,6 @@ The format is that of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark
 """
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -31,13 +30,6 @@ RULE = "-" * 64
 IMAGES_PER_EPOCH = 1_281_167
 EXAMPLES = {"imagenet": IMAGES_PER_EPOCH, "cifar10": 50_000}
 _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", "input": "input only"}
-
-
-def lines(events: Iterable[Event], display_every: int = DISPLAY_EVERY) -> Iterator[str]:
-    """Return the log lines of a run, without line ends, as its events come. See `TfCnnLog`."""
-    log = TfCnnLog(display_every)
-    for event in events:
-        yield from log.lines(event)
 
 
 class TfCnnLog:

@@ -5,7 +5,7 @@ Times: `time_s` is seconds since the Unix epoch; durations have their unit in th
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -127,6 +127,13 @@ class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
     sums_s: float | None = None
 
 
+class OfGpu(NamedTuple):
+    """The fact of a Gpu, by its path, that a field of a sample is; `words`: in the reports of a run."""
+
+    path: str
+    words: str = ""
+
+
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What NVML reported of one GPU at one time; None where it did not answer.
 
@@ -136,19 +143,20 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     gpu: int
-    graphics_mhz: int | None = None
-    memory_mhz: int | None = None
-    power_w: float | None = None
-    temperature_c: int | None = None
-    throttle_mask: int | None = None
-    gpu_utilization_percent: int | None = None
-    pcie_gen: int | None = None
-    pcie_width: int | None = None
-    pstate: str | None = None  # "P0" is the fastest
-    power_limit_w: float | None = None  # the limit in force
-    memory_temperature_c: int | None = None
-    memory_utilization_percent: int | None = None  # share of time in which memory was read or written
-    memory_used_mib: int | None = None
+    graphics_mhz: Annotated[int | None, OfGpu("clocks_mhz.graphics.now", "core clock")] = None
+    memory_mhz: Annotated[int | None, OfGpu("clocks_mhz.memory.now", "memory clock")] = None
+    power_w: Annotated[float | None, OfGpu("power_w.draw", "power")] = None
+    temperature_c: Annotated[int | None, OfGpu("temperature_c.gpu", "temperature")] = None
+    throttle_mask: Annotated[int | None, OfGpu("throttle.mask")] = None
+    gpu_utilization_percent: Annotated[int | None, OfGpu("utilization_percent.gpu")] = None
+    pcie_gen: Annotated[int | None, OfGpu("pcie.gen_now", "PCIe link")] = None
+    pcie_width: Annotated[int | None, OfGpu("pcie.width_now", "PCIe link")] = None
+    pstate: Annotated[str | None, OfGpu("pstate")] = None  # "P0" is the fastest
+    power_limit_w: Annotated[float | None, OfGpu("power_w.enforced_limit")] = None
+    memory_temperature_c: Annotated[int | None, OfGpu("temperature_c.memory")] = None
+    # Share of time in which memory was read or written.
+    memory_utilization_percent: Annotated[int | None, OfGpu("utilization_percent.memory")] = None
+    memory_used_mib: Annotated[int | None, OfGpu("memory_mib.used")] = None
     throttled_s: dict[str, float] | None = None  # by policy: power, thermal, board_limit, reliability, ...
     pcie_in_mb_per_s: float | None = None  # to the GPU
     pcie_out_mb_per_s: float | None = None  # from the GPU
@@ -166,6 +174,21 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def silent(self) -> bool:
         """Whether nothing is known of the GPU at this time."""
         return self == GpuSample(gpu=self.gpu, lost=self.lost)
+
+    def with_earlier(self, earlier: "GpuSample | None") -> "GpuSample":
+        """Return this sample, with the earlier values of what it does not report; not of a lost GPU."""
+        if earlier is None or self.lost:
+            return self
+        fields = {name: getattr(earlier, name) for name in SAMPLED_FIELDS if getattr(self, name) is None}
+        return msgspec.structs.replace(self, **fields)
+
+
+SAMPLED_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name not in ("gpu", "lost"))
+SAMPLED_FACTS: dict[str, OfGpu] = {
+    name: fact
+    for name, annotation in GpuSample.__annotations__.items()
+    for fact in getattr(annotation, "__metadata__", ())
+}
 
 
 class Xid(msgspec.Struct, frozen=True, kw_only=True):

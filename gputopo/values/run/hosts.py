@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -15,43 +14,6 @@ MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while program
 # A fifth of the samples: a median over the steps ignores fewer. Ours.
 BUSY_SHARE = 0.20
 _BINS = 100  # of a share: percents
-
-
-class OneMachine:
-    """The ranks of a run that share a machine: what one of them computes is of no other program to the next.
-
-    These are the ones whose servers have one address, or one of the loopback network. `spec`: the run's.
-    """
-
-    def __init__(self, spec: Mapping[str, Any]) -> None:
-        servers = spec.get("servers")
-        places = [_machine(one) for one in servers] if isinstance(servers, list) else []
-        self._beside = {
-            rank: [other for other, its in enumerate(places) if other != rank and its == place]
-            for rank, place in enumerate(places)
-            if place is not None
-        }
-        self._own: dict[int, float] = {}  # by rank: the share that it took last
-
-    def without_ranks(self, sample: Sample) -> Sample:
-        """Return a sample in which the CPU time of other programs is without that of the other ranks."""
-        load, beside = sample.host, self._beside.get(sample.rank)
-        if load is None or not beside:
-            return sample
-        self._own[sample.rank] = load.run_cpu_share or 0.0
-        if load.other_cpu_share is None:
-            return sample
-        others = max(0.0, load.other_cpu_share - sum(self._own.get(rank, 0.0) for rank in beside))
-        return msgspec.structs.replace(sample, host=msgspec.structs.replace(load, other_cpu_share=others))
-
-
-def _machine(server: object) -> str | None:
-    """Return what two servers on one machine have in common, None where nothing is known."""
-    address = server.get("address") if isinstance(server, Mapping) else None
-    if not isinstance(address, str):
-        return None
-    name = address.rpartition(":")[0].strip("[]")
-    return "localhost" if name.startswith("127.") or name == "::1" else name
 
 
 class HostRecord:
@@ -137,13 +99,9 @@ class HostRecord:
 
 
 class HostLoads:
-    """The load of each host while the steps of a run are counted; of a shorter run, that before.
+    """The load of each host while the steps of a run are counted; of a shorter run, that before."""
 
-    `spec`: the run's, as of `OneMachine`.
-    """
-
-    def __init__(self, spec: Mapping[str, Any] = {}) -> None:
-        self._one_machine = OneMachine(spec)
+    def __init__(self) -> None:
         self._records: dict[int, HostRecord] = {}  # by rank
         self._begins = False
 
@@ -153,8 +111,7 @@ class HostLoads:
 
     def add(self, sample: Sample) -> None:
         """Add a sample; one without the load of its host changes nothing."""
-        load = self._one_machine.without_ranks(sample).host
-        if load is None:
+        if (load := sample.host) is None:
             return
         if self._begins:
             self._records.clear()

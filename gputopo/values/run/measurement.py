@@ -11,12 +11,10 @@ import msgspec
 COMPLETE: Final = "complete"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
-Status = Literal["complete", "failed", "interrupted", "missing", "refused", "left_out", "pending"]
+Status = Literal["complete", "failed", "interrupted", "missing"]
 BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
 PUBLISHED: Final = "published: "  # begins the source of a published figure
 DRILL: Final = "a fault was injected on purpose"  # begins the condition of a run with drills
-# Cells of a sweep that nothing was run of: `refused` and `left_out` as of `sweep.CellState`, or not yet.
-NOT_RUN: Final = frozenset({"refused", "left_out", "pending"})
 
 
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -96,11 +94,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def is_measured(self) -> bool:
         """Whether there is a figure of a run that ended as it should."""
         return self.status == COMPLETE and self.images_per_sec is not None
-
-    @property
-    def is_run(self) -> bool:
-        """Whether something was run at all, or should have been."""
-        return self.status not in NOT_RUN
 
     @property
     def spoilt(self) -> str | None:

@@ -110,16 +110,6 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     resources: tuple[ResourceLoad, ...]  # the slowest first
     blocks: tuple[BlockGradients, ...]  # in the order of backward
 
-    @property
-    def backward_begins_ms(self) -> float:
-        """From the start of the step."""
-        return self.weights_ms + self.forward_ms
-
-    @property
-    def backward_ends_ms(self) -> float:
-        """From the start of the step."""
-        return self.backward_begins_ms + self.backward_ms
-
 
 Settled = Literal["lead", "same", "time", "stopped", "failed"]
 

@@ -125,6 +125,8 @@ CellState = Literal["pending", "running", "done", "failed", "refused", "left_out
 """`refused`: its options do not go together, or not here; `left_out`: it makes no sense on this machine."""
 # Within the folder of a sweep: the runs, the manifest, the examples that were drawn for its cells.
 FOLDER, MANIFEST, EXAMPLES = "cells", "sweep.json", "data"
+# Within the folder of a run or a screen: its short runs.
+AUTOTUNE_RUNS, SCREEN_RUNS = "autotune", "screen"
 BY_TIME = "time"  # ended by its time budget
 FALLBACK_S = 60.0  # of a cell of which nothing is known yet
 

@@ -16,15 +16,15 @@ import tensorflow as tf
 
 from gputopo.launch.compare.multi_worker import Hosts
 from gputopo.launch.models.model import Model, loss_of
+from gputopo.launch.train.graph_step import OF_HOST, GraphStep
 from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, noticing
 from gputopo.launch.train.lifecycle.checkpoints import load_for_evaluation, share, variables_of
 from gputopo.launch.train.loop import Loop
-from gputopo.launch.train.marks import HostMarks, Marks, TowerClock, clock
+from gputopo.launch.train.marks import HostMarks, clock
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.trial_step import require_gpus
-from gputopo.launch.train.placement.variables import read_state
 from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.launch.train.towers import TOP, TowerMath, hits
 from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
@@ -120,7 +120,7 @@ def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, .
     )
 
 
-class ForwardStep(Stepper):
+class ForwardStep(GraphStep):
     """One forward pass of all towers as one graph, with the time marks of a training step.
 
     Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
@@ -141,39 +141,26 @@ class ForwardStep(Stepper):
             devices=spec.own_devices,
         )
         self._model = model
-        self.spec = plain
         self.placement = place(model, plain)
-        self.source = source_of(model, spec)
+        hosts = None if strategy is None else Hosts(spec)
+        super().__init__(model, plain, source_of(model, spec), hosts)
         ran = f"Strategy {spec.strategy}: each host passes its own examples forward, by a process of its own."
-        self.says = (*getattr(model, "says", ()), *(() if strategy is None else (ran,)))
-        self._math = TowerMath(model, spec, self.source)
-        self._marks = Marks()
+        self.says += () if strategy is None else (ran,)
+        self.math = TowerMath(model, spec, self.source)
         self._clocks = HostMarks(spec.devices)
-        self._hosts = None if strategy is None else Hosts(spec)
-        self.from_first = None if self._hosts is None else self._hosts.from_first
-        signature = [tf.TensorSpec((), tf.int64), tf.TensorSpec((2,), tf.float64), *self.source.signature]
-        self.graph = tf.compat.v1.wrap_function(self._build, signature)  # as in TrainingStep
+        self.graph = self.compiled(self._build, OF_HOST)
 
     def __call__(self, number: int) -> StepOutcome:
         """Take one step. Raises StopIteration at the end of the input."""
         fed = self.source.feed(number)
-        of_host = tf.zeros(2, tf.float64) if self._hosts is None else self._hosts.enter(self.source.waited_s)
-        rows, begin, ended, _ = self.graph(tf.constant(number, tf.int64), of_host, *fed)
+        rows, begin, ended, _ = self.graph(tf.constant(number, tf.int64), self.of_host(), *fed)
         losses, examples, hits, marks, of_hosts = np.split(rows.numpy(), (1, 2, 4, 7), axis=1)
         outcome = StepOutcome(
             losses[:, 0].astype(np.float32), marks - begin.numpy(), hits=hits, examples=examples[:, 0]
         )
-        if self._hosts is not None:
-            return self._hosts.adapted(outcome, of_hosts, float(ended))
+        if self.hosts is not None:
+            return self.hosts.adapted(outcome, of_hosts, float(ended))
         return replace(outcome, marks=self._clocks.since(begin.numpy(), marks))
-
-    def observers(self, emit: Emit) -> list[Observer]:
-        """Return what reports that this host keeps the others waiting."""
-        return [] if self._hosts is None else self._hosts.observers(emit)
-
-    def check_variables(self) -> dict[str, int]:
-        """Compare the variables' devices with the spec."""
-        return self.placement.check(self.spec)
 
     def _build(self, number: Tensor, of_host: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
         """Build all towers: a row each of its loss, number of examples, hits, marks and `of_host`."""
@@ -188,32 +175,28 @@ class ForwardStep(Stepper):
                     towers += group
             with tf.device(HOST):
                 rows = tf.stack([tf.concat([*tower, of_host], axis=0) for tower in towers])  # [towers, 9]
-                rows = rows if self._hosts is None else self._hosts.of_all_towers(rows)
-                return rows, tf.identity(begin), clock([rows]), tf.add_n(self._marks.probes)
+                rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
+                return rows, tf.identity(begin), clock([rows]), tf.add_n(self.marks.probes)
+
+    def work(
+        self, tower: int, number: Tensor, fed: Sequence[Tensor], weights: list[Tensor], state: list[Tensor]
+    ) -> tuple[list[Tensor], Any]:
+        """Go forward: return the logits, and the mean loss, the number of examples and the hits."""
+        logits, labels = self.math.forward(tower, number, weights, state, fed)
+        real = tf.cast(labels >= 0, tf.float32)  # [batch]
+        count = tf.reduce_sum(real)
+        zero = tf.zeros_like(labels)
+        of_each = loss_of(self._model, logits, tf.maximum(labels, zero))
+        # where, not times: a row of no example may have a loss of NaN
+        loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
+        loss /= tf.maximum(count, 1.0)
+        return [logits], (loss, count, hits(self._model, logits, labels))
 
     def _tower(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Build one tower: return its loss, its number of examples and its hits [4], and its marks [3]."""
-        place = tower - self.spec.devices[0].tower
-        device = self.spec.devices[place].device
-        with tf.name_scope(f"tower_{tower}"):
-            times = TowerClock(self._marks, device, start, gates=self.spec.backend == "cpu")
-            with tf.control_dependencies([times.started]):
-                weights = self.placement.weights(place)
-                state = read_state(self.placement, place, device)
-            with tf.control_dependencies(times.weights_arrived(weights)), tf.device(device):
-                logits, labels = self._math.forward(tower, number, weights, state, fed)
-                real = tf.cast(labels >= 0, tf.float32)  # [batch]
-                count = tf.reduce_sum(real)
-                zero = tf.zeros_like(labels)
-                of_each = loss_of(self._model, logits, tf.maximum(labels, zero))
-                # where, not times: a row of no example may have a loss of NaN
-                loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
-                loss /= tf.maximum(count, 1.0)
-                right = hits(self._model, logits, labels)
-            times.done([logits])
-            marks = times.row
+        _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
         with tf.device(HOST):
             return tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64), marks
 

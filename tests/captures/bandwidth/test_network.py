@@ -14,7 +14,7 @@ from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.errors import InputError
 from tests.captures.samples import measured_of as read
 from tests.kit.dialects import network
-from tests.kit.dialects.network import Iperf3, Perftest
+from tests.kit.dialects.network import Perftest
 
 seeds = st.integers(0, 2**32)
 FORMS = {
@@ -75,18 +75,6 @@ def test_the_json_of_iperf3_is_read_back(seed: int) -> None:
     assert "10.1.0" not in repr(bandwidth)
 
 
-def test_the_events_of_a_json_stream_are_one_run() -> None:
-    document = json.loads(network.iperf3_json(Random(1), Iperf3(streams=2))[0])
-    events = [
-        {"event": "start", "data": document["start"]},
-        {"event": "interval", "data": {}},
-        {"event": "end", "data": document["end"]},
-    ]
-    machine, bandwidth = read("\n".join(map(json.dumps, events)))
-    assert [one.streams for one in bandwidth.samples] == [2]
-    assert machine.unread == ()
-
-
 def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
     texts = [network.perftest(Random(seed), Perftest(), [65536]) for seed in (1, 2)]
     machine, bandwidth = read("".join(f"== n{at} ==\n{text}" for at, (text, _) in enumerate(texts, 1)))
@@ -96,24 +84,16 @@ def test_two_runs_in_one_text_are_kept_apart_by_their_headings() -> None:
     assert machine.unread == ()
 
 
-def test_a_table_without_its_title_is_taken_as_one_direction_and_says_so() -> None:
-    text, samples = network.perftest(Random(4), Perftest(), [65536])
-    _, bandwidth = read("\n".join(text.splitlines()[-4:]))
-    assert rates(bandwidth.samples) == rates(samples)
-    assert [(one.kind, one.transport) for one in bandwidth.samples] == [("network", None)]
-    assert any("nothing names the test" in note for note in bandwidth.notes)
+def test_a_table_without_its_title_is_refused() -> None:
+    text, _ = network.perftest(Random(4), Perftest(), [65536])
+    with pytest.raises(InputError, match="no result") as error:
+        read("\n".join(text.splitlines()[-4:]))
+    assert "copy the whole output" in error.value.hint
 
 
 def iperf3(end: dict[str, object], **more: object) -> str:
     start = {"version": "iperf 3.7", "test_start": {"protocol": "UDP", "num_streams": 1} | more}
     return json.dumps({"start": start, "end": end})
-
-
-def test_udp_before_3_7_counts_what_was_not_lost() -> None:
-    text = iperf3({"sum": {"bits_per_second": 5e9, "lost_packets": 9, "lost_percent": 50}})
-    _, bandwidth = read(text)
-    assert rates(bandwidth.samples) == [pytest.approx(2.5 / 8)]
-    assert bandwidth.notes == ("iperf3: 9 datagrams were lost",)
 
 
 @pytest.mark.parametrize("protocol", ["UDP", "TCP"])

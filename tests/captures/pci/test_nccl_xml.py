@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.captures.pci import nccl_xml
-from gputopo.captures.pci.pci_tree import cpus_of_mask
+from gputopo.captures.pci.nccl_xml import cpus_of_mask
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
@@ -109,7 +109,7 @@ def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
     ],
 )
 def test_dangerous_and_broken_xml_is_refused_in_words(text: str, what: str) -> None:
-    assert nccl_xml.recognise(text)
+    assert nccl_xml.detect(text)
     with pytest.raises(InputError, match="(?s)" + what):
         nccl_xml.parse(text, origin="file.xml")
 

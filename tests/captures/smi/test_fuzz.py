@@ -28,7 +28,7 @@ def read(module: Format, text: str) -> Machine | GputopoError:
 @given(text=st.text(max_size=400))
 def test_any_text_is_refused_in_words_or_read(kind: str, text: str) -> None:
     module = KINDS[kind]
-    if module.recognise(text):
+    if module.detect(text):
         found = read(module, text)
         assert isinstance(found, Machine) or found.hint
 
@@ -51,7 +51,7 @@ def test_any_text_is_refused_in_words_or_read(kind: str, text: str) -> None:
 def test_a_text_made_to_be_slow_is_not(text: str) -> None:
     start = time.process_time()
     for module in KINDS.values():
-        if module.recognise(text):
+        if module.detect(text):
             found = read(module, text)
             assert isinstance(found, Machine) or found.hint
     assert time.process_time() - start < 5  # what is quadratic takes half a minute

@@ -1,7 +1,8 @@
 import msgspec
 import pytest
 
-from gputopo.captures.smi.names import COLLECTED, GPU, Dialect, names
+from gputopo.captures.smi.key_names import COLLECTED
+from gputopo.captures.smi.names import GPU, Dialect, names
 from gputopo.values.machine import Gpu
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import reading
-from gputopo.captures.smi.links import parse_nvlink
+from gputopo.captures.smi import nvlink
 from gputopo.findings import find
 from gputopo.report.document import document_text
 from gputopo.report.findings import verdict
@@ -20,7 +20,7 @@ REFUSED = "Unable to retrieve NVLink information as all links are inactive"
 
 
 def read(text: str = samples.NVLINK) -> Machine:
-    return parse_nvlink(text, origin="x")
+    return nvlink.parse(text, origin="x")
 
 
 def test_every_link_has_its_state_and_speed() -> None:

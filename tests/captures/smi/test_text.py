@@ -186,7 +186,7 @@ def test_a_bare_number_at_the_very_end_may_be_cut_and_is_not_read() -> None:
 
 def test_a_part_without_any_card_named_is_one_card_of_unknown_place() -> None:
     part = "    Clocks\n        Graphics    : 1695 MHz\n    Max Clocks\n        Graphics    : 2100 MHz\n"
-    assert smi_text.recognise(part)
+    assert smi_text.detect(part)
     (gpu,) = parse(part).gpus
     assert (gpu.clocks_mhz.graphics.now, gpu.clocks_mhz.graphics.max, gpu.pci_address) == (1695, 2100, None)
 
@@ -248,14 +248,14 @@ def test_the_serial_number_and_what_identifies_a_card_stay_out_of_the_list() -> 
 
 def test_it_is_distinguished_from_other_texts() -> None:
     assert reading.read_text(BOX, origin="x").source == smi_text.SOURCE
-    assert not topo_matrix.recognise(BOX)
+    assert not topo_matrix.detect(BOX)
     for other in (
         "\tGPU0\tCPU Affinity\nGPU0\t X \t0-9\n",
         "GPU 0: NVIDIA A10 (UUID: GPU-1)\n",
         "{}",
         "PCI : 5\n",
     ):
-        assert not smi_text.recognise(other)
+        assert not smi_text.detect(other)
 
 
 def test_mig_instances_are_counted_only_where_their_list_is_whole() -> None:

@@ -72,7 +72,7 @@ def test_any_style_of_paste_gives_the_cells_of_the_text(
             f"rdma_{nic.index}" if legend else None for nic in machine.nics
         ]
     assert machine.unread == ()
-    assert topo_matrix.recognise(whole)
+    assert topo_matrix.detect(whole)
 
 
 @given(matrices.matrices(), st.sampled_from([80, 100, 132]), st.sampled_from([40, 173]))

@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.captures.smi import csv_table as smi_csv
 from gputopo.captures.smi import text as smi_text
-from gputopo.captures.smi.machine import Unanswered, unanswered_of
+from gputopo.captures.smi.machine import Unanswered, parse_unanswered
 from gputopo.values.machine import Machine
 
 NO_HANDLE = "Unable to determine the device handle for "
@@ -43,7 +43,7 @@ def lost(machine: Machine) -> list[tuple[int, str | None]]:
 def test_a_line_shows_number_address_both_or_neither(
     said: str, expected: tuple[int | None, str | None, str]
 ) -> None:
-    assert unanswered_of(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
+    assert parse_unanswered(f"  {NO_HANDLE}{said}") == Unanswered(*expected)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])

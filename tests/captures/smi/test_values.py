@@ -53,7 +53,7 @@ from tests import there
     ],
 )
 def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> None:
-    assert values.read(kind, text).value == value
+    assert values.parse(kind, text).value == value
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_value_is_read_as_its_kind(kind: str, text: str, value: object) -> Non
 )
 def test_no_value_has_the_reason_of_the_source(text: str, reason: str) -> None:
     kinds = ("MHz", "W", "count", "switch", "pstate", "address", "words", "section")
-    assert {kind: values.read(kind, text) for kind in kinds} == dict.fromkeys(
+    assert {kind: values.parse(kind, text) for kind in kinds} == dict.fromkeys(
         kinds, ReportedValue(None, reason)
     )
 
@@ -98,21 +98,21 @@ def test_no_value_has_the_reason_of_the_source(text: str, reason: str) -> None:
     ],
 )
 def test_what_is_not_understood_is_strange_and_not_guessed(kind: str, text: str) -> None:
-    value = values.read(kind, text)
+    value = values.parse(kind, text)
     assert value.value is None
     assert value.strange
     assert there(value.reason).startswith("not understood: ")
 
 
 def test_in_csv_a_number_may_stand_without_its_unit_but_not_with_another() -> None:
-    assert values.read("MiB", "8192", bare=True).value == 8192
-    assert values.read("C", "41", bare=True).value == 41
-    assert values.read("MiB", "8192 MHz", bare=True).value is None
+    assert values.parse("MiB", "8192", bare=True).value == 8192
+    assert values.parse("C", "41", bare=True).value == 41
+    assert values.parse("MiB", "8192 MHz", bare=True).value is None
 
 
 @pytest.mark.parametrize(("kind", "text"), [("step", "0"), ("width", "0x"), ("device", "000000DE")])
 def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
-    value = values.read(kind, text)
+    value = values.parse(kind, text)
     assert value.value is None
     assert not value.strange
     assert value.reason == f"the driver reports {text}"
@@ -120,10 +120,10 @@ def test_a_zero_that_means_unknown_is_no_number(kind: str, text: str) -> None:
 
 def test_a_masked_uuid_identifies_nothing() -> None:
     masked = "GPU-00000000-0000-0000-0000-000000000000"
-    assert values.read("uuid", masked) == ReportedValue(None, "masked in the capture")
+    assert values.parse("uuid", masked) == ReportedValue(None, "masked in the capture")
 
 
 @given(st.sampled_from(["MHz", "W", "count", "switch", "uuid", "device", "program", "lower"]), st.text())
 def test_any_text_gives_a_value_or_a_reason(kind: str, text: str) -> None:
-    value: Any = values.read(kind, text)
+    value: Any = values.parse(kind, text)
     assert (value.value is None) == (value.reason is not None)

@@ -232,5 +232,5 @@ def test_the_log_is_recognised_whatever_stands_before_it() -> None:
     text = log("<fan_speed>30 %</fan_speed>")
     assert reading.read_text(text, origin="x").source == smi_xml.SOURCE
     assert reading.read_text("$ nvidia-smi -q -x\n" + text, origin="x").source == smi_xml.SOURCE
-    assert smi_xml.recognise(text[:90])
-    assert not smi_xml.recognise("<system version='1'></system>")
+    assert smi_xml.detect(text[:90])
+    assert not smi_xml.detect("<system version='1'></system>")

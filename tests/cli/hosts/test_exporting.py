@@ -61,12 +61,18 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     assert "\nexport GPUTOPO_SECRET\n" in script
     command = shlex.split(script.splitlines()[-1])
     assert command[:2] == ["exec", "srun"]
+    assert "--kill-on-bad-exit=1" in command, "srun ends a program on the other hosts; rank 0 a training"
     run = command[command.index("gputopo") :]
     assert run[run.index("--") + 1 :] == PROGRAM
     assert run[run.index("--num-gpus") + 1] == "6"
     for rank in (0, 2):
         environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
         assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
+
+
+def test_a_host_of_a_training_that_ends_does_not_end_the_others(call: Call) -> None:
+    done = call(*PATTERN, "--model", "resnet50", "--hosts", "n[1-2]", "--format", "sbatch")
+    assert "--kill-on-bad-exit=0" in shlex.split(done.out.splitlines()[-1])
 
 
 def test_a_batch_script_without_names_takes_any_nodes_and_its_time_is_the_predicted_one(

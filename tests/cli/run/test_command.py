@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.target import Target
-from gputopo.runs.history import FILE, stored_results
+from gputopo.runs.history import FILE, past
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
 from gputopo.values.run.result import Result
@@ -37,7 +37,7 @@ def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
     assert {path.name for path in folder.iterdir()} == {
         "spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "result.json"
     }  # fmt: skip
-    (stored,) = stored_results(own_home / FILE)
+    (stored,) = past(own_home / FILE)
     assert (stored.result, stored.folder) == (result, str(folder))
 
 
@@ -54,16 +54,32 @@ def test_the_speed_of_a_gpu_alone_is_that_of_its_latest_run_in_the_history(
     assert result.alone == str(tmp_path / "alone")
 
 
-def test_a_rehearsal_and_a_box_without_a_writable_history_add_nothing_to_it(
-    call: Call, without_gpu: None, worker: ByName, own_home: Path
-) -> None:
+def test_a_rehearsal_is_not_in_the_history_of_the_box(call: Call, without_gpu: None, worker: ByName) -> None:
     worker("works")
     assert call("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2").code == 0
-    assert not (own_home / FILE).exists()
-    (own_home / FILE).write_bytes(b"not a history, and long enough to be read as one" * 20)
+    done = call("report", "--history")
+    assert (done.code, "has no runs of this machine" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("is_folder", "line"),
+    [(False, "saved bandwidths are lost"), (True, "the result is not in the history: cannot write")],
+)
+def test_a_history_that_is_damaged_or_cannot_be_written_stops_no_run_and_hides_none(
+    is_folder: bool, line: str, call: Call, without_gpu: None, worker: ByName, own_home: Path
+) -> None:
+    worker("works")
+    own_home.mkdir()
+    if is_folder:
+        (own_home / FILE).mkdir()
+    else:
+        (own_home / FILE).write_bytes(b"not a history, and long enough to be read as one" * 20)
     done = call("run", "--model", "alexnet")
-    assert done.code == 0
-    assert "the result is not in the history" in done.err
+    assert (done.code, done.err.count(FILE)) == (0, 1 if is_folder else 2)
+    assert line in done.err
+    shown = call("report", "--history")
+    assert (shown.code, "1 run on" in shown.out) == (0, True)
+    assert shown.err.count("without saved bandwidths") == is_folder
 
 
 def test_a_rehearsal_is_labelled_in_every_output(call: Call, worker: ByName, tmp_path: Path) -> None:

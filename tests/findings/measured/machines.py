@@ -213,13 +213,6 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
         changed(is_of("h2d", (None, 1)), at(6.0)),
         {"bandwidth.below_expected"},
     ),
-    "one direction of an unknown link": (
-        then(
-            lambda machine: unknown_links(machine),
-            changed(is_of("h2d", (None, 1)), at(9.0)),
-        ),
-        {"bandwidth.direction_differs"},
-    ),
     "slow memory of a card": (changed(is_of("d2d_local", (2, 2)), at(500.0)), {"bandwidth.below_expected"}),
     "direct slower": (changed(is_of("p2p_direct"), at(10.4)), {"p2p.direct_slower_than_staged"}),
     "one pair slow": (
@@ -239,7 +232,6 @@ MEASURED: dict[str, tuple[Measure, set[str]]] = {
     ),
     "far node": (added(far(0, 5.0), far(1, 5.0)), {"numa.far_slow"}),
     "far memory": (memory(500.0, 200.0), {"numa.far_slow"}),
-    "slow host memory": (memory(40.0), {"host.memory_slow"}),
     "shared uplink": (shares(0, 1, 2, 3), {"pcie.shared_uplink"}),
     "wrong data": (failed("WRONG_DATA", ("gpu:0", "gpu:1")), {"bandwidth.wrong_data"}),
     "refused": (failed("CUDA_ERROR_OUT_OF_MEMORY", ("gpu:0", "gpu:1")), {"bandwidth.copy_failed"}),

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Machine
 from tests.findings.boxes import find, gpu, sound
-from tests.findings.measured.machines import MEASURED, conditions, measured, sample
+from tests.findings.measured.machines import MEASURED, conditions, measured
 
 
 @pytest.mark.parametrize("fault", MEASURED)
@@ -42,16 +42,3 @@ def test_what_a_reading_and_the_copies_both_show_is_reported_once() -> None:
     reported = [finding for finding in find(machine) if finding.id == "pcie.width_degraded"]
     assert len(reported) == 1
     assert "during copies" in reported[0].says
-
-
-@pytest.mark.parametrize(
-    ("read", "write", "differs"),
-    [(40.0, 31.9, True), (40.0, 32.1, False), (120.0, 90.0, True), (122.0, 90.0, False)],
-)
-def test_two_directions_are_compared_on_links_of_pcie_only(read: float, write: float, differs: bool) -> None:
-    copies = (sample("h2d", "host", "gpu:0", read), sample("d2h", "gpu:0", "host", write))
-    machine = Machine(
-        source="nvbandwidth", gpus=(Gpu(index=0),), bandwidth=Bandwidth(source="nvbandwidth", samples=copies)
-    )
-    reported = [finding.id for finding in find_bandwidth(machine)]
-    assert ("bandwidth.direction_differs" in reported) is differs

@@ -8,8 +8,7 @@ import pytest
 from gputopo.findings import fails, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Path
 from gputopo.values.finding import Finding
-from gputopo.values.gpu import GpuProcess, UtilizationPercent
-from gputopo.values.machine import Machine
+from gputopo.values.machine import GpuProcess, Machine, UtilizationPercent
 from tests import there
 from tests.findings.boxes import pair
 from tests.findings.measured.machines import added, copies, measured, with_copies

@@ -6,9 +6,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.findings.measured.direct import P2P_OFF, cutoff, has_nvlink
-from gputopo.values.gpu import NvLink
-from gputopo.values.machine import Gpu, Hop, Link, Machine
+from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, has_nvlink
+from gputopo.values.machine import Gpu, Hop, Link, Machine, NvLink
 from tests import there
 
 Pair = tuple[int, int]

@@ -55,26 +55,21 @@ SLURM_JOB = {
 }
 
 
-def open_mpi_4(rank: int = 0, size: int = 2, *, local: int = 1, daemon: int | None = None) -> Environ:
-    """`mpirun` of Open MPI 4.1, started on 10.0.0.1; `daemon`: of this host, by default as ranks are."""
-    server = f"3512795136.{rank if daemon is None else daemon};tcp4://127.0.0.1:57261"
+def open_mpi_4(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
+    """`mpirun` of Open MPI 4.1."""
     return {
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(local),
         "OMPI_COMM_WORLD_RANK": str(rank),
         "OMPI_COMM_WORLD_SIZE": str(size),
         "OMPI_MCA_ess_base_jobid": "3512795137",
         "OMPI_MCA_ess_base_vpid": str(rank),
-        "OMPI_MCA_orte_hnp_uri": "3512795136.0;tcp://10.0.0.1,192.168.7.1:43211",
         "PMIX_NAMESPACE": "3512795137",
         "PMIX_RANK": str(rank),
-        "PMIX_SERVER_URI2": server,
-        "PMIX_SERVER_URI21": server,
     }
 
 
-def open_mpi_5(rank: int = 0, size: int = 2, *, local: int = 1, daemon: int | None = None) -> Environ:
+def open_mpi_5(rank: int = 0, size: int = 2, *, local: int = 1) -> Environ:
     """`mpirun` of Open MPI 5.0, started on n1."""
-    server = f"prterun-n1-8525@0.{rank if daemon is None else daemon};tcp4://127.0.0.1:53453"
     return {
         "OMPI_COMM_WORLD_LOCAL_SIZE": str(local),
         "OMPI_COMM_WORLD_RANK": str(rank),
@@ -82,7 +77,6 @@ def open_mpi_5(rank: int = 0, size: int = 2, *, local: int = 1, daemon: int | No
         "PMIX_HOSTNAME": f"n{rank + 1}",
         "PMIX_NAMESPACE": "prterun-n1-8525@1",
         "PMIX_RANK": str(rank),
-        **{f"PMIX_SERVER_URI{version}": server for version in ("2", "21", "3", "4", "41")},
     }
 
 

@@ -79,15 +79,14 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
             "Slurm step 1234.0",
             "1234.0",
         ),
-        (open_mpi_4(1, 3), 1, ["10.0.0.1", "?", "?"], "Open MPI", "3512795137"),
         (
-            {**open_mpi_4(1), "OMPI_MCA_orte_hnp_uri": "3512795136.0;tcp6://[fd00::1]:43211"},
+            {**open_mpi_4(1, 3), "MASTER_ADDR": "10.0.0.1"},
             1,
-            ["[fd00::1]", "?"],
+            ["10.0.0.1", "?", "?"],
             "Open MPI",
             "3512795137",
         ),
-        (open_mpi_5(1), 1, ["n1", "?"], "Open MPI", "prterun-n1-8525@1"),
+        ({**open_mpi_5(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "Open MPI", "prterun-n1-8525@1"),
         ({**intel_mpi(1), "MASTER_ADDR": "n1"}, 1, ["n1", "?"], "MPI (PMI_SIZE)", None),
         (torchrun(1), 1, ["n1:29500", "?"], "WORLD_SIZE", None),
         (TRAIN_JOB, 1, ["mnist-node-0-0.mnist:29500", "?"], "PET_NNODES", None),
@@ -145,13 +144,17 @@ def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
         (asked("n[1-3]", node_rank=2), {}, (2, ["n1", "n2", "n3"], "--hosts", None)),
         (asked("10.0.0.[1-2]"), slurm_step(node=1), (1, ["10.0.0.1", "10.0.0.2"], "--hosts", "1234.0")),
         (asked("n1.site:4000,n2.site"), open_mpi_5(1), (1, ["n1.site:4000", "n2.site"], "--hosts", "X")),
-        (asked("a,b"), open_mpi_4(1, daemon=2), (1, ["a", "b"], "--hosts", "3512795137")),
+        (asked("a,b"), open_mpi_4(1), (1, ["a", "b"], "--hosts", "3512795137")),
         (
             asked(num_hosts=2, node_rank=1),
             {"MASTER_ADDR": "n1", "MASTER_PORT": "3000"},
             (1, ["n1:3000", "?"], "--num-hosts", None),
         ),
-        (asked(num_hosts=2), JOBSET, (1, ["mnist-workers-0-0.mnist", "?"], "--num-hosts", "mnist")),
+        (
+            asked(num_hosts=2),
+            {**JOBSET, "MASTER_ADDR": "mnist-workers-0-0.mnist"},
+            (1, ["mnist-workers-0-0.mnist", "?"], "--num-hosts", "mnist"),
+        ),
         (asked("sweep-[0-3].jobs"), INDEXED_JOB, (3, [f"sweep-{n}.jobs" for n in range(4)], "--hosts", None)),
         (asked(node_rank=1), slurm_step(node=1), (1, ["n1", "n2"], "Slurm step 1234.0", "1234.0")),
         (SILENT, {**torchrun(1), **slurm_step(node=1)}, (1, ["n1", "n2"], "Slurm step 1234.0", "1234.0")),
@@ -163,13 +166,18 @@ def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
         # mpirun starts its daemons by srun: their step, on other hosts, is not that of the ranks.
         (
             SILENT,
-            {**SLURM_JOB, **slurm_step("n[2-4]", 0, count=3, tasks="1(x3)"), **open_mpi_4(1, 4)},
-            (1, ["10.0.0.1", "?", "?", "?"], "Open MPI", "X"),
+            {
+                **SLURM_JOB,
+                **slurm_step("n[2-4]", 0, count=3, tasks="1(x3)"),
+                **open_mpi_4(1, 4),
+                "MASTER_ADDR": "n1",
+            },
+            (1, ["n1", "?", "?", "?"], "Open MPI", "X"),
         ),
         # In a Slurm job the ranks are on its nodes in order, wherever mpirun itself was started.
         (
             SILENT,
-            {**SLURM_JOB, **open_mpi_5(1, 3, daemon=2)},
+            {**SLURM_JOB, **open_mpi_5(1, 3)},
             (1, ["n1", "n2", "n3"], "Open MPI", "X"),
         ),
         (
@@ -204,7 +212,11 @@ def test_sources_complete_one_another_and_the_first_names_the_hosts(
     [
         (asked("n1,n2,n3"), slurm_step(), ("--hosts has 3 hosts", "Slurm step 1234.0 has 2")),
         (asked("n2,n1"), slurm_step(), ("rank 0 is n2 by --hosts", "n1 by Slurm step 1234.0")),
-        (asked("10.0.0.9,10.0.0.8"), open_mpi_4(), ("10.0.0.9 by --hosts", "10.0.0.1 by Open MPI")),
+        (
+            asked("10.0.0.9,10.0.0.8"),
+            {**torchrun(), "MASTER_ADDR": "10.0.0.1"},
+            ("10.0.0.9 by --hosts", "10.0.0.1:29500 by WORLD_SIZE"),
+        ),
         (asked(node_rank=0), slurm_step(node=1), ("rank 0 by --node-rank", "rank 1 by Slurm step 1234.0")),
         (asked("n1,n2", num_hosts=3), {}, ("--hosts names 2 hosts", "--num-hosts is 3")),
         (SILENT, {**ray_train(0), **slurm_step(node=1)}, ("rank 0 by TF_CONFIG", "rank 1 by Slurm")),
@@ -241,7 +253,7 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, intel_mpi(1), "the host of rank 0 is not given", "--hosts LIST"),
         (
             SILENT,
-            {**SLURM_JOB, **open_mpi_5(2, 3, daemon=0), "PMIX_HOSTNAME": "n4"},
+            {**SLURM_JOB, **open_mpi_5(2, 3), "PMIX_HOSTNAME": "n4"},
             "the host of rank 0",
             "--hosts",
         ),
@@ -251,7 +263,7 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, {**torchrun(), "RANK": "$PROCID"}, "the rank of this one is not given", "--node-rank N"),
         (SILENT, slurm_step("n[1-3]"), "has 2 hosts, and names 3: n[1-3]", "--hosts LIST"),
         (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
-        (SILENT, JOBSET, "this is pod 1 of JobSet 'mnist'", "--num-hosts N"),
+        (SILENT, JOBSET, "this is pod 1 of the indexed Job mnist", "--num-hosts N"),
         (asked(num_hosts=4), INDEXED_JOB, "the host of rank 0 is not given", "--hosts LIST"),
         (asked("n1,n2"), {}, "the rank of this one is not given", "--node-rank N"),
         (asked(node_rank=1), {}, "--node-rank needs the number of hosts", "--num-hosts N"),

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from gputopo.launch.spec.memory_check import require_memory
 from gputopo.values.errors import HardwareError
-from gputopo.values.gpu import MemoryMib
-from gputopo.values.machine import Machine
+from gputopo.values.machine import Machine, MemoryMib
 from gputopo.values.run.batches import BatchSize
 from gputopo.values.run.events import Device
 from gputopo.values.run.spec import RunSpec, Runtime, Server

@@ -7,19 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from gputopo.launch.locks import locked_spec
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.run_folder import latest_results, past_results
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 from gputopo.values.run.events import WarmupDone, read_events
 from gputopo.values.run.plan import Plan
-from gputopo.values.run.result import DeviceResult, Result
+from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
-from tests.invented_runs import cpu_devices, on_hosts
 from tests.launch.specs import cpu_spec, machine, plan_for
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
@@ -199,44 +196,3 @@ def test_a_result_that_cannot_be_written_is_given_back_with_that_failure(tmp_pat
     assert given.failure is not None
     assert (given.status, given.exit_code, given.failure.kind) == ("failed", 3, "disk_full")
     assert not folder.path.exists()
-
-
-def past_run(home: Path, name: str) -> Path:
-    (home / name).mkdir(parents=True)
-    schema.write(home / name / "result.json", RESULT)
-    return home / name
-
-
-def test_the_latest_past_runs_come_first_and_this_run_is_left_out(tmp_path: Path) -> None:
-    first, second = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
-    own = past_run(tmp_path, "20260103-000000-a-1")
-    assert [where for where, _ in latest_results(tmp_path, but=own)] == [str(second), str(first)]
-
-
-def test_short_runs_of_autotune_and_cells_of_a_sweep_follow_their_run(tmp_path: Path) -> None:
-    old, new = past_run(tmp_path, "20260101-000000-a-1"), past_run(tmp_path, "20260102-000000-a-1")
-    trials = [past_run(new, f"autotune/{name}") for name in ("1-1", "1-2")]
-    trials.append(past_run(new, "cells/0001"))
-    (new / "autotune/2-1").mkdir()
-    assert [one.folder.path for one in past_results(tmp_path)] == [new, *trials, old]
-
-
-def test_a_run_of_several_hosts_says_nothing_of_one(tmp_path: Path) -> None:
-    rows = tuple(DeviceResult(device=one, batch_size=8) for one in on_hosts(cpu_devices(1), cpu_devices(1)))
-    several = past_run(tmp_path, "20260102-000000-a-1")
-    schema.write(several / "result.json", msgspec.structs.replace(RESULT, devices=rows))
-    alone = past_run(tmp_path, "20260101-000000-a-1")
-    assert [one.folder.path for one in past_results(tmp_path)] == [alone]
-    assert [one.folder.path for one in past_results(tmp_path, of_hosts=True)] == [several]
-
-
-def test_a_past_run_is_of_this_machine_by_its_gpus_and_their_slots(tmp_path: Path) -> None:
-    from gputopo.captures.recording import read_bundled
-    from gputopo.topology.identities import without_identities
-
-    here = read_bundled("7gforce-v2")
-    [found] = past_results(past_run(tmp_path, "1").parent)
-    assert not found.is_of(here)
-    schema.write(found.folder.path / "machine.json", without_identities(here))
-    assert found.is_of(here)
-    assert not found.is_of(msgspec.structs.replace(here, gpus=here.gpus[1:]))

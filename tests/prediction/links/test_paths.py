@@ -21,8 +21,7 @@ from gputopo.prediction.links.paths import (
 from gputopo.prediction.step import Placement, limits
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
-from gputopo.values.gpu import Gpu, Pcie
-from gputopo.values.machine import Hop, Link, Machine, PciNode
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from tests import there
 
 BYTES = 2**29

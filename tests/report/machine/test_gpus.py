@@ -11,6 +11,7 @@ from gputopo.report.machine.gpus import (
 from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
+    Bar1Mib,
     Ecc,
     Gpu,
     GpuProcess,
@@ -56,19 +57,12 @@ def test_a_low_generation_counts_only_on_a_gpu_that_was_seen_under_load(one: Gpu
     assert link_is_slow_while_idle(one) is sleeps
 
 
-def test_the_table_states_unknown_for_the_idle_one_and_leaves_the_busy_one() -> None:
+def test_the_table_marks_the_generation_of_the_idle_gpu_and_leaves_the_busy_one() -> None:
     machine = Machine(source="x", gpus=(gpu(0), gpu(1, pstate="P8", load=0)))
     text = document_text(inspection_document(Inspection(machine=machine), "all"))
-    assert "1/3*" in text
-    assert "unknown while idle: GPU 1;" in text
+    assert "gen1/3 x16*" in text
+    assert "gen1/3 x16 " in text
     assert text.count("*") == 2  # the cell and its note
-
-
-def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
-    machine = Machine(source="x", gpus=(Gpu(index=0, pcie=SLOW), gpu(1, pstate="P8", load=0)))
-    assert "unknown while idle: GPU 1, load unknown: GPU 0;" in document_text(
-        inspection_document(Inspection(machine=machine), "all"), 120
-    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +79,7 @@ def test_without_a_p_state_the_load_is_unknown_and_not_idle() -> None:
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=True), NvLink(link=1, active=False))), "1 down, of 2"),
         (Gpu(index=0, nvlinks=(NvLink(link=0, active=False),)), "NVLinks: 0 down, of 1"),
         (Gpu(index=0, nvlinks=(NvLink(link=4, active=True, errors={"crc_flit": 7}),)), "NVLink 4 errors"),
-        (Gpu(index=0, bar1_mib=MemoryMib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
+        (Gpu(index=0, bar1_mib=Bar1Mib(total=256), memory_mib=MemoryMib(total=8192)), "BAR1 of 256 MiB"),
     ],
 )
 def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
@@ -112,7 +106,7 @@ def test_what_is_not_as_it_should_be_is_reported(gpu: Gpu, words: str) -> None:
             processes=(),
             pcie=Pcie(replay_counter=0, aer={"fatal": 0}),
             nvlinks=(NvLink(link=0, active=True, errors={"replay": 0}),),
-            bar1_mib=MemoryMib(total=16384),
+            bar1_mib=Bar1Mib(total=16384),
             memory_mib=MemoryMib(total=16384),
         ),
     ],

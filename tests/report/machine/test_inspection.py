@@ -53,26 +53,16 @@ def test_the_host_is_reported_in_a_few_lines() -> None:
         container="docker",
         virtual_machine="kvm",
     )
-    text = shown(Machine(source="live", host=host))
-    assert "2 sockets, 1 core, 40 logical CPUs, 62.8 GiB memory" in text
-    assert "NUMA 0   CPUs 0-9, 1.0 GiB" in text
-    assert "NUMA 8   no CPUs" in text
-    assert "kvm virtual machine, in a container (docker)" in text
-    assert "IOMMU translated, ACS on" in text
+    text = " ".join(shown(Machine(source="live", host=host)).split())
+    assert "Host CPU model Intel Xeon, sockets 2, physical cores 1, logical CPUs 40, memory 64307 MiB" in text
+    assert "NUMA 0 CPUs 0-9, memory 1024 MiB" in text
+    assert "IOMMU translated, ACS on, container docker, virtual machine kvm" in text
 
 
-def test_bare_metal_and_no_container_are_words_too() -> None:
-    host = Host(virtual_machine="none", container="none")
-    assert "bare metal, no container" in shown(Machine(source="live", host=host))
-
-
-def test_a_kernel_module_of_another_version_is_shown_and_the_same_one_is_not() -> None:
-    same = Driver(status="ok", version="550.1", kernel_module_version="550.1", cuda_version="12.4")
-    other = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
-    assert "550.1, CUDA 12.4\n" in shown(Machine(source="live", driver=same))
-    assert "different versions, 560.2, kernel module 550.1" in shown(
-        Machine(source="live", driver=other), 120
-    )
+def test_a_driver_is_reported_with_its_state_and_versions() -> None:
+    driver = Driver(status="version_mismatch", version="560.2", kernel_module_version="550.1")
+    text = shown(Machine(source="live", driver=driver), 120)
+    assert "Driver  status version_mismatch, version 560.2, kernel module version 550.1" in text
 
 
 def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
@@ -85,7 +75,7 @@ def test_an_unknown_fact_is_a_question_mark_and_zero_is_a_zero() -> None:
     )
     missing = {"gpus[0].clocks_mhz.memory.now": "NOT_SUPPORTED", "gpus[0].power_w.draw": "NOT_SUPPORTED"}
     assert row(Machine(source="live", gpus=(gpu,), missing=missing), 0) == [
-        "0", "card", "0/1911", "?", "?/250", "0/8114"
+        "0", "card", "0/1911", "?", "?/250", "0.0/7.9"
     ]  # fmt: skip
 
 
@@ -104,7 +94,7 @@ def test_a_column_of_which_nothing_is_reported_is_left_out() -> None:
 def test_a_lost_gpu_is_called_lost_in_its_row() -> None:
     gpus = (Gpu(index=0, name="card", pstate="P0"), Gpu(index=1, lost=True))
     missing = {"gpus[1].name": "GPU_IS_LOST", "gpus[1].pstate": "GPU_IS_LOST"}
-    assert row(Machine(source="live", gpus=gpus, missing=missing), 1) == ["1", "?", "LOST"]
+    assert row(Machine(source="live", gpus=gpus, missing=missing), 1) == ["1", "?", "?", "LOST"]
 
 
 def test_card_and_slot_of_two_generations_are_distinguished() -> None:
@@ -147,7 +137,7 @@ def test_gpus_fit_80_columns_however_many(count: int) -> None:
 
 @given(st.text(), st.text(), st.integers(40, 200))
 def test_no_name_from_outside_breaks_a_line_or_moves_the_cursor(name: str, model: str, width: int) -> None:
-    machine = Machine(source="live", host=Host(cpu_model=model), gpus=(Gpu(index=0, name=name),))
+    machine = Machine(source="live", host=Host(cpu_model=model), gpus=(Gpu(index=0, name=name, pstate="P0"),))
     text = shown(machine, width)
     assert all(character.isprintable() for character in text.replace("\n", ""))
     assert text.count("\nGPUs\n") == 1
@@ -166,17 +156,11 @@ UP = NicPort(
 )
 
 
-def test_a_port_shows_state_rate_and_what_the_card_is() -> None:
-    nic = Nic(index=0, hca_type="MT4129", psid="MT_1", firmware_version="28.39", ports=(UP,))
-    words = (
-        "InfiniBand ACTIVE LinkUp, 400 Gbit/s on 4 lanes, interface ib0, MT4129, PSID MT_1, firmware 28.39"
-    )
-    machine = Machine(source="ibstat", nics=(nic,))
-    assert port_rows(machine) == [("mlx5_0", words)]
-    bare = NicPort(index=0, rdma_device="mlx5_0", interface="ib0", operstate="down")
-    assert port_rows(Machine(source="x", nics=(Nic(index=0, ports=(bare,)),))) == [
-        ("mlx5_0", "down, interface ib0")
-    ]
+def test_a_port_shows_state_and_rate() -> None:
+    machine = Machine(source="ibstat", nics=(Nic(index=0, ports=(UP,)),))
+    ((name, words),) = port_rows(machine)
+    assert name == "mlx5_0"
+    assert "link layer InfiniBand, state ACTIVE, physical state LinkUp, rate 400 Gbit/s, lanes x4" in words
 
 
 def test_ports_in_the_pci_tree_and_cards_without_ports_are_left_out() -> None:

@@ -11,7 +11,7 @@ from gputopo.report.run_metrics import RunMetrics
 from gputopo.report.runs.progress import Display
 from gputopo.report.runs.report import run_document
 from gputopo.report.runs.state import RunState, news
-from gputopo.report.runs.tf_cnn_log import lines
+from gputopo.report.runs.tf_cnn_log import TfCnnLog
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import (
@@ -126,6 +126,7 @@ def test_curves_over_time_are_of_each_hosts_gpu(run: list[Event]) -> None:
 
 
 def test_the_log_of_tf_cnn_benchmarks_and_the_news_name_them(run: list[Event]) -> None:
-    assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in list(lines(run))
+    log = TfCnnLog()
+    assert "Devices:     ['n1 GPU 0', 'n2 GPU 0']" in [line for event in run for line in log.lines(event)]
     lost = LossNotFinite(time_s=0.0, step=5, value="nan", towers=(1,))
     assert news(lost, DEVICES) == "the loss is nan from step 5 on (n2 GPU 0)"

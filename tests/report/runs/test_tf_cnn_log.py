@@ -1,11 +1,12 @@
 import re
 import statistics
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from gputopo.report.runs.tf_cnn_log import TfCnnLog, lines
+from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 from gputopo.values.run.events import Evaluated, Event, Replanned, RunFinished, RunStarted
 from gputopo.values.run.plan import Candidate
 from tests.invented_runs import SAYS, InventedRun, Noise, cpu_devices, gpu_devices, step, stream
@@ -18,6 +19,13 @@ STEP_LINE = re.compile(
     r"^(\d+)\timages/sec: ([0-9.]+) \+/- ([0-9.]+) \(jitter = ([0-9.]+)\)\t([0-9.]+|nan)$", re.MULTILINE
 )
 TOTAL_LINE = re.compile(r"^total images/sec: (\d+\.\d\d)$", re.MULTILINE)
+
+
+def lines(events: Iterable[Event], display_every: int = DISPLAY_EVERY) -> Iterator[str]:
+    """The log lines of a run, as its events come."""
+    log = TfCnnLog(display_every)
+    for event in events:
+        yield from log.lines(event)
 
 
 def test_the_first_and_every_tenth_step_are_shown_in_the_known_form() -> None:

@@ -37,7 +37,7 @@ class StartedBy:
     ("environ", "source"),
     [
         (slurm_step(node=1), "Slurm step 1234.0"),
-        (open_mpi_5(0, 3), "Open MPI"),
+        ({**open_mpi_5(0, 3), "MASTER_ADDR": "n1"}, "Open MPI"),
         (ray_train(), "TF_CONFIG"),
         (torchrun(), "WORLD_SIZE"),
     ],

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -42,10 +41,6 @@ class Hosts:
             os.close(writing)
             self.launchers.append((launcher, left.enter_context(os.fdopen(reading)), err))
 
-    def begun(self) -> None:
-        """Wait until both programs have printed a line."""
-        assert [out.readline() for _, out, _ in self.launchers] == ["begun\n"] * 2
-
     def ended(self) -> list[tuple[int, str, str]]:
         """Return exit code, stdout and stderr of each."""
         return [(program.wait(120), out.read(), err.read()) for program, out, err in self.launchers]
@@ -58,6 +53,15 @@ class Hosts:
 
 
 Started = Callable[..., Hosts]
+# A driver that waits less long for rank 0 after another host has failed.
+DRIVES = """
+import sys
+from gputopo.cli import run_command
+from gputopo.launch import remote_start
+remote_start.LEADER_S = 0.5
+sys.exit(run_command(sys.argv[1:]))
+"""
+FAILS_ON_1 = "if test $RANK = 1; then exit 7; fi; exec sleep 600"
 
 
 @pytest.fixture
@@ -161,25 +165,28 @@ def test_each_host_records_the_steps_of_its_own_program(hosts: Started) -> None:
         assert busy == [pytest.approx(5.0 + rank)]
 
 
-def test_the_first_failure_ends_the_program_everywhere_with_its_code(hosts: Started, tmp_path: Path) -> None:
-    fails = "until test -e fails; do sleep 0.01; done; exit 7"
-    script = f"cd {tmp_path}; echo begun; if test $RANK = 1; then {fails}; fi; exec sleep 600"
+def test_each_host_ends_with_the_code_of_its_program_when_that_ends(hosts: Started, tmp_path: Path) -> None:
+    waits = "until test -e ended; do sleep 0.01; done; exit 5"
+    script = f"cd {tmp_path}; if test $RANK = 1; then exit 7; fi; {waits}"
     run = hosts("--num-gpus", "8", program=("sh", "-c", script))
-    run.begun()
-    (tmp_path / "fails").touch()
+    first = run.launchers[1][0].wait(120)
+    (tmp_path / "ended").touch()
     ended = run.ended()
-    assert [code for code, _, _ in ended] == [7, 7], ended
-    cause = "host localhost (rank 1): sh ended with exit code 7"
-    assert all(f"gputopo: {cause}\n" in err for _, _, err in ended)
-    result = run.result()
-    assert (result["status"], result["exit_code"], result["failure"]["cause"]) == ("failed", 7, cause)
+    assert (first, [code for code, _, _ in ended]) == (7, [5, 7]), ended
+    for rank, code in ((0, 5), (1, 7)):
+        assert f"gputopo: sh ended with exit code {code}\n" in ended[rank][2]
+        assert (run.result(rank)["status"], run.result(rank)["exit_code"]) == ("failed", code)
 
 
-def test_a_signal_to_one_host_ends_the_program_everywhere(hosts: Started) -> None:
-    run = hosts("--num-gpus", "8", program=("sh", "-c", "echo begun; exec sleep 600"))
-    run.begun()
-    os.kill(run.launchers[1][0].pid, signal.SIGTERM)
-    ended = run.ended()
-    assert [code for code, _, _ in ended] == [143, 143], ended
-    assert "host localhost (rank 1): sh was stopped by SIGTERM" in ended[0][2]
-    assert run.result()["status"] == "interrupted"
+def test_a_driver_ends_all_hosts_with_the_code_of_the_first_that_fails(tmp_path: Path) -> None:
+    hosts = f"localhost:{free_port()},127.0.0.1"
+    driver = subprocess.run(
+        (sys.executable, "-c", DRIVES, "run", "--cpu", "--hosts", hosts, "--", "sh", "-c", FAILS_ON_1),
+        env={**os.environ, "GPUTOPO_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert driver.returncode == 7, driver.stderr
+    assert "gputopo: 127.0.0.1 (rank 1) failed first, with exit code 7" in driver.stderr

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from gputopo.captures.pci.lspci import parse_list
+from gputopo.captures.pci import lspci_list
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Hop, Machine
 from tests.captures import samples
 
 
 def read(text: str = samples.LSPCI_VERBOSE) -> Machine:
-    return parse_list(text, origin="x")
+    return lspci_list.parse(text, origin="x")
 
 
 def test_every_fact_of_the_list_is_in_the_machine() -> None:

@@ -1,0 +1,156 @@
+"""`nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
+
+The text does not show which capability it shows; only the command line above it does. Of `r` the cells are
+p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
+that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from gputopo.captures.bandwidth.texts import peer_links
+from gputopo.captures.ledger import Claims, Format, by_line
+from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
+from gputopo.values.errors import InputError
+from gputopo.values.machine import Gpu, Machine, Unread
+from gputopo.values.subject import EVERY, at_link
+
+SOURCE = "nvidia-smi topo -p2p"
+
+_HINT = "copy the whole output of `nvidia-smi topo -p2p r` again, header and all rows"
+# The legend's words, as NVML's names of nvmlGpuP2PStatus_t.
+_STATUS = {
+    "OK": "OK",
+    "CNS": "CHIPSET_NOT_SUPPORTED",
+    "GNS": "GPU_NOT_SUPPORTED",
+    "TNS": "TOPOLOGY_NOT_SUPPORTED",
+    "DR": "DISABLED_BY_REGKEY",
+    "NS": "NOT_SUPPORTED",
+    "U": "UNKNOWN",
+}
+_COMMAND = re.compile(r"\btopo\s+(?:-p2p|--p2p_status)[ =]*\"?([rwnap]{1,2})\b")
+_PEER_LEGEND = re.compile(r"^[^\w\n]*(?:OK|CNS|GNS|TNS)\s*=\s", re.MULTILINE)
+_LEGEND = re.compile(r"\W*(?:Legend:|(?:X|OK|CNS|GNS|TNS|NS|DR|U|NV#|CNS)\s*=\s)")
+_CAPABILITY_UNKNOWN = "capability not shown in the text; taken as read and write"
+
+Direction = Literal["p2p_read", "p2p_write"]
+_DIRECTIONS: Mapping[str, Direction] = {"r": "p2p_read", "w": "p2p_write"}  # of `topo -p2p r`
+
+
+@dataclass(slots=True)
+class _Table:
+    columns: tuple[str, ...]
+    capability: str | None  # r, w, rw, n, a, p; None: not shown
+    line: int
+    rows: dict[str, tuple[int, list[str]]]
+
+
+def detect(text: str) -> bool:
+    """Return whether the text has a row of such cells, or one GPU's row and their legend."""
+    if re.search(r"GPU\d", text) is None:
+        return False
+    tables = _tables(text)
+    cells = {cell for table in tables for _, row in table.rows.values() for cell in row}
+    said = _PEER_LEGEND.search(text) is not None or any(table.capability for table in tables)
+    return bool(cells & PEER_STATUS) or (said and bool(tables))
+
+
+def begins(lines: Sequence[str]) -> bool:
+    """Return whether a line is the command, or a header with a row of such cells below it."""
+    return _COMMAND.search(lines[0]) is not None or cells_below(lines) == "statuses"
+
+
+def claims(text: str) -> Claims:
+    """Return the lines of the tables, and those of their legends."""
+    tables = _tables(text)
+    lines = {line for table in tables for line in (table.line, *(line for line, _ in table.rows.values()))}
+    legend = by_line(text, _COMMAND.search, _LEGEND.match)
+    return Claims(legend.read | lines, legend.known - lines)
+
+
+def parse(text: str, *, origin: str) -> Machine:
+    """Read the matrices of a text: one, or one for read and one for write.
+
+    Raises InputError where rows and columns do not fit together.
+    """
+    tables = [table for table in _tables(text) if table.rows]
+    if not tables:
+        raise InputError(f"{origin}: there is no `nvidia-smi topo -p2p` matrix in it", _HINT)
+    columns = tables[0].columns
+    statuses: dict[tuple[str, int, int], set[str]] = {}
+    unread: list[Unread] = []
+    missing: dict[str, str] = {}
+    for table in tables:
+        _check(table, columns, origin)
+        letters = table.capability or "rw"  # unless it is shown which, both
+        directions = [direction for letter, direction in _DIRECTIONS.items() if letter in letters]
+        for label, (line, cells) in table.rows.items():
+            if not directions:
+                said = f"{label}: {' '.join(cells)} (topo -p2p {table.capability})"
+                unread.append(Unread(source=SOURCE, line=line, text=said))
+            for direction, (column, cell) in product(directions, zip(columns, cells, strict=True)):
+                if cell != "X":
+                    key = direction, int(label[3:]), int(column[3:])
+                    statuses.setdefault(key, set()).add(_STATUS[cell])
+        if table.capability is None and len(columns) > 1:
+            missing |= {at_link(EVERY, fact=fact): _CAPABILITY_UNKNOWN for fact in ("p2p_read", "p2p_write")}
+    gpus = tuple(Gpu(index=index) for index in sorted(int(label[3:]) for label in columns))
+    links, unclear, contradictions = peer_links(statuses, SOURCE)
+    return Machine(
+        source=SOURCE,
+        gpus=gpus,
+        links=links,
+        missing=missing | unclear,
+        contradictions=contradictions,
+        unread=tuple(unread),
+    )
+
+
+def _tables(text: str) -> list[_Table]:
+    tables: list[_Table] = []
+    capability: str | None = None
+    for number, shown in enumerate(text.splitlines(), 1):
+        if "GPU" not in shown and "topo" not in shown:
+            continue
+        line = shown.replace("|", " ")
+        if command := _COMMAND.search(line):
+            capability = command[1]
+        head: Head | None = header_words(line)
+        if head is not None:
+            tables.append(_Table(head[0], capability, number, {}))
+            capability = None
+            continue
+        words = line.split()
+        label = label_of(words[0]) if words else ""
+        if tables and GPU.fullmatch(label):
+            row = (number, words[1:])
+            # A second row of one name is stored under another name, so that the check meets it.
+            tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
+    return tables
+
+
+def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
+    """Check that rows and columns fit and that X stands on the diagonal. Raises InputError."""
+    if table.columns != columns or not all(GPU.fullmatch(label) for label in columns):
+        raise InputError(f"{origin}: the header in line {table.line} names other devices", _HINT)
+    if len(set(columns)) != len(columns) or set(table.rows) != set(columns):
+        raise InputError(f"{origin}: rows and header (line {table.line}) do not name the same GPUs", _HINT)
+    for label, (line, cells) in table.rows.items():
+        if len(cells) != len(columns):
+            raise InputError(f"{origin}: the row of {label} (line {line}) has {len(cells)} cells", _HINT)
+        for column, cell in zip(columns, cells, strict=True):
+            if (cell == "X") != (column == label) or (cell != "X" and cell not in _STATUS):
+                raise InputError(f"{origin}: cell {label}-{column} (line {line}) is {cell[:20]}", _HINT)
+
+
+FORMAT = Format(
+    "`nvidia-smi topo -p2p` text",
+    "peer access and why it is refused",
+    detect,
+    parse,
+    begins=begins,
+    claims=claims,
+)

@@ -1,0 +1,29 @@
+"""Why a training failed, by its log: the first cause in it that is known."""
+
+import re
+from collections.abc import Sequence
+
+from gputopo.values.fields import rows_of
+
+_MAX_LINES = 4000  # from the end that are looked at
+_MAX_WORDS = 160  # of the reason
+
+# In order: a program that runs out of memory also raises an error, and a killed one may have a traceback.
+_CAUSES = [(re.compile(row["pattern"]), row["cause"]) for row in rows_of(__file__, "training_causes.csv")]
+_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Timeout)(?:: .*)?)$")
+
+
+def failure_in(lines: Sequence[str]) -> str | None:
+    """Return the reason in words, with the words of the log; None where no cause is recognised."""
+    end = lines[-_MAX_LINES:]
+    for pattern, words in _CAUSES:
+        for line in end:
+            if (found := pattern.search(line)) is not None:
+                text = found[0].strip()
+                return _short(words if text.lower() == words else f"{words}: {text}")
+    errors = [found[1] for line in end if (found := _ERROR.match(line.strip()))]
+    return _short(errors[-1]) if errors else None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_WORDS else text[: _MAX_WORDS - 1] + "…"

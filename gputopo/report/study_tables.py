@@ -1,0 +1,104 @@
+"""Tables of a study, and what stands in their cells."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from gputopo.report.document import Block, Bullets, Table
+from gputopo.report.layout import Column, Side
+from gputopo.report.units import images_per_sec, percent
+from gputopo.values.grouping import grouped
+from gputopo.values.run.measurement import CONDITIONS, Status
+from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
+
+ROWS = 5  # of a table in the short form
+_END = re.compile(r"(?<=\d)(?:\.\d+)?x?$")  # what follows the whole part of a number
+# What stands in the place of a figure.
+_WITHOUT_FIGURE: Mapping[Status, str] = {
+    "complete": "missing",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "missing": "missing",
+}
+
+
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    words: Sequence[str],
+    notes: Sequence[str] = (),
+    shown: int = ROWS,
+) -> Table:
+    """Return a table without empty columns. Those not in `words` are numbers, with aligned decimals."""
+    sides: list[Side] = ["left" if head in words else "right" for head in heads]
+    found = Table.of(heads, rows, sides, notes, shown)
+    return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
+
+
+def bullets(items: Iterable[str], shown: int) -> list[Block]:
+    """Return a list, with this many items in the short form; nothing if it is empty."""
+    found = tuple(items)
+    return [Bullets(found, shown=shown)] if found else []
+
+
+def _aligned(column: Column) -> Column:
+    """Return a column of numbers with spaces in place of the decimals that some do not have."""
+    ends = [_END.search(cell) for cell in column.cells]
+    widest = max((len(end[0]) for end in ends if end), default=0)
+    cells = (
+        f"{cell}{' ' * (widest - len(end[0]))}" if end else cell
+        for cell, end in zip(column.cells, ends, strict=True)
+    )
+    return msgspec.structs.replace(column, cells=tuple(cells))
+
+
+def without_empty(found: Table) -> Table:
+    """Return a table without the columns that have nothing in any row."""
+    return found.mapped(lambda column: column if any(column.cells) else None)
+
+
+def cell_words(cell: Cell) -> str:
+    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
+    if cell.images_per_sec is None:
+        return _WITHOUT_FIGURE[cell.of.status]
+    return images_per_sec(cell.images_per_sec)
+
+
+def noise_words(cell: Cell) -> str:
+    """Return two standard errors in percent: `2.0 assumed` where the source of one run stated none."""
+    if cell.noise is None:
+        return ""
+    return percent(100 * DEVIATIONS * cell.noise) + (" assumed" if cell.noise == RUN_TO_RUN else "")
+
+
+def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
+    """Return a name for each cell of a table with the devices beside it, no two alike.
+
+    Cells with one name have in addition what they differ in, runs with drills their source.
+    """
+    keys = [(cell.of.job_words(names), cell.of.n_gpus, cell.of.gpus) for cell in cells]
+    alike = grouped(zip(keys, cells, strict=True))
+    found = []
+    for key, cell in zip(keys, cells, strict=True):
+        text, group = key[0], alike[key]
+        parts = [text] if text else []
+        if len(group) > 1:
+            apart = [name for name in CONDITIONS if len({getattr(one.of, name) for one in group}) > 1]
+            parts += [f"{CONDITIONS[name]} {cell.of.value_words(name)}" for name in apart]
+            parts += [cell.of.source] if cell.of.is_drill else []
+        found.append(", ".join(parts))
+    return found
+
+
+def devices_word(cells: Iterable[Cell]) -> str:
+    """Return what the devices of cells are: `GPUs`, `CPU devices`; `devices` where there are both."""
+    words = {cell.of.device_word for cell in cells}
+    return f"{words.pop()}s" if len(words) == 1 else "devices"
+
+
+def speed_unit(cells: Iterable[Cell]) -> str:
+    """Return the unit of the speeds of cells: `images/sec`; `per second` if they count different things."""
+    units = {cell.of.unit for cell in cells}
+    return f"{units.pop()}/sec" if len(units) == 1 else "per second"
