@@ -85,7 +85,11 @@ def _run_here(asked: Asked) -> int:
             for line in target.host_place.says if target.backend == "gpu" else ():
                 note(line)
         if job.program and options.shape not in start.STARTS:
-            from gputopo.cli.run.program import run_own
+            if options.dry_run:
+                from gputopo.cli.run.showing import show_program_only
+
+                return show_program_only(job.program, target, options.shape)
+            from gputopo.launch.user_program.running import run_own
 
             return run_own(job.program, target, options)
         if options.autotune is not None:
