@@ -7,14 +7,14 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
-from gputopo.cli.hosts.joining import excuse
 from gputopo.cli.run import start
 from gputopo.cli.source import planned_machine, site_for
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
+from gputopo.launch.hosts.joining import excuse
 from gputopo.launch.job import Job
 from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder
@@ -25,6 +25,9 @@ from gputopo.values.option import Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec
+
+if TYPE_CHECKING:
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
@@ -164,7 +167,7 @@ def _run_on_hosts(asked: Asked) -> int | None:
 
 
 def _train(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.cli.hosts.training import HostOfRun, train_on_hosts
+    from gputopo.launch.hosts.training import HostOfRun, train_on_hosts
 
     request, options = asked.job.request, asked.options
     try:
@@ -174,7 +177,21 @@ def _train(asked: Asked, allocation: Allocation) -> int:
     except GputopoError as error:
         return excuse(allocation, asked.hosts, error)
     typed = {"model": asked.job.model, **asked.job.typed}
-    return train_on_hosts(HostOfRun(allocation, asked.hosts, site, options, typed), asked.job, request)
+    host = HostOfRun(allocation, asked.hosts, site, options, typed)
+    return train_on_hosts(host, asked.job, request, _lead)
+
+
+def _lead(
+    target: Target, spec: RunSpec, options: OutputOptions, *, rendezvous: "RendezvousServer | None" = None
+) -> int:
+    """Train with the hosts that have joined; without a rendezvous show what would be trained."""
+    if rendezvous is None:
+        from gputopo.cli.run.showing import show_only
+
+        return show_only(target, spec, options)
+    from gputopo.cli.run.training import train
+
+    return train(target, spec, options, rendezvous=rendezvous)
 
 
 def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
@@ -189,8 +206,8 @@ def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
 
 
 def _run_program(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.cli.hosts.program import run_program_on_hosts
-    from gputopo.cli.hosts.training import HostOfRun
+    from gputopo.launch.hosts.training import HostOfRun
+    from gputopo.launch.user_program.on_hosts import run_program_on_hosts
     from gputopo.launch.user_program.program import check_program
 
     job = asked.job

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.joining import address_of_leader
-from gputopo.cli.hosts.training import HostOfRun, claim, near_to, replies
 from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.hosts.joining import address_of_leader
 from gputopo.launch.hosts.messages import RunEnd
+from gputopo.launch.hosts.training import HostOfRun, claim, near_to, replies
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
