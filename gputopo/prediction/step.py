@@ -146,23 +146,14 @@ class Terms(NamedTuple):
 class StepPredictor:
     """The steps of one model, program and number of towers, from the rates of the slowest links.
 
-    `sockets`: CPUs, whose cores add gradients and copy variables. `of_host`: towers of the host that has
-    most, where several have their own copies of the variables.
+    `sockets`: CPUs, whose cores add gradients and copy variables.
     """
 
-    def __init__(
-        self,
-        model: ModelCosts,
-        program: ProgramConstants,
-        towers: int,
-        sockets: int = 1,
-        of_host: int | None = None,
-    ) -> None:
+    def __init__(self, model: ModelCosts, program: ProgramConstants, towers: int, sockets: int = 1) -> None:
         self.program, self.towers, self.model = program, towers, model
         self.bytes = model.bytes
         self._numbers = tuple(size // FLOAT_BYTES for size in model.sizes)
         self._sockets = sockets
-        self._of_host = towers if of_host is None else of_host
 
     def predict(
         self, placing: Placement, compute_s: float, weights: float, gradients: float
@@ -217,7 +208,7 @@ class StepPredictor:
                 weights *= uneven
                 # One GPU receives from all others what else every GPU receives a part of.
                 gradients *= towers if program.gathers and by_ps else uneven
-        variables_s = 1e-6 * each * parts.pieces * (towers if by_ps else self._of_host)
+        variables_s = 1e-6 * each * parts.pieces * towers
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
 
 

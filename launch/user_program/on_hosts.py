@@ -2,7 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+import select
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ import msgspec
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.joining import address_of_leader
 from gputopo.launch.hosts.messages import RunEnd
-from gputopo.launch.hosts.training import HostOfRun, claim, near_to, replies
+from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to, replies
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
@@ -20,11 +22,13 @@ from gputopo.launch.user_program.running import make_folder, other_gpus, run_own
 from gputopo.probes.equipment import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode
+from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.run.events import Noticed, RankFailed
 from gputopo.values.run.names import host_names
 from gputopo.values.run.spec import ProgramPart
 
 if TYPE_CHECKING:
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
     from gputopo.launch.supervise.run_folder import RunFolder
     from gputopo.launch.target import Target
     from gputopo.planner import Request
@@ -53,6 +57,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             if len(ranks) > 1:
                 folder = make_folder(parts[0].spec, target.plan, host.on.machine, host.options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(parts[place])))
+            _await_ready(rendezvous, ranks)
             rendezvous.end(RunEnd(exit_code=ExitCode.OK))
         if len(ranks) == 1:
             return run_own(program, target, host.options)
@@ -66,7 +71,6 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
     if isinstance(joined, int):
         return joined
     bringing, client, reply = joined
-    client.outlast()  # rank 0 has told all hosts
     machine, output = host.on.machine, host.options.output
     part = schema.decode(bytes(reply.spec), ProgramPart, origin="rank 0's answer")
     spec = msgspec.structs.replace(part.spec, command=words_of(program))
@@ -75,9 +79,27 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
         options = msgspec.structs.replace(host.options, output=str(Path(output) / f"rank-{bringing.rank}"))
         host = replace(host, options=options)
     with contextlib.ExitStack() as held:
-        claim([gpu for gpu in machine.gpus if gpu.index in part.spec.gpus], held)
-        folder = make_folder(part.spec, part.plan, machine, host.options)
+        try:
+            claim([gpu for gpu in machine.gpus if gpu.index in part.spec.gpus], held)
+            folder = make_folder(part.spec, part.plan, machine, host.options)
+        except GputopoError as error:
+            return failed_here(client, error)
+        client.put(Noticed(time_s=time.time(), says="ready"))
+        client.outlast()
+        if client.end is not None and client.end.exit_code:
+            raise client.end.error
         return _run(host, program, part, env.allowed(reply.environment), bringing.address, folder)
+
+
+def _await_ready(rendezvous: "RendezvousServer", ranks: Sequence[int]) -> None:
+    """Wait until each other host is ready to start the program. Raises GputopoError where one is not."""
+    waiting = {*ranks} - {0}
+    while waiting:
+        select.select((rendezvous.events.ready,), (), ())
+        for event in rendezvous.events.take():
+            if isinstance(event, RankFailed):
+                raise RunEnd(exit_code=event.exit_code, cause=event.cause, hint=event.remedy).error
+            waiting -= {event.rank} if isinstance(event, Noticed) else set()
 
 
 def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) -> list[ProgramPart]:

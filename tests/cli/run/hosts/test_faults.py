@@ -190,12 +190,12 @@ def test_a_full_disk_is_the_reason_on_both_hosts(
         assert "no longer answers" not in host.seen
 
 
-def test_a_host_with_a_full_disk_does_not_start_a_program_and_says_why(hosts: Hosts, tmp_path: Path) -> None:
-    named = ("--output", str(tmp_path / "out"), "--", "true")
+def test_a_full_disk_of_a_host_of_a_program_is_the_reason_on_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
+    named = ("--output", str(tmp_path / "out"), "--", "sleep", "600")
     first, second = hosts.start(0, *named), hosts.start(1, *named, disk_bytes=1000)
-    assert first.ended()[0] == 0, first.seen
-    assert second.ended()[0] != 0, second.seen
-    assert re.search(r"gputopo: cannot write \S+rank-1/\w+.json: File too large", second.seen)
+    assert first.ended()[0] == second.ended()[0] != 0, first.seen + second.seen
+    (what,) = re.findall(r"gputopo: (cannot write \S+rank-1/\w+.json: File too large)", second.seen)
+    assert f"gputopo: host localhost (rank 1): {what}" in first.seen
 
 
 def test_another_version_is_named_on_both_hosts(hosts: Hosts) -> None:
