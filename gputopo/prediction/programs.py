@@ -28,13 +28,15 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     - `host_add_gb_per_s`: rate at which the cores of one CPU socket add gradients;
     - `us_cpu`: microseconds per variable and GPU if the CPU stores variables or adds gradients, divided by
       the number of CPU sockets. For `pscpu` not measured: no speed is published;
-    - `us_device`, `us_add`: the same if GPUs store variables, and if GPUs add the gradients of replicas;
+    - `us_device`: microseconds per variable and GPU if GPUs store the variables;
+    - `us_add`: microseconds per variable and GPU if GPUs add the gradients of replicas;
     - `us_ring`: microseconds per variable of a ring, for any number of GPUs;
-    - `ring_mb`: 10^6 bytes that each variable adds to the traffic of a ring, because messages are small.
+    - `ring_mb`: 10^6 bytes that a prediction adds to the traffic of a ring for each variable, as small
+      messages are slower.
 
     `adds`: how replicas add gradients without NCCL: by size, or alternating (default of tf_cnn_benchmarks).
     `cuts_variables`: whether large variables are split if they are spread over GPUs (`workload.spreading`).
-    `gathers`: whether copying gradients takes as long with variables spread over GPUs as with all on one GPU.
+    `gathers`: whether it takes as long to copy gradients to variables on all GPUs as to variables on one GPU.
     """
 
     name: str

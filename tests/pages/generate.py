@@ -104,9 +104,10 @@ def models() -> str:
     notes = [(f"`{one.name}`", one.note) for one in known if one.note]
     return f"""# models: values of --model
 
-`--model` also takes `keras:NAME`, a model of keras.applications, and `module:function`, which returns your
-own. `plan` builds such a model once, in a process without GPUs, and stores its number of parameters,
-multiply-adds and features. If your module changes, the model is built again.
+`--model` takes a name from this table, `keras:NAME` for a model of keras.applications, or `module:function`
+for a function that returns your own Keras model. `plan` builds the models that are not in the table once, in
+a process without GPUs, and stores their parameters, multiply-adds and features. If your module changes, the
+model is built again.
 
 {_table(header, rows)}
 - Parameters: the number of trainable parameters. As in tf_cnn_benchmarks, ImageNet models have 1001 classes
@@ -131,8 +132,8 @@ _BETWEEN_HOSTS = (
     ("`hierarchical`", "added within each host, then copied to one host and back, once per host"),
     (
         "`collective`, `nccl`",
-        "added within each host, then between one device of each host by TensorFlow's collective op. Another "
-        "device of the host does this for each variable, in turn",
+        "added within each host, then by TensorFlow's collective op between one device of each host. The "
+        "devices of a host take turns: each variable uses the next one",
     ),
     ("`nccl_op`", "not supported: it works within one process"),
 )
@@ -141,7 +142,7 @@ _BETWEEN_HOSTS = (
 def reductions() -> str:
     """Return the page of the reductions."""
     rows = [(f"`{name}`", meaning) for name, meaning in all_reduce.MEANINGS.items()]
-    table = _table(("method", "gradients are"), rows)
+    table = _table(("method", "how gradients are added"), rows)
     return f"""# reductions: values of --all-reduce
 
 A reduction is the method that adds the gradients of all devices. `--all-reduce` selects it for `replicated`.
@@ -150,10 +151,11 @@ A reduction is the method that adds the gradients of all devices. `--all-reduce`
 {table}
 On several hosts:
 
-{_table(("method", "gradients are"), _BETWEEN_HOSTS)}
-[hosts](hosts.md#devices-variables-and-gradients) explains which method is used without `--all-reduce`. If the
-run measures the exchange at the start, this takes some seconds. It uses `nccl` (GPUs) or `collective` (CPU
-devices) if this is more than 5% faster than copies: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
+{_table(("method", "how gradients are added"), _BETWEEN_HOSTS)}
+[hosts](hosts.md#devices-variables-and-gradients) explains which method is used if you do not give
+`--all-reduce`. In some cases the run first compares two methods for some seconds: copies between hosts, and
+`nccl` (on GPUs) or `collective` (on CPU devices). It uses copies unless the other method is more than 5%
+faster, and prints the times: `exchange between hosts: copies 38 ms, nccl 12 ms: nccl`.
 """
 
 

@@ -419,7 +419,7 @@ class _Table:
 
 
 FORMAT = Format(
-    "`nvidia-smi --query-gpu=... --format=csv` with its first line",
+    "`nvidia-smi --query-gpu=... --format=csv` with the header line",
     "the queried facts; with `-l` a series of samples",
     detect,
     parse,

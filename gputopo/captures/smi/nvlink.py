@@ -172,9 +172,8 @@ def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) ->
 
 
 FORMAT = Format(
-    "`nvidia-smi nvlink -s` text; or a list of GPUs: `nvidia-smi -L`, environment report of PyTorch, vLLM or "
-    "SGLang",
-    "state and speed of NVLinks; or names, UUIDs, MIG instances",
+    "`nvidia-smi nvlink -s` or `nvidia-smi -L` text, environment report of PyTorch, vLLM or SGLang",
+    "names, UUIDs, MIG instances; with `nvlink -s` also state and speed of NVLinks",
     detect,
     parse,
     begins=begins,
