@@ -1,20 +1,38 @@
-"""Starts and watches training; the TensorFlow core lives here. TensorFlow loads only in the worker.
+"""Plans, starts and watches training; the TensorFlow core lives here. TensorFlow loads only in the worker.
 
-`strategy` is for the user's own script, and loads TensorFlow when it is called.
+A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its checked spec. `plan_on` plans,
+`plan_by_runs` and `train_fastest` measure placements before. `strategy` is for the user's script, and loads
+TensorFlow when it is called. Each name loads its module when it is used.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gputopo.launch.checks import runnable as runnable
+    from gputopo.launch.job import Job as Job
+    from gputopo.launch.jobs.autotune import plan_by_runs as plan_by_runs
+    from gputopo.launch.jobs.autotune import train_fastest as train_fastest
+    from gputopo.launch.plans import plan_on as plan_on
+    from gputopo.launch.site import Site as Site
+    from gputopo.launch.target import Target as Target
     from gputopo.launch.user_strategy import strategy as strategy
 
-__all__ = ["strategy"]
+_MODULES = {
+    "Job": "job",
+    "Site": "site",
+    "Target": "target",
+    "plan_by_runs": "jobs.autotune",
+    "plan_on": "plans",
+    "runnable": "checks",
+    "strategy": "user_strategy",
+    "train_fastest": "jobs.autotune",
+}
+__all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> object:
     """Load the module of a public name when the name is used."""
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module 'gputopo.launch' has no attribute {name!r}")
-    from gputopo.launch import user_strategy
-
-    return user_strategy.strategy
+    return getattr(importlib.import_module(f"gputopo.launch.{_MODULES[name]}"), name)

@@ -7,10 +7,10 @@ import msgspec
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, site_for
+from gputopo.launch import Job, Target
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.launch.job import Job, parse_model
+from gputopo.launch.job import parse_model
 from gputopo.launch.site import rehearsal_name, warn, with_costs
-from gputopo.launch.target import Target
 from gputopo.prediction.programs import DEFAULT
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
@@ -202,11 +202,11 @@ def _plan_of_one(asked: _Asked) -> int:
     request, command, code = asked.request, asked.command, 0
     site = site_for(request, asked.output.sources, trains=command.autotune is not None)
     if command.autotune is None:
-        from gputopo.launch.plans import plan_on
+        from gputopo.launch import plan_on
 
         found = plan_on(site, request, candidates=command.candidates, changes=command.changes)
     else:
-        from gputopo.launch.jobs.autotune import plan_by_runs
+        from gputopo.launch import plan_by_runs
 
         found, code = plan_by_runs(
             asked.job, site, request, candidates=command.candidates, count=command.autotune

@@ -11,7 +11,7 @@ from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Option
 
 if TYPE_CHECKING:
-    from gputopo.launch.site import Site
+    from gputopo.launch import Site
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
 
@@ -105,7 +105,8 @@ def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -
 
     Saved bandwidth is read where it counts for the request. `settings`: fields of `Site`.
     """
-    from gputopo.launch.site import Site, rehearsal_name
+    from gputopo.launch import Site
+    from gputopo.launch.site import rehearsal_name
 
     machine = planned_machine(sources, pairs=not (request.is_of_one_gpu or request.no_history))
     return Site(machine, rehearsal_of=rehearsal_name(sources), **settings)

@@ -87,7 +87,7 @@ class Option:
     detail: str = ""
     value: str = ""  # placeholder of the value, by default that of the type
     unit: str = ""  # unit of the number, a key of UNITS: `90s`, `5m` or `1GB` are read as so many of it
-    theme: str = ""  # heading in the help
+    theme: str = ""  # heading in the help; by default the THEME of its struct
     more: bool = False  # --help leaves it out, --help-all shows it
     default: str = ""  # the default in words, where it is not that of the field
     min: float | None = None
@@ -282,17 +282,20 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
         if (kind := _struct(one.type)) is not None:
             found += options_of(kind, (*part, one.name))
         default = inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default
-        found += _of(one.type, one.name, default, part)
+        found += _of(one.type, one.name, default, part, getattr(spec, "THEME", ""))
     return tuple(found)
 
 
-def _of(annotation: Any, name: str, default: Any, part: tuple[str, ...] = ()) -> Iterator[Declared]:
-    """Yield the options of a field or a parameter, which are beside its type."""
+def _of(
+    annotation: Any, name: str, default: Any, part: tuple[str, ...] = (), theme: str = ""
+) -> Iterator[Declared]:
+    """Yield the options of a field or a parameter, which are beside its type. `theme`: unless it has one."""
     kind, extras = _declared(annotation)
     read = next((one for one in extras if callable(one)), None)
     for option in (one for one in extras if isinstance(one, Option)):
         reads = read is not None and "" not in option.words
-        yield Declared(replace(option, read=read) if reads else option, name, kind, default, part)
+        option = replace(option, read=read if reads else option.read, theme=option.theme or theme)
+        yield Declared(option, name, kind, default, part)
 
 
 def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -34,7 +34,7 @@ def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for about hosts; `num_hosts` 1: this one alone, whatever the environment has."""
 
-    MORE = True
+    THEME: ClassVar[str] = "Hosts"
 
     hosts: Annotated[
         tuple[HostAddress, ...],
@@ -43,14 +43,13 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--hosts",
             "Hosts in the order of their ranks, each with a port if need be",
             value="LIST",
-            theme="Hosts",
             more=True,
         ),
     ] = ()
     hostfile: Annotated[
         tuple[HostAddress, ...],
         _read_file,
-        Option("--hostfile", "File with a host on each line", value="FILE", theme="Hosts", more=True),
+        Option("--hostfile", "File with a host on each line", value="FILE", more=True),
     ] = ()
     num_hosts: Annotated[
         int | None,
@@ -60,7 +59,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="from the environment",
             min=1,
             max=65536,
-            theme="Hosts",
             more=True,
         ),
     ] = None
@@ -71,7 +69,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Python of the other hosts, which has gputopo",
             value="PATH",
             default="the path of this one's",
-            theme="Hosts",
             more=True,
         ),
     ] = None
@@ -83,7 +80,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="TIME",
             unit="s",
             above=0,
-            theme="Hosts",
             more=True,
         ),
     ] = JOIN_S
@@ -93,7 +89,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--allow-public-address",
             "Let TensorFlow's servers listen at a public address: whoever connects to one can run what "
             "they like",
-            theme="Hosts",
             more=True,
         ),
     ] = False
@@ -102,7 +97,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--insecure",
             "Let the hosts of a training meet without a secret: whoever reaches rank 0's port can take part",
-            theme="Hosts",
             more=True,
         ),
     ] = False
@@ -114,7 +108,6 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="from the environment",
             min=0,
             max=65535,
-            theme="Hosts",
             more=True,
         ),
     ] = None

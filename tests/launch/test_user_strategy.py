@@ -246,7 +246,7 @@ def test_too_late_a_call_fails_with_what_and_what_to_do_unless_the_devices_are_t
     _, *frames, what, hint = failure[failure.index("Traceback") :].splitlines()
     assert what == "gputopo.values.errors.UsageError: TensorFlow has made its devices already"
     assert hint.startswith("call gputopo.launch.strategy before anything that uses a device")
-    assert sum(line.startswith("  File") for line in frames) == 3  # the script, and both doors of gputopo
+    assert sum(line.startswith("  File") for line in frames) == 2  # the script, and the function
     assert said.endswith("TensorFlow had made its devices before.\n")
 
 

@@ -15,7 +15,7 @@ from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.launch.target import Target
+    from gputopo.launch import Target
     from gputopo.planner import Request
     from gputopo.planner.network import SavedNetwork
     from gputopo.values.machine import Machine

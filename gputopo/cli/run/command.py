@@ -44,6 +44,6 @@ def run(
     Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
     """
     from gputopo.cli.run.flow import Asked, do
-    from gputopo.launch.job import Job
+    from gputopo.launch import Job
 
     return do(Asked(Job(model, placement, training, program), sources, hosts, options, typed, run))

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.run import start
 from gputopo.cli.source import planned_machine, site_for
-from gputopo.launch.checks import runnable
+from gputopo.launch import Job, Site, Target, runnable
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.joining import excuse
-from gputopo.launch.job import Job
-from gputopo.launch.site import Site, warn
+from gputopo.launch.site import warn
 from gputopo.launch.supervise import run_folder
-from gputopo.launch.target import Target
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
@@ -97,7 +95,7 @@ def _run_here(asked: Asked) -> int:
             return run_own(job.program, target, options)
         if options.autotune is not None:
             from gputopo.cli.run.training import train
-            from gputopo.launch.jobs.autotune import train_fastest
+            from gputopo.launch import train_fastest
 
             return train_fastest(job, target, options, train)
         spec = None if job.program else runnable(job, target, options)

@@ -25,8 +25,8 @@ def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     it; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
+    from gputopo.launch import Site
     from gputopo.launch.jobs import screen_course
-    from gputopo.launch.site import Site
     from gputopo.report.runs.screen import run_line, screen_document
 
     def on_run(run: "ScreenRun", noun: str) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from gputopo.cli.printing import unwritten
+from gputopo.launch import Target
 from gputopo.launch.checks import require_runnable
 from gputopo.launch.jobs import run
 from gputopo.launch.spec.env import HostPlace, changes
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.metrics_file import MetricsFile
 from gputopo.launch.supervise.outlets import Alarm, SampleScalars
-from gputopo.launch.target import Target
 from gputopo.launch.user_program.program import check_program
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema

@@ -16,7 +16,7 @@ from gputopo.values.option import Declared, typed_words
 from gputopo.values.run.placement import PlanOptions
 
 if TYPE_CHECKING:
-    from gputopo.launch.target import Target
+    from gputopo.launch import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
     from gputopo.values.run.spec import RunSpec

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -42,7 +42,9 @@ FORMAT = Option("--format", "Output format")
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a run beside its training. `output`: its folder, absolute; None: a new one."""
 
-    repeats: Annotated[int, Option("--repeats", "Number of runs", min=1, theme="Output")] = 1
+    THEME: ClassVar[str] = "Output"
+
+    repeats: Annotated[int, Option("--repeats", "Number of runs", min=1)] = 1
     autotune: Annotated[
         int | None,
         Option(
@@ -53,24 +55,20 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             min=2,
             max=10,
             words={"": {"autotune": 3}},
-            theme="Output",
         ),
     ] = None
-    require_gpu: Annotated[bool, Option("--require-gpu", "Without a GPU exit with 3", theme="Output")] = False
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, whatever GPUs there are", theme="Output")] = False
+    require_gpu: Annotated[bool, Option("--require-gpu", "Without a GPU exit with 3")] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, whatever GPUs there are")] = False
     no_affinity: Annotated[
         bool,
         Option(
             "--no-affinity",
             "Run on all CPUs, with memory and threads as without gputopo; default: those near the GPUs",
-            theme="Output",
             more=True,
         ),
     ] = False
     output: Annotated[
-        str | None,
-        read_folder,
-        Option("--output", "Folder of the run", value="DIR", default="a new one", theme="Output"),
+        str | None, read_folder, Option("--output", "Folder of the run", value="DIR", default="a new one")
     ] = None
     shape: Annotated[
         Shape,
@@ -80,7 +78,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, "
             "sbatch: a Slurm script, docker: a command that starts the run; for several hosts "
             "also hostfile: of mpirun",
-            theme="Output",
         ),
     ] = "table"
     sbatch_options: Annotated[
@@ -90,16 +87,12 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--sbatch-option",
             "Option of sbatch for --format sbatch, such as partition=gpu or array=1-4; may be repeated",
             value="NAME[=VALUE]",
-            theme="Output",
             repeated=True,
             more=True,
         ),
     ] = ()
     verbose: Annotated[
-        bool,
-        Option(
-            "--verbose", "Report all figures: times, memory, placement, versions", theme="Output", letter="-v"
-        ),
+        bool, Option("--verbose", "Report all figures: times, memory, placement, versions", letter="-v")
     ] = False
     display_every: Annotated[
         int | None,
@@ -109,7 +102,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             value="N",
             default="one every 5 s; 10 with --tf-cnn-log",
             min=1,
-            theme="Output",
             more=True,
         ),
     ] = None
@@ -120,7 +112,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Restarts after a failure of the worker, each from the latest checkpoint",
             value="N",
             min=0,
-            theme="Output",
             more=True,
         ),
     ] = 0
@@ -138,7 +129,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             unit="s",
             above=0,
             words={"auto": {"stall_timeout": "auto"}},
-            theme="Output",
         ),
     ] = None
     prometheus: Annotated[
@@ -148,7 +138,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--prometheus",
             "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
             value="FILE",
-            theme="Output",
             more=True,
         ),
     ] = None
@@ -160,7 +149,6 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Command to run (without a shell) on each anomaly while the run lasts; gets the event as "
             "JSON on stdin",
             value="COMMAND",
-            theme="Output",
             more=True,
         ),
     ] = None
@@ -171,12 +159,9 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Exit with 1 on an anomaly or a NaN loss",
             detail="An anomaly is a warning, a NaN loss an error. With a program after -- also on "
             "hardware faults, and on GPUs outside the plan (a warning)",
-            theme="Output",
         ),
     ] = None
-    dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing", theme="Output")] = (
-        False
-    )
+    dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing")] = False
 
 
 class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ It is stored with the run, so what compares runs, describes one or learns from i
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -71,6 +71,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     `decay_steps` steps, in stairs. cosine: down to 0 at `decay_steps`.
     """
 
+    THEME: ClassVar[str] = "Optimizer"
+
     kind: Annotated[
         ScheduleName,
         read_schedule,
@@ -79,19 +81,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             "Factor of the learning rate by step: piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY "
             "or cosine:STEPS, or model for that of its authors",
             value="NAME[:...]",
-            theme="Optimizer",
             more=True,
         ),
     ] = "constant"
     warmup_steps: Annotated[
-        int,
-        Option(
-            "--learning-rate-warmup-steps",
-            "Steps in which the rate grows from 0",
-            min=0,
-            theme="Optimizer",
-            more=True,
-        ),
+        int, Option("--learning-rate-warmup-steps", "Steps in which the rate grows from 0", min=0, more=True)
     ] = 0
     boundaries: tuple[int, ...] = ()
     factors: tuple[float, ...] = ()
@@ -102,40 +96,28 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 class Optimization(msgspec.Struct, frozen=True, kw_only=True):
     """How gradients change the variables. Defaults are those of tf_cnn_benchmarks."""
 
-    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer", theme="Optimizer")] = "sgd"
-    momentum: Annotated[
-        float, Option("--momentum", "Momentum coefficient", min=0, below=1, theme="Optimizer", more=True)
-    ] = 0.9
+    THEME: ClassVar[str] = "Optimizer"
+
+    optimizer: Annotated[OptimizerName, Option("--optimizer", "Optimizer")] = "sgd"
+    momentum: Annotated[float, Option("--momentum", "Momentum coefficient", min=0, below=1, more=True)] = 0.9
     nesterov: Annotated[
-        bool,
-        Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it", theme="Optimizer", more=True),
+        bool, Option("--nesterov", "Nesterov momentum, as tf_cnn_benchmarks uses it", more=True)
     ] = False
     weight_decay: Annotated[
-        float,
-        Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0, theme="Optimizer", more=True),
+        float, Option("--weight-decay", "L2 coefficient λ: gradient += λw", min=0, more=True)
     ] = 0.0
     gradient_clip: Annotated[
-        float | None,
-        Option(
-            "--gradient-clip", "Clip every gradient element to [-X, X]", above=0, theme="Optimizer", more=True
-        ),
+        float | None, Option("--gradient-clip", "Clip every gradient element to [-X, X]", above=0, more=True)
     ] = None
     gradient_clip_norm: Annotated[
         float | None,
-        Option(
-            "--gradient-clip-norm",
-            "Scale all gradients down to this global norm",
-            above=0,
-            theme="Optimizer",
-            more=True,
-        ),
+        Option("--gradient-clip-norm", "Scale all gradients down to this global norm", above=0, more=True),
     ] = None
     on_nan: Annotated[
         Literal["stop", "warn"],
         Option(
             "--on-nan",
             "What a loss that is NaN or infinite does: end the training, or only be reported",
-            theme="Optimizer",
             more=True,
         ),
     ] = "stop"
@@ -145,10 +127,11 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True):
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
     """The type to compute in; variables stay float32. `loss_scale` multiplies the loss (fp16)."""
 
-    compute: Annotated[
-        PrecisionName,
-        Option("--precision", "Compute type", detail="Variables stay fp32", theme="Precision and layout"),
-    ] = "fp32"
+    THEME: ClassVar[str] = "Precision and layout"
+
+    compute: Annotated[PrecisionName, Option("--precision", "Compute type", detail="Variables stay fp32")] = (
+        "fp32"
+    )
     loss_scale: Annotated[
         float,
         Option(
@@ -157,7 +140,6 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
             default="128 with fp16",
             above=0,
             words={"auto": {"loss_scale": 128.0, "auto_loss_scale": True}},
-            theme="Precision and layout",
             more=True,
         ),
     ] = 1.0
@@ -165,18 +147,14 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
     # (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
-    xla: Annotated[bool, Option("--xla", "Compile with XLA", theme="Precision and layout")] = False
+    xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
     tf32: Annotated[
-        Literal["on", "off"],
-        Option("--tf32", "TensorFloat-32 in fp32 products on GPUs", theme="Precision and layout", more=True),
+        Literal["on", "off"], Option("--tf32", "TensorFloat-32 in fp32 products on GPUs", more=True)
     ] = "on"
     deterministic: Annotated[
         bool,
         Option(
-            "--deterministic",
-            "Same numbers in each run on the same hardware, by slower kernels",
-            theme="Precision and layout",
-            more=True,
+            "--deterministic", "Same numbers in each run on the same hardware, by slower kernels", more=True
         ),
     ] = False
 
@@ -184,15 +162,12 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """How variables and gradients move beside the plain form of a mode."""
 
+    THEME: ClassVar[str] = "Exchange between devices"
+
     ps_spread: bool = False  # a parameter server on the devices of all towers, variables spread by bytes
     staged: Annotated[
         bool,
-        Option(
-            "--staged-vars",
-            "Use weights and gradients of the previous step (stale by one)",
-            theme="Exchange between devices",
-            more=True,
-        ),
+        Option("--staged-vars", "Use weights and gradients of the previous step (stale by one)", more=True),
     ] = False
     relaxed: Annotated[
         bool,
@@ -202,18 +177,11 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
             "relaxed: replicated applies the gradients of the previous step",
             value="strong|relaxed",
             default="strong",
-            theme="Exchange between devices",
             more=True,
         ),
     ] = False
     asynchronous: Annotated[
-        bool,
-        Option(
-            "--async",
-            "Apply each device's gradients as soon as they are computed",
-            theme="Exchange between devices",
-            more=True,
-        ),
+        bool, Option("--async", "Apply each device's gradients as soon as they are computed", more=True)
     ] = False
     groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
     repacking: Annotated[
@@ -224,7 +192,6 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
             value="K",
             min=0,
             max=1024,
-            theme="Exchange between devices",
             more=True,
         ),
     ] = 0
@@ -236,28 +203,19 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
             value="SIZE",
             unit="bytes",
             min=0,
-            theme="Exchange between devices",
             more=True,
         ),
     ] = 0
     small_group: Annotated[
         int,
         Option(
-            "--agg-small-grads-max-group",
-            "Maximum number of small gradients in a group",
-            min=1,
-            theme="Exchange between devices",
-            more=True,
+            "--agg-small-grads-max-group", "Maximum number of small gradients in a group", min=1, more=True
         ),
     ] = 10
     transfer: Annotated[
         Literal["fp32", "fp16"],
         Option(
-            "--fp16-transfer",
-            "Transfer gradients as float16",
-            words={"": {"transfer": "fp16"}},
-            theme="Exchange between devices",
-            more=True,
+            "--fp16-transfer", "Transfer gradients as float16", words={"": {"transfer": "fp16"}}, more=True
         ),
     ] = "fp32"
 
@@ -268,39 +226,33 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
     With `cache` the first pass has the same order as without, later ones do not.
     """
 
+    THEME: ClassVar[str] = "Data"
+
     source: Annotated[
         DataSource,
         Option(
             "--data-source",
             "Synthetic examples: made once on the device, each step by TensorFlow on the CPU, or in Python",
-            theme="Data",
             more=True,
         ),
     ] = "gpu"
-    feed: Annotated[Feed, Option("--feed", "How Python batches are transferred", theme="Data", more=True)] = (
-        "sync"
-    )
+    feed: Annotated[Feed, Option("--feed", "How Python batches are transferred", more=True)] = "sync"
     folder: Annotated[
-        str | None,
-        read_data_place,
-        Option("--data-dir", "ImageNet TFRecords or CIFAR-10 files", value="DIR", theme="Data"),
+        str | None, read_data_place, Option("--data-dir", "ImageNet TFRecords or CIFAR-10 files", value="DIR")
     ] = None
     name: Annotated[
         Literal["imagenet", "cifar10"] | None,
-        Option("--data-name", "Data set; sets the shape of examples", default="by model", theme="Data"),
+        Option("--data-name", "Data set; sets the shape of examples", default="by model"),
     ] = None
     distortions: Annotated[
         bool,
         Option(
-            "--distortions",
-            "Distort real images: colours of ImageNet, crop and flip of CIFAR-10",
-            theme="Data",
-            more=True,
+            "--distortions", "Distort real images: colours of ImageNet, crop and flip of CIFAR-10", more=True
         ),
     ] = False
-    resize: Annotated[
-        ResizeMethod, Option("--resize-method", "Resize method of ImageNet", theme="Data", more=True)
-    ] = "bilinear"
+    resize: Annotated[ResizeMethod, Option("--resize-method", "Resize method of ImageNet", more=True)] = (
+        "bilinear"
+    )
     private_threads: Annotated[
         int | None,
         Option(
@@ -308,7 +260,6 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
             "Threads of the input pipeline",
             default="by cores",
             min=1,
-            theme="Data",
             more=True,
         ),
     ] = None
@@ -317,7 +268,6 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--cache",
             "Cache ImageNet in memory after the first pass: raw records, or decoded images",
-            theme="Data",
             more=True,
         ),
     ] = None
@@ -327,13 +277,11 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
             "--prefetch",
             "Batches ready on the devices ahead of their step; 0: one, on the host",
             min=0,
-            theme="Data",
             more=True,
         ),
     ] = 1
     bad_records: Annotated[
-        Literal["stop", "skip"],
-        Option("--bad-records", "Stop at a damaged record, or skip it", theme="Data", more=True),
+        Literal["stop", "skip"], Option("--bad-records", "Stop at a damaged record, or skip it", more=True)
     ] = "stop"
 
     @property
@@ -356,25 +304,19 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     of the run are those after the checkpoint.
     """
 
+    THEME: ClassVar[str] = "Saved files"
+
     checkpoints: Annotated[
-        str | None,
-        read_folder,
-        Option("--checkpoints", "Folder of checkpoints", value="DIR", theme="Saved files"),
+        str | None, read_folder, Option("--checkpoints", "Folder of checkpoints", value="DIR")
     ] = None
     checkpoint_steps: Annotated[
         int | None,
         Option(
-            "--checkpoint-steps",
-            "Steps between checkpoints",
-            default="at the end only",
-            min=1,
-            theme="Saved files",
-            more=True,
+            "--checkpoint-steps", "Steps between checkpoints", default="at the end only", min=1, more=True
         ),
     ] = None
     keep_checkpoints: Annotated[
-        int,
-        Option("--keep-checkpoints", "Number of checkpoints to keep", min=1, theme="Saved files", more=True),
+        int, Option("--keep-checkpoints", "Number of checkpoints to keep", min=1, more=True)
     ] = 5
     resume: Annotated[
         bool,
@@ -384,7 +326,6 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
             "Continue from the latest checkpoint",
             detail="auto: begin at the start if there is none; --num-batches is the total then",
             value="[auto]",
-            theme="Saved files",
         ),
     ] = False
     resume_or_start: bool = False
@@ -392,13 +333,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     export: Annotated[
         str | None,
         read_folder,
-        Option(
-            "--export",
-            "Write the model, for a single device, at the end",
-            value="DIR",
-            theme="Saved files",
-            more=True,
-        ),
+        Option("--export", "Write the model, for a single device, at the end", value="DIR", more=True),
     ] = None
     trace: str | None = None
     trace_steps: Annotated[
@@ -408,55 +343,33 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
             "--trace",
             "Profile these steps, such as 5 or 5-7,20, into the run's folder",
             value="STEPS",
-            theme="Saved files",
             more=True,
         ),
     ] = ()
     tensorboard: Annotated[
         str | None,
         read_folder,
-        Option("--tensorboard", "Write scalars of each device", value="DIR", theme="Saved files", more=True),
+        Option("--tensorboard", "Write scalars of each device", value="DIR", more=True),
     ] = None
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of TensorFlow's runtime; None: its own default."""
 
+    THEME: ClassVar[str] = "TensorFlow runtime"
+
     intra_threads: Annotated[
         int | None,
-        Option(
-            "--num-intra-threads",
-            "Threads within an op",
-            default="TensorFlow's",
-            min=1,
-            theme="TensorFlow runtime",
-            more=True,
-        ),
+        Option("--num-intra-threads", "Threads within an op", default="TensorFlow's", min=1, more=True),
     ] = None
     inter_threads: Annotated[
-        int | None,
-        Option(
-            "--num-inter-threads",
-            "Concurrent ops",
-            default="TensorFlow's",
-            min=1,
-            theme="TensorFlow runtime",
-            more=True,
-        ),
+        int | None, Option("--num-inter-threads", "Concurrent ops", default="TensorFlow's", min=1, more=True)
     ] = None
     gpu_thread_mode: Annotated[
-        ThreadMode,
-        Option("--gpu-thread-mode", "Threads that launch GPU kernels", theme="TensorFlow runtime", more=True),
+        ThreadMode, Option("--gpu-thread-mode", "Threads that launch GPU kernels", more=True)
     ] = "gpu_private"
     per_gpu_threads: Annotated[
-        int,
-        Option(
-            "--per-gpu-thread-count",
-            "Number of these threads per GPU",
-            min=1,
-            theme="TensorFlow runtime",
-            more=True,
-        ),
+        int, Option("--per-gpu-thread-count", "Number of these threads per GPU", min=1, more=True)
     ] = 2
     memory_limit_mib: Annotated[
         int | None,
@@ -467,7 +380,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             default="grows as needed",
             unit="MiB",
             min=1,
-            theme="TensorFlow runtime",
             more=True,
         ),
     ] = None
