@@ -16,9 +16,9 @@ import msgspec
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
+from gputopo.values.facts import FactPath, item
 from gputopo.values.fields import kernel_address, short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
-from gputopo.values.subject import FactPath, item
 
 HOST = "host"
 ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them

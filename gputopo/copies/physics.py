@@ -19,13 +19,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.reference.expectations import (
-    GpuExpectation,
-    expected_gpu,
-    expected_nvlink,
-    known_gpus,
-    pcie_max,
-)
+from gputopo.reference.copied_links import pcie_max
+from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_nvlink, known_gpus
 from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample, gpu_of
 from gputopo.values.machine import Gpu, Machine
 

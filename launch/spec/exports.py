@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import SECRET
-from gputopo.launch.spec.env import HostPlace
+from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine

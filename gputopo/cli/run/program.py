@@ -16,7 +16,7 @@ from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.outlets import Alarm
+from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
@@ -37,7 +37,7 @@ from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
 from gputopo.values.run.options import OutputOptions
-from gputopo.values.run.spec import ProgramSpec
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.verdict import OUTSIDE
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from gputopo.cli.printing import unwritten
-from gputopo.launch.spec.env import HostPlace
-from gputopo.launch.supervise.outlets import Alarm, SampleScalars
+from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.launch.target import Target
 from gputopo.report.run_metrics import RunMetrics
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors

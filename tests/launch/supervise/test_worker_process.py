@@ -13,15 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.supervise import worker_process
-from gputopo.launch.supervise.worker_process import (
-    LINE_BYTES,
-    LINES,
-    MAX_LINE_BYTES,
-    EventLines,
-    NotAnEventError,
-    WorkerOutput,
-    WorkerProcess,
-)
+from gputopo.launch.supervise.event_lines import MAX_LINE_BYTES, EventLines, NotAnEventError
+from gputopo.launch.supervise.worker_output import LINE_BYTES, LINES, WorkerOutput
+from gputopo.launch.supervise.worker_process import WorkerProcess
 from gputopo.values.run.events import Event, RankFailed, WarmupDone, encode_line
 
 MIB = 2**20
