@@ -10,8 +10,13 @@ from gputopo.values.run.spec import RunSpec, Runtime
 
 # What another host may set here. No prefixes: CUDA_INJECTION64_PATH and NCCL_NET_PLUGIN load a library.
 _OF_ANOTHER = (
-    *("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"),
-    *("TF_CONFIG", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "TF_CONFIG",
+    "RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 )
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}

@@ -117,7 +117,8 @@ def sbatch(start: ExportedRun) -> str:
     options = [
         f"job-name={_UNSAFE.sub('-', f'gputopo-{name}')}",
         *nodes,
-        *("ntasks-per-node=1", f"gres=gpu:{has if whole else takes}"),
+        "ntasks-per-node=1",
+        f"gres=gpu:{has if whole else takes}",
         *(["exclusive", "mem=0"] if whole else shares),
         *([] if limit is None else [f"time={limit}"]),
     ]

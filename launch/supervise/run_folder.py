@@ -35,7 +35,12 @@ from gputopo.values.run.spec import RunSpec
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = (
-    *("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "stacks.log"),
+    "spec.json",
+    "plan.json",
+    "machine.json",
+    "events.jsonl",
+    "worker.log",
+    "stacks.log",
     "result.json",
 )
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes import ethtool, nics
+from gputopo.probes import ethtool
 from gputopo.probes.nics import peer_memory_module, read_network
 from gputopo.values.machine import NicPort
 from tests.kit.specs import NicSpec, PortSpec
@@ -150,7 +150,7 @@ def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch
         struct.pack_into("b", head, ethtool._WORDS_AT, -words or -3)
         return bytes(head) + struct.pack("=3I", 0, 1 << 4, 0)
 
-    monkeypatch.setattr(nics, "_ask", ask)
+    monkeypatch.setattr(ethtool, "_ask", ask)
     assert (ethtool.max_rate("eth0"), asked) == (100.0, [0, 3])
 
 

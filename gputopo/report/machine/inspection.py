@@ -35,8 +35,17 @@ _MATRIX_GPUS = 8  # of more the matrix is not on the first screen
 
 # Facts that have no row.
 _NO_ROWS = (
-    *("index", "uuid", "fingerprint", "name", "throttle", "processes", "nvlinks", "detail"),
-    *("rings", "trees", "warnings"),
+    "index",
+    "uuid",
+    "fingerprint",
+    "name",
+    "throttle",
+    "processes",
+    "nvlinks",
+    "detail",
+    "rings",
+    "trees",
+    "warnings",
 )
 
 _DRIVER_WORDS = {
