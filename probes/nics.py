@@ -88,8 +88,9 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
     missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
     ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
     for device in devices:
-        for number in _numbers(folder / "infiniband" / device / "ports"):
-            place = folder / "infiniband" / device / "ports" / str(number)
+        numbered = folder / "infiniband" / device / "ports"
+        for number in sorted(int(name) for name in _names(numbered) if name.isdecimal()):
+            place = numbered / str(number)
             mine = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
             ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
     ports += [(None, one) for one in interfaces.items()]
@@ -208,10 +209,6 @@ def _has_port(interface: Path, port: int) -> bool:
     It names the port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
     """
     return read_text(interface / "dev_port") == str(port - 1)
-
-
-def _numbers(folder: Path) -> list[int]:
-    return sorted(int(name) for name in _names(folder) if name.isdecimal())
 
 
 def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:

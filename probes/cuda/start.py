@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from gputopo.probes.cuda.door import ABSENT, NO_LOG, CallLog, Cuda, CudaError, NoCudaError, nameless
 from gputopo.values.install import pip_install
@@ -87,7 +86,8 @@ def _start(log: CallLog) -> Cuda:
         log.end()
     try:
         if int(code):
-            raise CudaError(str(code.name), f"cuInit: {_words(code)}")
+            says = str(code.name).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
+            raise CudaError(str(code.name), f"cuInit: {says}")
         cuda = Cuda(driver, log)
     except CudaError as error:
         raise _refused(error) from error
@@ -95,10 +95,6 @@ def _start(log: CallLog) -> Cuda:
         says = "; ".join(cuda.unreadable) or "CUDA finds no device"
         raise NoCudaError("CUDA_ERROR_NO_DEVICE", says, _REMEDIES["CUDA_ERROR_NO_DEVICE"])
     return cuda
-
-
-def _words(code: Any) -> str:
-    return str(code.name).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
 
 
 def _no_library(error: RuntimeError) -> NoCudaError:
