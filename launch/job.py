@@ -24,8 +24,11 @@ from gputopo.values.run.spec import Precision, RunSpec
 
 # Options of a run, as typed, that need replicas, or a parameter server.
 _OF_REPLICAS = (
-    *("all_reduce", "gradient_repacking", "fp16_transfer"),
-    *("agg_small_grads_max_bytes", "agg_small_grads_max_group"),
+    "all_reduce",
+    "gradient_repacking",
+    "fp16_transfer",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
 )
 _OF_A_SERVER = ("staged_vars", "async")
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
+from gputopo.launch.spec.env import program_env, worker_env
+from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.values.run.spec import Backend, RunSpec, Server

@@ -7,19 +7,21 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.probes.aer_acs import host_acs
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
+from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
-from gputopo.probes.nics import max_rate, not_asked, peer_memory_module, read_network
+from gputopo.probes.nics import not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
 from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading
-from gputopo.probes.pci import host_acs, interface_name, read_pci
+from gputopo.probes.pci import interface_name, read_pci
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import UNCOUNTED
+from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
-from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, within
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"

@@ -7,85 +7,27 @@ rate for that time. A file that cannot be read leaves its fields None.
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gputopo.probes.host import read_text
+from gputopo.probes.process_tree import ProcessTree
 from gputopo.values.run.events import HostLoad
-
-_MAX_DEPTH = 64  # of a tree of processes; a longer chain is one that changed while it was read
-# Which processes belong to the tree is looked up in at most this share of the time. Ours.
-_LOOK_UP_SHARE = 1 / 1000
-
-
-def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
-    """Whether a process is `ancestor` or descends from it; False for one that cannot be seen."""
-    for _ in range(_MAX_DEPTH):
-        if pid == ancestor:
-            return True
-        fields = _fields(root, pid)
-        if fields is None or pid <= 1:
-            return False
-        pid = int(fields[1])
-    return False
-
-
-class ProcessTree:
-    """The CPU time of a process and of all its descendants, the ended ones that were waited for included."""
-
-    def __init__(self, pid: int, root: Path = Path("/")) -> None:
-        self._pid = pid
-        self._root = root
-        self._lists_children = (root / f"proc/{pid}/task/{pid}/children").exists()
-        self._known: tuple[int, ...] = ()
-        self._next_s = 0.0
-
-    def cpu_ticks(self) -> int | None:
-        """Return user and system time in clock ticks; None where /proc does not show this process."""
-        found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
-        # proc(5), from the state on, which is field 3: utime, stime, cutime, cstime are 14 to 17.
-        return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
-
-    def _pids(self) -> tuple[int, ...]:
-        began = time.monotonic()
-        if began >= self._next_s:
-            self._known = tuple(self._listed(self._pid) if self._lists_children else self._scanned())
-            self._next_s = began + (time.monotonic() - began) / _LOOK_UP_SHARE
-        return self._known
-
-    def _scanned(self) -> Iterator[int]:
-        """Read all of /proc: for kernels that do not list children."""
-        try:
-            names = os.listdir(self._root / "proc")
-        except OSError:
-            return
-        for name in names:
-            if name.isdecimal() and is_descendant(int(name), self._pid, self._root):
-                yield int(name)
-
-    def _listed(self, pid: int) -> Iterator[int]:
-        yield pid
-        try:
-            threads = os.listdir(self._root / f"proc/{pid}/task")
-        except OSError:
-            return
-        for thread in threads:
-            children = read_text(self._root / f"proc/{pid}/task/{thread}/children") or ""
-            for child in children.split():
-                yield from self._listed(int(child))
-
-
-def _fields(root: Path, pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; the name before it may hold anything."""
-    text = read_text(root / f"proc/{pid}/stat")
-    return None if not text else text.rpartition(")")[2].split()
-
 
 _SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are (kernel: admin-guide/iostats.rst)
 # Parts of /proc/stat's lines: user, nice, system, irq, softirq and steal (the host of a virtual machine ran
 # another one); not idle (3) and iowait (4). Guests are part of user.
 _BUSY = (0, 1, 2, 5, 6, 7)
 _NOT_A_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")  # those that are not, or that others stand for
+
+_RATES = (
+    "swap_in_bytes_per_s",
+    "swap_out_bytes_per_s",
+    "disk_read_bytes_per_s",
+    "disk_write_bytes_per_s",
+    "network_in_bytes_per_s",
+    "network_out_bytes_per_s",
+)
 
 
 class HostReader:
@@ -181,16 +123,6 @@ class HostReader:
             return (self._root / "proc" / name).read_text(errors="replace")
         except OSError:
             return ""
-
-
-_RATES = (
-    "swap_in_bytes_per_s",
-    "swap_out_bytes_per_s",
-    "disk_read_bytes_per_s",
-    "disk_write_bytes_per_s",
-    "network_in_bytes_per_s",
-    "network_out_bytes_per_s",
-)
 
 
 def _share(cpu_s_per_s: float | None, cores: int | None) -> float | None:

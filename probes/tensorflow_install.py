@@ -21,8 +21,12 @@ from gputopo.values.machine import TensorFlowInstall
 # The libraries without which TensorFlow registers no GPU, by the major version of CUDA.
 CUDA_LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "12": (
-        *("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11"),
-        *("libcusolver.so.11", "libcusparse.so.12"),
+        "libcudart.so.12",
+        "libcublas.so.12",
+        "libcublasLt.so.12",
+        "libcufft.so.11",
+        "libcusolver.so.11",
+        "libcusparse.so.12",
     ),
 }
 # Distributions that have the package `tensorflow`.

@@ -7,8 +7,8 @@ import msgspec
 from gputopo.probes.nvml.gpu import MissingFacts
 from gputopo.reference.expectations import generation_of
 from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.values.facts import at_gpu, at_link, within
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
-from gputopo.values.subject import at_gpu, at_link, within
 
 NOT_IN_TREE = "NOT_IN_PCI_TREE"
 

@@ -65,8 +65,19 @@ _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
 _WORDS = (
-    *("kernel:", "NVRM:", "Xid", "PCIe Bus Error", "AER:", "nvidia-", "pciehp", "DPC:", "power state"),
-    *("infoROM", "NVSwitch", "fabricmanager", "[tid "),
+    "kernel:",
+    "NVRM:",
+    "Xid",
+    "PCIe Bus Error",
+    "AER:",
+    "nvidia-",
+    "pciehp",
+    "DPC:",
+    "power state",
+    "infoROM",
+    "NVSwitch",
+    "fabricmanager",
+    "[tid ",
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
 # What stands for parts of the patterns in kernel_log.csv.

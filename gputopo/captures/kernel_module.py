@@ -16,9 +16,9 @@ from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import values
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gpu, Machine
-from gputopo.values.subject import EVERY, at_gpu
 
 SOURCE = "/proc/driver/nvidia"
 

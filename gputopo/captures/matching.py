@@ -16,9 +16,9 @@ from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
 from gputopo.values.ends import gpus_in, renumbered
+from gputopo.values.facts import FactPath, item
 from gputopo.values.fields import kernel_address, short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
-from gputopo.values.subject import FactPath, item
 
 
 @dataclass(frozen=True, slots=True)

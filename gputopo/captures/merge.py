@@ -18,6 +18,7 @@ import msgspec
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.facts import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
 from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Sample
@@ -31,7 +32,6 @@ from gputopo.values.samples import (
     seconds,
     without_settings,
 )
-from gputopo.values.subject import FactPath, at_gpu, item, key_of, key_text, values_at, within
 
 _REASONS = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
 _ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same

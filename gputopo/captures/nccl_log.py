@@ -24,6 +24,7 @@ from gputopo.captures.limits import require_gpus
 from gputopo.captures.matching import aligned
 from gputopo.captures.pci import nccl_xml
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, at_link
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import (
     Driver,
@@ -37,7 +38,6 @@ from gputopo.values.machine import (
     NicPort,
     PciNode,
 )
-from gputopo.values.subject import EVERY, at_gpu, at_link
 
 SOURCE = "nccl log"
 

@@ -14,9 +14,9 @@ from gputopo.captures.bandwidth.texts import access_links
 from gputopo.captures.ledger import Claims, Format, Lines, read_lines
 from gputopo.reference.expectations import address_order
 from gputopo.values.errors import InputError
+from gputopo.values.facts import at_gpu
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import ClockMhz, ClocksMhz, Contradiction, Gpu, Machine, MemoryMib, Unread
-from gputopo.values.subject import at_gpu
 
 SOURCE = "tensorflow log"
 

@@ -1,18 +1,15 @@
-"""Files and folders of measurements: what each is, read within limits, and what their names state.
+"""Files and folders of measurements: what each is, read within limits.
 
 A folder is searched to its depths, links are not followed, and what is no measurement is counted. A file
-that was named itself must be one. Names of Lambda's of 2020 (lambdal/lambda-tensorflow-benchmark):
-`CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/throughput/REPEAT`, and of 2018
-(LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-REPEAT.log`.
+that was named itself must be one.
 """
 
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,69 +21,10 @@ from gputopo.captures import (
     training_tensorpack,
     training_tf_cnn,
 )
+from gputopo.captures.training_paths import facts_of
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
-
-_CONFIG = (
-    r"(?P<data>syn|real)-(?P<mode>[a-z]+(?:_[a-z]+)*)(?P<nccl>-nccl)?(?P<early>-distortions)?"
-    r"(?:-(?P<precision>fp16|fp32))?-(?P<count>\d{1,4})gpus(?P<rest>(?:-distortions|-inference)*)"
-)
-_OF_2020 = re.compile(
-    rf"(?:^|/)(?P<box>[^/]{{1,200}}?)(?:\.logs/|_){_CONFIG}[/_]"
-    r"(?P<model>[\w.]{1,60})-(?P<batch>\d{1,7})(?:/throughput/\d{1,6}|\.throughput\.log)$"
-)
-_OF_2018 = re.compile(
-    rf"(?:^|/)(?P<model>[\w.]{{1,60}}?)-{_CONFIG}-(?P<batch>\d{{1,7}})(?:-\d{{1,6}})?(?:\.log|\.txt)$"
-)
-# A box: its CPU up to the first word of a card.
-_BOX = re.compile(
-    r"^(?P<cpu>.{1,80}?)-(?P<gpu>(?:LambdaCloud_)?(?:\d{1,2}x)?"
-    r"(?:GeForce|Quadro|Tesla|TITAN|Titan|RTX|GTX|Radeon|[AHLPV]\d{2,4}\b).*)$"
-)
-_TAG = re.compile(r"_(?:TF\d+_\d+|XLA|trt\d*|NVLink|HP16|with_Max-Q_Design)(?=_|$)")
-_NUMBERED = re.compile(r"^\d{1,3}_")  # a file that was numbered when it was picked
-
-
-def facts_of(path: str) -> dict[str, Any]:
-    """Return the conditions that a path states, by field of `Measurement`; empty for another path."""
-    path = path.replace("\\", "/")
-    found = _OF_2020.search(path)
-    if found is not None:
-        return {**_config(found), **_box(_NUMBERED.sub("", found["box"]))}
-    found = _OF_2018.search(path)
-    return _config(found) if found is not None else {}
-
-
-def _config(found: re.Match[str]) -> dict[str, Any]:
-    real = found["data"] == "real"
-    distorted = bool(found["early"]) or "distortions" in found["rest"]
-    facts: dict[str, Any] = {
-        "model": found["model"],
-        "data": "real" if real else "synthetic",
-        "variable_update": found["mode"],
-        "n_gpus": max(1, int(found["count"])),
-        "batch_per_gpu": int(found["batch"]),
-    }
-    if real:
-        facts["distortions"] = distorted
-    if found["precision"]:
-        facts["precision"] = found["precision"]
-    if found["nccl"]:
-        facts["all_reduce"] = "nccl"
-    if "inference" in found["rest"]:
-        facts["task"] = "forward"
-    return facts
-
-
-def _box(name: str) -> dict[str, Any]:
-    facts: dict[str, Any] = {"machine": name, "xla": "_XLA" in name}
-    if (found := _BOX.match(name)) is not None:
-        facts["cpu"] = found["cpu"].replace("_", " ")
-        card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", found["gpu"]))
-        facts["gpu"] = card.replace("_", " ").strip()
-    return facts
-
 
 MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
 MAX_FILES = 200_000  # that are looked at, of all folders together

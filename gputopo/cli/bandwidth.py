@@ -363,7 +363,7 @@ def measure_links(
     Where no GPU could be measured, the reason is printed to stderr, and what was measured is returned.
     `on_pause` is called again and again meanwhile.
     """
-    from gputopo.cli.printing import ProgressLine
+    from gputopo.cli.progress import ProgressLine
     from gputopo.copies.copies import SessionRequest
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError

@@ -46,7 +46,12 @@ def _flag_of(key: str, typed: Texts) -> str | None:
 
 
 _HOSTS = (
-    *("hosts", "hostfile", "num_hosts", "node_rank", "remote_python", "join_timeout"),
+    "hosts",
+    "hostfile",
+    "num_hosts",
+    "node_rank",
+    "remote_python",
+    "join_timeout",
     "allow_public_address",
 )
 REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {

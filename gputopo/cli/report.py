@@ -18,7 +18,7 @@ from gputopo.report.markdown import document_markdown, file_of, page_markdown
 from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
-from gputopo.values.run.spec import PROGRAM
+from gputopo.values.run.program import PROGRAM
 
 if TYPE_CHECKING:
     from gputopo.report.document import Document
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
 FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
-
 
 _SUFFIXES: Mapping[str, Shape] = {
     ".md": "markdown",

@@ -134,7 +134,7 @@ def _shower(
     """Return the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines."""
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.printing import RedrawnScreen, can_redraw
+    from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
     from gputopo.report.machine.watch import CSV_HEADER, Recent, csv_lines, plain_lines, watch_view
 
     if shape == "csv":

@@ -12,6 +12,7 @@ import msgspec
 
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
+from gputopo.reference.copied_links import observed_link, over_nvlink
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
@@ -19,8 +20,6 @@ from gputopo.reference.expectations import (
     expected_link,
     fitting_links,
     newest_generation,
-    observed_link,
-    over_nvlink,
 )
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample

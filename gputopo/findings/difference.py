@@ -15,11 +15,11 @@ from gputopo.findings.rule import named
 from gputopo.reference.clock_events import under_load
 from gputopo.topology.identities import without_identities
 from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges
+from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, single_facts, within
 from gputopo.values.fields import Field, field_at, same_address
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Driver, Gpu, Link, Machine, Nic, PciNode
-from gputopo.values.subject import at_gpu, at_link, at_nic, at_pci, single_facts, within
 
 Device = TypeVar("Device", Gpu, Nic)
 

@@ -16,9 +16,10 @@ from gputopo.topology.kernel import (
     gpus_of_other_drivers,
     kernel_events,
 )
+from gputopo.values.facts import FactPath, at_gpu, label
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Driver, DriverStatus, Machine
-from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, at_gpu, label
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 NOT_LOADED = Rule(
     "driver.not_loaded",

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from gputopo.findings.rule import Fault, Rule, by_model, check, present
+from gputopo.values.facts import FactPath
 from gputopo.values.fields import path_in_words
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import FactPath
 
 FIELD_ERROR = Rule(
     "gpu.field_error",

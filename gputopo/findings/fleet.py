@@ -9,24 +9,19 @@ import msgspec
 from gputopo.findings import driver_broken, fails, find, worst_first
 from gputopo.findings.compare import majority
 from gputopo.findings.difference import difference, finding_keys
-from gputopo.findings.fleet_hosts import (
-    HostDevice,
-    HostFacts,
-    HostKind,
-    HostReading,
-    facts_of_host,
-    kinds,
-)
+from gputopo.findings.fleet_hosts import HostDevice, HostFacts, facts_of_host
+from gputopo.findings.fleet_kinds import HostKind, HostReading, kinds
 from gputopo.findings.rule import MAX_MESSAGES, Rule
 from gputopo.findings.usage import GPU_BUSY
 from gputopo.topology.identities import without_identities
 from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.facts import GROUPS, within
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Finding, Fleet, FleetKind, HostFinding, Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, host_ranges, host_set
 from gputopo.values.machine import Machine
-from gputopo.values.subject import GROUPS, MACHINE, Subject, within
+from gputopo.values.subject import MACHINE, Subject
 
 NO_ANSWER = Rule(
     "fleet.no_answer",

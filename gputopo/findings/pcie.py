@@ -9,7 +9,7 @@ from gputopo.findings.kernel_log import event_evidence, severity_of
 from gputopo.findings.places import is_notebook
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT
-from gputopo.reference import expectations
+from gputopo.reference import copied_links
 from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import expected_link, expected_of
 from gputopo.topology.hops import bridges_above, max_rate, pci_tree
@@ -22,7 +22,7 @@ from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(
     "narrow slot",
-    expectations.NARROW_LANES,
+    copied_links.NARROW_LANES,
     "lanes or fewer",
     "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
     "four the copies of every step show",

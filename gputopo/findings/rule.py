@@ -15,11 +15,12 @@ import msgspec
 from gputopo.findings.places import ELSEWHERE, Fits, place_of
 from gputopo.reference.expectations import name_of
 from gputopo.values.bandwidth import Bandwidth
+from gputopo.values.facts import label
 from gputopo.values.finding import SEVERITIES, Finding, Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.subject import Subject, label
+from gputopo.values.subject import Subject
 
 WRONG_DATA_ID = "bandwidth.wrong_data"  # corrupted data fails a command without any option
 MAX_MESSAGES = 3  # different messages in a finding about many GPUs; the evidence has all

@@ -9,11 +9,12 @@ import msgspec
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
 from gputopo.topology import doubts
 from gputopo.topology.hops import class_name, links_by_pair
+from gputopo.values.facts import FactPath, fact_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.option import listed
-from gputopo.values.subject import DRIVER, MACHINE, FactPath, Subject, fact_in_words
+from gputopo.values.subject import DRIVER, MACHINE, Subject
 
 TOPOLOGY_CONTRADICTION = Rule(
     "topology.contradiction",
@@ -72,7 +73,6 @@ UNREAD = Rule(
     remedy="Look for facts that matter in these lines, and report them with the capture.",
     severities=("info",),
 )
-
 
 INCOMPLETE = Rule(
     "capture.incomplete",

@@ -16,8 +16,9 @@ from gputopo.values.run.measurement import (
     Predicted,
     Status,
 )
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import JobSpec, ProgramSpec, RunSpec
+from gputopo.values.run.spec import JobSpec, RunSpec
 
 
 def of_result(

@@ -16,8 +16,14 @@ MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing m
 PLACES = ("cpu", SPREAD)
 # Those that add at once, in groups, as a ring (which adds as often as it has devices), as TensorFlow's ring.
 _REDUCTIONS = (
-    *("copy", "pscpu", "psgpu", "tf_hierarchical", "one_device"),
-    *("hierarchical", "ring", "collective"),
+    "copy",
+    "pscpu",
+    "psgpu",
+    "tf_hierarchical",
+    "one_device",
+    "hierarchical",
+    "ring",
+    "collective",
 )
 
 

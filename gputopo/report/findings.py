@@ -9,12 +9,13 @@ from gputopo.reference.expectations import name_of
 from gputopo.report import units
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
+from gputopo.values.facts import DOES_NOT_APPLY, at_gpu, has_any, label, reason_for
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.option import listed
-from gputopo.values.subject import DOES_NOT_APPLY, at_gpu, has_any, label, reason_for, subjects_in_words
+from gputopo.values.subject import subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt

@@ -12,10 +12,10 @@ import msgspec
 
 from gputopo.reference.clock_events import reasons_of
 from gputopo.report.layout import plain
+from gputopo.values.facts import values_at
 from gputopo.values.fields import Field, fields_of
 from gputopo.values.finding import SEVERITIES, Inspection
 from gputopo.values.machine import FABRIC_STATES, Fabric, Gpu, Hop, Link, Machine, Nic
-from gputopo.values.subject import values_at
 
 Kind = Literal["gauge", "counter"]
 Label = str | int | None

@@ -3,7 +3,8 @@
 from typing import Any
 
 from gputopo.values.run.all_reduce import MEANINGS, parse
-from gputopo.values.run.spec import OWN_TRAINER, JobSpec, ProgramSpec, RunSpec
+from gputopo.values.run.program import OWN_TRAINER, ProgramSpec
+from gputopo.values.run.spec import JobSpec, RunSpec
 
 _NOTHING = "nothing: there is one device"
 _MADE = {"cpu": "made on the CPU", "python": "made in Python"}

@@ -1,13 +1,4 @@
-"""What the short runs of a screen show: their order, the verdict on each device, causes, changes. Pure.
-
-All of it: three rounds of each device alone, in alternating order, then the runs of several devices. One
-run at a time: a worker that starts beside it loads and compiles on the cores that feed the GPUs, and two GPUs
-under load share power, air and links, so neither would be alone.
-
-In a limited time: first the run of all at once with nothing exchanged, which compares all devices step by
-step; then each device alone, those that it showed as slow first; then the other runs of several devices; then
-further rounds, each only as a whole. A run is begun only where one as long as the longest so far would end in
-time.
+"""What the short runs of a screen show: the verdict on each device, and its causes. Pure.
 
 A device alone is compared with the middle one of the others of its kind, round by round (see
 `gputopo.values.run.noise.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
@@ -27,13 +18,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.runs.screen_changes import changes
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
-from gputopo.values.run.several_runs import GpuReading, InRun, Kind, Screen, ScreenDevice, ScreenRun, Under
+from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
     COMPUTE,
@@ -45,84 +37,6 @@ from gputopo.values.run.verdict import (
     Causes,
 )
 from gputopo.values.words import at_most, percent
-
-ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10% open
-AT_ONCE: Kind = "independent"
-
-
-class Stage(NamedTuple):
-    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none."""
-
-    kinds: tuple[Kind, ...]
-    number: int = 1
-    whole: bool = False
-
-
-OTHERS: tuple[Kind, ...] = ("together", "pair")
-WHOLE = (*(Stage(("alone",), number) for number in range(1, ROUNDS + 1)), Stage((AT_ONCE, *OTHERS)))
-QUICK = (
-    Stage((AT_ONCE,)),
-    Stage(("alone",)),
-    Stage(OTHERS),
-    *(Stage(("alone",), number, whole=True) for number in range(2, ROUNDS + 1)),
-)
-
-
-def stages(limited: bool) -> tuple[Stage, ...]:
-    """Return the stages of a screen. `limited`: in time."""
-    return QUICK if limited else WHOLE
-
-
-def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -> list[int]:
-    """Return the order of the devices in a round: alternating, those that `words` calls slow first."""
-    ordered = list(devices[:: 1 if number % 2 else -1])
-    return sorted(ordered, key=lambda device: words.get(device) != SLOW)
-
-
-# A clock that moves by less follows the temperature from run to run. Ours.
-CLOCK_PERCENT = 2.0
-# A room that is warmer or cooler by a few degrees, or a GPU that starts warm, is no change. Ours.
-TEMPERATURE_C = 10.0
-# Above what differs between starts; power limits move in steps of 5% and more. Ours.
-POWER_PERCENT = 10.0
-
-
-def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple[str, ...]:
-    """Return what is different from the last screen. `since`: percent below it, with bounds."""
-    found = []
-    if since is not None and since.low is not None and since.low > 0:
-        found.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")
-    if since is not None and since.high is not None and since.high < 0:
-        found.append(f"{percent(-since.percent)}% faster (at least {at_least(-since.high)}%)")
-    if then.word != now.word:
-        found.append(f"{now.word}, was {then.word}")
-    return (*found, *_changed_readings(then.reading, now.reading))
-
-
-def _changed_readings(then: GpuReading, now: GpuReading) -> list[str]:
-    found = [
-        f"{name} {new:,.0f} {unit}, was {old:,.0f} {unit}"
-        for name, unit, old, new, least in (
-            ("core clock", "MHz", then.graphics_mhz, now.graphics_mhz, CLOCK_PERCENT),
-            ("memory clock", "MHz", then.memory_mhz, now.memory_mhz, CLOCK_PERCENT),
-            ("power", "W", then.power_w, now.power_w, POWER_PERCENT),
-        )
-        if old and new is not None and 100 * abs(new / old - 1) >= least
-    ]
-    if then.temperature_c is not None and now.temperature_c is not None:
-        warmer = now.temperature_c - then.temperature_c
-        if abs(warmer) >= TEMPERATURE_C:
-            found.append(f"{abs(warmer):.0f} \N{DEGREE SIGN}C {'warmer' if warmer > 0 else 'cooler'}")
-    if _link(then) != _link(now) and None not in (_link(then), _link(now)):
-        found.append(f"link {_link(now)}, was {_link(then)}")
-    return found
-
-
-def _link(reading: GpuReading) -> str | None:
-    if reading.pcie_gen is None or reading.pcie_width is None:
-        return None
-    return f"gen{reading.pcie_gen:g} x{reading.pcie_width:g}"
-
 
 OF_GPU = {
     sampled.CORE: "graphics_mhz",
@@ -140,6 +54,9 @@ RULES = tuple(
     for rule in CAUSES
     if GPU in rule.devices and rule.id != "memory-full" and (COMPUTE in rule.parts or rule.id == "pcie-link")
 )
+
+# Each bound of a change since the last screen is passed by chance as often, as in `lead`.
+CHANCE = 0.025
 
 
 class Rounds:
@@ -192,10 +109,6 @@ def causes_of(
 def _value(reading: GpuReading, name: str) -> float:
     found = getattr(reading, name)
     return math.nan if found is None else found
-
-
-# Each bound of a change since the last screen is passed by chance as often, as in `lead`.
-CHANCE = 0.025
 
 
 def device_rows(

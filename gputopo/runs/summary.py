@@ -52,8 +52,8 @@ from gputopo.values.run.events import (
     Traced,
     WarmupDone,
 )
+from gputopo.values.run.program import PROGRAM, job_of
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import PROGRAM, job_of
 from gputopo.values.run.speed import RunningThroughput
 
 UNFINISHED = "unfinished"  # the kind of failure where the events just end

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from gputopo.values.facts import GROUPS, FactPath
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Host, Link, Nic, PciNode
-from gputopo.values.subject import GROUPS, FactPath
 
 # What stands for the place in the list, and what other facts or sentences report already.
 NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {

@@ -4,19 +4,22 @@ import re
 from collections.abc import Iterable
 from itertools import combinations, product
 
-
-def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts n2 before n10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
-
-
 _PAIRS_NAMED = 4
 _MAX_CPUS = 8192  # of Linux (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading
 
 Pair = tuple[int, int]
 
-
 _RANGES = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII)
+
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+
+_NAMED = 8  # hosts of a set that folds badly
+_MAX_FOLDED = 200  # characters
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", name)]
 
 
 def index_ranges(indices: Iterable[int]) -> str:
@@ -36,9 +39,6 @@ def gpu_ranges(indices: Iterable[int]) -> str:
     return f"GPU {ranges}" if ranges.isdecimal() else f"GPUs {ranges}"
 
 
-_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
-
-
 def host_ranges(names: Iterable[str]) -> str:
     """Return names of hosts in their order, runs of numbers folded as Slurm writes them: `n[1-3,7],m`."""
     found: list[tuple[str, str, list[list[str]]]] = []
@@ -55,10 +55,6 @@ def host_ranges(names: Iterable[str]) -> str:
         else:
             runs.append([number, number])
     return ",".join(f"{head}{_in_brackets(runs)}{tail}" for head, tail, runs in found)
-
-
-_NAMED = 8  # hosts of a set that folds badly
-_MAX_FOLDED = 200  # characters
 
 
 def host_set(names: Iterable[str]) -> str:

@@ -21,7 +21,8 @@ from gputopo.launch.train.placement.devices import HOST, home, require
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
-from gputopo.values.run.names import MULTI_WORKER, StrategyName, host_of, read
+from gputopo.values.run.device_names import host_of
+from gputopo.values.run.names import MULTI_WORKER, StrategyName, read
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any

@@ -17,6 +17,9 @@ _FIRST_RESERVED_STEP = 0xFFFFFFFA
 # Tasks of TensorFlow's clusters that train, in the order of their ranks: "master" is the old name of "chief".
 _TRAINING_TASKS = ("chief", "master", "worker")
 
+# Of MPICH and Intel MPI; Slurm's own PMI has their other variables.
+_LOCAL_OF_HYDRA = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
+
 
 class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What one source gives; None and () where it gives nothing."""
@@ -90,8 +93,6 @@ class Starter(NamedTuple):
     adapt: Callable[[Environ, RankClaim], RankClaim | None] = lambda environ, claim: claim
 
 
-# Of MPICH and Intel MPI; Slurm's own PMI has their other variables.
-_LOCAL_OF_HYDRA = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 # In order of precedence. The rank of a Slurm step is the index of the host in SLURM_STEP_NODELIST, which with
 # -m arbitrary is not that of the task; mpirun starts daemons by srun: their step is not that of the ranks.
 # DeepSpeed has LOCAL_SIZE; a TrainJob names the options of torchrun (PET_*).

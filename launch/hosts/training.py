@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.planning import PlannedHosts
     from gputopo.launch.hosts.rendezvous_client import RendezvousClient
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.launch.spec.env import HostPlace
+    from gputopo.launch.spec.host_place import HostPlace
     from gputopo.launch.target import Target
     from gputopo.planner import Request
     from gputopo.values.machine import Gpu, Machine
@@ -243,7 +243,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 def near_to(gpus: "Sequence[int]", machine: "Machine", options: OutputOptions) -> "HostPlace":
     """Return the CPUs and memory of this host that are near to its GPUs, unless that is not wanted."""
-    from gputopo.launch.spec.env import HostPlace, host_place
+    from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.supervise.cgroup import usable_cpus
 
     if not gpus or options.no_affinity:

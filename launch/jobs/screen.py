@@ -21,7 +21,8 @@ from gputopo.launch.jobs.trials import (
 from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.devices import SAMPLED
-from gputopo.runs.screen import OF_GPU, OF_HOST, Stage, alone_order, stages
+from gputopo.runs.screen import OF_GPU, OF_HOST
+from gputopo.runs.screen_order import Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
 from gputopo.values.run.budget import TimeBudget

@@ -20,9 +20,10 @@ from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
 from gputopo.report.stderr import note
-from gputopo.runs.compared import input_verdict, with_prediction
+from gputopo.runs.compared import with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.history import add, history_file, past
+from gputopo.runs.input_verdict import input_verdict
 from gputopo.runs.known import alone_of_run
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module
-from gputopo.launch.train.op_errors import line_of
+from gputopo.launch.train.user_lines import line_of
 from gputopo.values.errors import GputopoError, UsageError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")

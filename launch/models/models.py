@@ -10,8 +10,8 @@ from gputopo.launch.models.layers import DataFormat, GraphLayers, TowerRows
 from gputopo.launch.models.model import Forward, Model, VariableSpec
 from gputopo.launch.spec import model_names
 from gputopo.values.run.spec import RunSpec
+from gputopo.workload.architectures import Architecture, Loss, architectures
 from gputopo.workload.sketch import Variable
-from gputopo.workload.workloads import Architecture, Loss, architectures
 
 Tensor = Any
 

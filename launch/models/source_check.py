@@ -20,8 +20,19 @@ from gputopo.values.errors import UsageError
 
 # Where a source uses one of these names, its code may bind others, or modules, that no statement shows.
 _DYNAMIC = {
-    *("globals", "locals", "vars", "exec", "eval", "setattr", "__getattr__", "__dict__", "modules"),
-    *("__path__", "__import__", "import_module", "*"),
+    "globals",
+    "locals",
+    "vars",
+    "exec",
+    "eval",
+    "setattr",
+    "__getattr__",
+    "__dict__",
+    "modules",
+    "__path__",
+    "__import__",
+    "import_module",
+    "*",
 }
 # Keras lists its public names in generated files; their place has changed with its versions.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")

@@ -13,7 +13,7 @@ import msgspec
 
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import SECRET
-from gputopo.launch.spec.env import HostPlace
+from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine
@@ -117,7 +117,8 @@ def sbatch(start: ExportedRun) -> str:
     options = [
         f"job-name={_UNSAFE.sub('-', f'gputopo-{name}')}",
         *nodes,
-        *("ntasks-per-node=1", f"gres=gpu:{has if whole else takes}"),
+        "ntasks-per-node=1",
+        f"gres=gpu:{has if whole else takes}",
         *(["exclusive", "mem=0"] if whole else shares),
         *([] if limit is None else [f"time={limit}"]),
     ]

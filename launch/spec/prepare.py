@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.model_names import Recipe, data_of, model_for, model_recipe
+from gputopo.launch.spec.model_names import data_of, model_for
+from gputopo.launch.spec.recipes import Recipe, model_recipe
 from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.target import Target
 from gputopo.planner.cpu_devices import counted_devices
@@ -25,12 +26,14 @@ from gputopo.values.run.batches import (
     require_one_each,
     shares,
 )
+from gputopo.values.run.device_names import device_name, host_names, rank_of, rank_of_place
 from gputopo.values.run.drill import says as drill_says
 from gputopo.values.run.events import NETWORK, Device, gpu_key
-from gputopo.values.run.names import MULTI_WORKER, device_name, host_names, rank_of, rank_of_place
+from gputopo.values.run.names import MULTI_WORKER
 from gputopo.values.run.plan import CPU_DEVICES, HOST_PS, SPREAD, Candidate, Plan
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
-from gputopo.values.run.spec import Backend, DataFormat, Exchange, Precision, ProgramSpec, RunSpec, Task
+from gputopo.values.run.spec import Backend, DataFormat, Exchange, Precision, RunSpec, Task
 
 # On CPU devices counting ends at this relative standard error, or at the latest after so many seconds: runs
 # repeat within 1 to 2% on an idle machine, so more steps tell no more. Ours.
@@ -55,7 +58,6 @@ _XLA_ON_CPU = (
 SMALL_BYTES = 2**20
 SMALL_AT_ONCE = 16
 _DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # what is fast on each
-
 
 _DOES: dict[Task, str] = {
     "train": "training",

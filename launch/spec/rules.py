@@ -112,11 +112,30 @@ def _asked_as(spec: RunSpec, name: str, value: str) -> bool:
 
 
 _TRAINS = (
-    *("optimizer", "learning_rate", "scale_learning_rate", "learning_rate_schedule"),
-    *("learning_rate_warmup_steps", "weight_decay", "gradient_clip", "gradient_clip_norm", "loss_scale"),
-    *("on_nan", "all_reduce", "grad_reduce", "staged_vars", "variable_consistency", "async"),
-    *("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group", "fp16_transfer"),
-    *("drill", "checkpoint_steps", "keep_checkpoints", "resume", "export"),
+    "optimizer",
+    "learning_rate",
+    "scale_learning_rate",
+    "learning_rate_schedule",
+    "learning_rate_warmup_steps",
+    "weight_decay",
+    "gradient_clip",
+    "gradient_clip_norm",
+    "loss_scale",
+    "on_nan",
+    "all_reduce",
+    "grad_reduce",
+    "staged_vars",
+    "variable_consistency",
+    "async",
+    "gradient_repacking",
+    "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group",
+    "fp16_transfer",
+    "drill",
+    "checkpoint_steps",
+    "keep_checkpoints",
+    "resume",
+    "export",
 )
 REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(

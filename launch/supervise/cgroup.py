@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputopo.launch.spec.env import Usable
+from gputopo.launch.spec.host_place import Usable
 
 
 def usable_cpus(root: Path = Path("/")) -> Usable:

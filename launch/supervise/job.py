@@ -14,7 +14,8 @@ from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimits
-from gputopo.launch.supervise.worker_process import Command, WorkerOutput, adopting
+from gputopo.launch.supervise.worker_output import WorkerOutput
+from gputopo.launch.supervise.worker_process import Command, adopting
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.spec import RunSpec

@@ -28,7 +28,8 @@ from gputopo.values.run.events import (
     RunStarted,
     Step,
 )
-from gputopo.values.run.spec import ProgramSpec, RunSpec
+from gputopo.values.run.program import ProgramSpec
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
 
 NOTHING_KNOWN = Known()

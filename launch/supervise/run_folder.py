@@ -28,13 +28,19 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.bounded import WrittenSamples
 from gputopo.values.run.events import Event, RankFailed, Sample, encode_line
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Screen
-from gputopo.values.run.spec import ProgramSpec, RunSpec
+from gputopo.values.run.spec import RunSpec
 
 # What a run writes: any of these belongs to another run, or to the user.
 _WRITTEN = (
-    *("spec.json", "plan.json", "machine.json", "events.jsonl", "worker.log", "stacks.log"),
+    "spec.json",
+    "plan.json",
+    "machine.json",
+    "events.jsonl",
+    "worker.log",
+    "stacks.log",
     "result.json",
 )
 _WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"

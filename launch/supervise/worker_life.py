@@ -22,16 +22,12 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.supervise.cgroup import memory_bytes
+from gputopo.launch.supervise.event_lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.watchdog import PATIENCE, HangLimits, Watchdog, is_stuck, process_words
-from gputopo.launch.supervise.worker_process import (
-    Command,
-    EventLines,
-    NotAnEventError,
-    WorkerOutput,
-    WorkerProcess,
-)
+from gputopo.launch.supervise.worker_output import WorkerOutput
+from gputopo.launch.supervise.worker_process import Command, WorkerProcess
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
     SERVING,
@@ -65,7 +61,6 @@ class WorkerLimits:
 
 
 LIMITS = WorkerLimits()
-
 
 Stage = Literal["running", "finishing", "closing", "asked", "killed", "over"]
 """Of a worker's life: running, finishing its step, no more events, sent SIGTERM, killed, ended."""

@@ -16,8 +16,8 @@ from tensorflow.python.framework.config import is_op_determinism_enabled  # has 
 from gputopo.launch.train.host_clocks import HostClocks
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.placements import Placement
+from gputopo.values.run.device_names import device_name, host_of, rank_of
 from gputopo.values.run.events import Device
-from gputopo.values.run.names import device_name, host_of, rank_of
 
 Tensor = Any
 Operation = Any

@@ -1,16 +1,9 @@
 """Messages of TensorFlow's op errors, on one line with a remedy. Pure: works on their text."""
 
-import linecache
-import os
 import re
-import sysconfig
-import traceback
-from collections.abc import Iterable
-from pathlib import Path
 
-import gputopo
 from gputopo.launch.failure import NCCL_REMEDY
-from gputopo.values.run.names import JOB, rank_of
+from gputopo.values.run.device_names import JOB, rank_of
 
 _LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
 # Lines before the one with the cause: headings, and the Python lines that made the node.
@@ -90,41 +83,3 @@ def first_line(text: str) -> str:
         if not line.startswith((" ", "\t")) and not _HEADING.fullmatch(line):
             return line.strip()[:_LONGEST]
     return lines[0][:_LONGEST] if lines else ""
-
-
-# A frame as Python and TensorFlow write it, and the headings of stacks in a message of TensorFlow's: that of
-# a Python function that an op calls, and those of the Python lines that made an op.
-_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
-_STACK = re.compile(r"(Traceback \(most recent call last\):|Detected at node .*)")
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/(?:tensorflow|keras|tf_keras)/|^<|/__autograph_generated")
-_OURS = (str(Path(__file__).parents[1]), str(Path(gputopo.__file__).parent))
-_MAX_CHARACTERS = 120  # of a source line, for a screen
-
-
-def line_of(error: BaseException) -> str | None:
-    """Return `FILE, line N: SOURCE` for an error that Python code has raised; None: no line of the user's."""
-    return _last((frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__))
-
-
-def line_in(message: str) -> str | None:
-    """Return the same for a message of TensorFlow's, by its stacks: that of a Python function comes first."""
-    pieces = _STACK.split(message)
-    stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda one: one[0][0] != "T")
-    found = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
-    return next((one for one in found if one is not None), None)
-
-
-def _last(frames: Iterable[tuple[str, int]]) -> str | None:
-    own = [frame for frame in frames if _is_own(frame[0])]
-    if not own:
-        return None
-    file, line = own[-1]
-    source = linecache.getline(file, line).strip()[:_MAX_CHARACTERS]
-    shown = os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
-    return f"{shown}, line {line}" + (f": {source}" if source else "")
-
-
-def _is_own(file: str) -> bool:
-    standard = sysconfig.get_path("stdlib")
-    in_standard = file.startswith(f"{standard}/") and "-packages/" not in file
-    return not (_LIBRARY.search(file) or in_standard or file.startswith(tuple(f"{one}/" for one in _OURS)))

@@ -15,9 +15,10 @@ from gputopo.launch.spec.rules import remarks
 from gputopo.launch.train.graph_step import GraphStep
 from gputopo.launch.train.inputs.source import InputSource
 from gputopo.launch.train.marks import HostMarks, clock
+from gputopo.launch.train.placement.cut_variables import slots_of
 from gputopo.launch.train.placement.devices import HOST, done_by_host, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement
-from gputopo.launch.train.placement.variables import VariableSet, slots_of, write_state
+from gputopo.launch.train.placement.variables import VariableSet, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
 from gputopo.values.run.spec import RunSpec

@@ -23,7 +23,8 @@ from typing import Any
 
 from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
 from gputopo.launch.train.lifecycle.folders import DiskError
-from gputopo.launch.train.op_errors import cause_and_remedy, first_line, line_in, unreachable_rank
+from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
+from gputopo.launch.train.user_lines import line_in
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.install import install_tensorflow

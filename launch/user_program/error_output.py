@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.worker_process import LINES, WorkerOutput
+from gputopo.launch.supervise.worker_output import LINES, WorkerOutput
 
 # Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines
 # after the error of a process.

@@ -23,9 +23,9 @@ from gputopo.probes.equipment import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.run.device_names import host_names
 from gputopo.values.run.events import Noticed, RankFailed
-from gputopo.values.run.names import host_names
-from gputopo.values.run.spec import ProgramPart
+from gputopo.values.run.program import ProgramPart
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer

@@ -23,7 +23,8 @@ from gputopo.launch.failure import signal_name
 from gputopo.launch.jobs.claims import held_handles
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.cgroup import oom_kills
-from gputopo.launch.supervise.worker_process import LINES, OwnChildren, adopting
+from gputopo.launch.supervise.worker_output import LINES
+from gputopo.launch.supervise.worker_process import OwnChildren, adopting
 from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
 from gputopo.probes.processes import tethered
 from gputopo.values.errors import ExitCode, UsageError

@@ -20,14 +20,15 @@ from gputopo.launch.supervise.record import EventRecord
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue, RunSampler, sampled
 from gputopo.launch.supervise.watchdog import HangLimits, Watchdog, process_words
-from gputopo.launch.supervise.worker_process import LINES, OwnChildren, process_state
+from gputopo.launch.supervise.worker_output import LINES
+from gputopo.launch.supervise.worker_process import OwnChildren, process_state
 from gputopo.launch.throughput import STACKS_SIGNAL, Report, StepsEnded
 from gputopo.launch.user_program.error_output import ErrorOutput, known_cause
 from gputopo.launch.user_program.program import STOPPED, ProgramEnd, ProgramStop, descendants, failure_of
 from gputopo.launch.user_program.steps import Joined, StepPipe
 from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
-from gputopo.values.run.spec import ProgramSpec
+from gputopo.values.run.program import ProgramSpec
 
 # How long a process may take to write its stacks, and without a further line has written them. Seconds
 STACKS_S = 1.0

@@ -14,8 +14,8 @@ from pathlib import Path, PurePath
 from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.metrics_file import MetricsFile
-from gputopo.launch.supervise.outlets import Alarm
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.target import Target
@@ -39,8 +39,8 @@ from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.plan import Plan
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import ProgramSpec
 from gputopo.values.run.verdict import OUTSIDE
 
 

@@ -22,7 +22,7 @@ from gputopo.launch.throughput import (
     read_report,
 )
 from gputopo.values.run.events import Noticed, Step, TowerMarks, WarmupDone
-from gputopo.values.run.spec import MAX_PROCESSES
+from gputopo.values.run.program import MAX_PROCESSES
 
 # Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
 # together, and pipelines run a few steps ahead; not measured

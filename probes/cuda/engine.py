@@ -9,20 +9,13 @@ import msgspec
 
 from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
 from gputopo.probes.cuda.blocking import NOT_HELD, StreamBlocker
+from gputopo.probes.cuda.chunking import common_window, fitting, rate_alone, rate_within
 from gputopo.probes.cuda.door import Cuda, CudaError
 from gputopo.probes.cuda.gpus import EngineGpus, NotUsedError
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
-from gputopo.probes.cuda.kernels import seed_of
 from gputopo.probes.cuda.layout import Places, host_nodes, places, transfer
-from gputopo.probes.cuda.transfer import (
-    PageableTransfer,
-    Transfer,
-    common_window,
-    fitting,
-    rate_alone,
-    rate_within,
-    starts_apart_s,
-)
+from gputopo.probes.cuda.pattern import seed_of
+from gputopo.probes.cuda.transfer import PageableTransfer, Transfer, starts_apart_s
 from gputopo.probes.cuda.waiting import PATIENCE_S, TIMED_OUT, Waiter
 from gputopo.probes.numa import NumaMemory, lies_on, most_of
 from gputopo.values.bandwidth import KERNELS, Failure

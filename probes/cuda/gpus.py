@@ -8,7 +8,7 @@ from typing import Any
 from gputopo.copies.copies import Copy
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, Event, Kernel, Stream
 from gputopo.probes.cuda.host_memory import HostMemory
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, whole_blocks
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, whole_blocks
 from gputopo.probes.cuda.waiting import TIMED_OUT
 from gputopo.probes.numa import NumaMemory
 

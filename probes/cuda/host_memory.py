@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gputopo.probes.cuda.door import Cuda, CudaError
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, whole_blocks
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, whole_blocks
 from gputopo.probes.numa import NumaMemory
 
 MIB = 2**20

@@ -4,22 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.cuda.chunking import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import HostArea, HostMemory
-from gputopo.probes.cuda.kernels import BLOCK_BYTES
-from gputopo.probes.cuda.transfer import (
-    STEPS,
-    Chase,
-    Chunk,
-    PageableTransfer,
-    StagedTransfer,
-    Transfer,
-    chunk_at_once,
-    chunk_staged,
-    chunks,
-    messages,
-)
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
 from gputopo.values.bandwidth import KERNELS
 

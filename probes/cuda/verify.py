@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, block, grid
+from gputopo.probes.cuda.kernels import grid
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
 from gputopo.probes.cuda.waiting import Waiter
 from gputopo.probes.numa import NoThreadsError, at_once
 

@@ -16,9 +16,9 @@ from gputopo.probes.nvml.words import (
     SRAM_COUNTS,
     VIOLATIONS,
 )
+from gputopo.values.facts import at_gpu, item, within
 from gputopo.values.machine import Gpu, GpuProcess, Link, NvLink
 from gputopo.values.samples import gpu_with
-from gputopo.values.subject import at_gpu, item, within
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from gputopo.probes.host_load import is_descendant
 from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
 from gputopo.probes.nvml.monitor import Watcher, WatcherChild
 from gputopo.probes.nvml.words import NVLINK_ERRORS
+from gputopo.probes.process_tree import is_descendant
 from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 
 T = TypeVar("T")

@@ -22,8 +22,8 @@ from gputopo.probes.nvml.gpu import (
     read_pair,
 )
 from gputopo.probes.nvml.questions import cuda_version
+from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Driver, Gpu, Link
-from gputopo.values.subject import at_gpu, at_link
 
 # Ours: no host has as many, so a larger count is garbage.
 MAX_GPUS = 256

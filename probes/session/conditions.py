@@ -12,14 +12,10 @@ from typing import NamedTuple, Protocol, Self
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
-from gputopo.copies.settling import settle
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
-from gputopo.values.ends import HOST, End
 from gputopo.values.run.events import GpuSample
 
 # A clock below this share of what it is in the windows that count was still rising. Boost clocks of a GPU
@@ -277,78 +273,3 @@ def _link_changes(window: Sequence[GpuSample]) -> int:
         if sample.pcie_gen is not None and sample.pcie_width is not None
     ]
     return sum(before != after for before, after in pairwise(links))
-
-
-# Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
-# and early windows agree on being slow; and for no longer than this, however much they differ.
-MIN_S = 0.25
-MAX_S = 1.5
-_AGREEING = 4  # windows in a row whose rates agree
-_MAX_WINDOWS = 400
-_EFFORT = Effort(0.0, 1)
-
-
-def ramp_up(
-    engine: WindowRunner,
-    meter: Meter,
-    setting: Setting,
-    now: Callable[[], float] = time.perf_counter,
-) -> str | None:
-    """Copy inside all GPUs and to all of them until the rates stay. Returns a note about it, if any.
-
-    Nothing of this is measured. What fails here is left to the jobs, which report it.
-    """
-    said = []
-    kinds: tuple[CopyKind, ...] = ("d2d_local", "h2d")
-    for kind in kinds:
-        values, readings = _windows(engine, meter, _job(kind, setting), now)
-        thrown_away = max(
-            still_rising(readings), len(settle(values, 1, len(values) + 1).discarded) if values else 0
-        )
-        if thrown_away:
-            said.append(
-                f"{thrown_away} windows of {kind} ({min(values):.1f} to {values[-1]:.1f} GB/s in all)"
-            )
-    if not said:
-        return None
-    return "clock ramp-up before the measurement, discarded: " + ", ".join(said)
-
-
-def _windows(
-    engine: WindowRunner, meter: Meter, job: CopyJob, now: Callable[[], float]
-) -> tuple[list[float], list[WindowReadings]]:
-    """Return the sum of the rates of each window, and the readings in it."""
-    values: list[float] = []
-    readings: list[WindowReadings] = []
-    begun = now()
-    counts = sizes(job, Speeds(), _EFFORT)
-    copies = tuple(zip(job.copies, counts, strict=True))
-    gpus = tuple(gpu for copy in job.copies for gpu in copy.gpus)
-    while copies and len(values) < _MAX_WINDOWS:
-        window_readings = meter.window(gpus, counts=False)
-        trial = CopyJob(kind=job.kind, copies=tuple(copy for copy, _ in copies), group=job.group)
-        window = engine.measure(trial, [size for _, size in copies], window_readings.take)
-        working = [time.failure is None for time in window.copies]
-        if all(working):
-            values.append(sum(time.gb_per_s for time in window.copies))
-            readings.append(window_readings.readings(window.span))
-            meter.learn(readings[-1])
-        copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
-        passed = now() - begun
-        last = values[-_AGREEING:]
-        stays = len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
-        if passed > MAX_S or (passed > MIN_S and stays):
-            break
-    return values, readings
-
-
-def _job(kind: CopyKind, setting: Setting) -> CopyJob:
-    copies = []
-    for gpu in setting.gpus:
-        place = End.of_gpus(gpu)
-        if kind == "d2d_local":
-            copies.append(Copy(kind=kind, source=place, destination=place))
-        else:
-            node = setting.nodes.get(gpu)
-            copies.append(Copy(kind=kind, source=HOST, destination=place, pinned=True, numa_node=node))
-    return CopyJob(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))

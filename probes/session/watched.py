@@ -25,7 +25,8 @@ from gputopo.copies.copies import (
     failure_of,
 )
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
-from gputopo.probes.cuda.door import CallLog, open_cuda
+from gputopo.probes.cuda.door import CallLog
+from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import GpuSampler

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import training_tf_cnn
-from gputopo.captures.training_files import facts_of, parse
+from gputopo.captures.training_files import parse
+from gputopo.captures.training_paths import facts_of
 
 
 def log(

@@ -10,14 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.printing import (
-    ProgressLine,
-    RedrawnScreen,
-    can_redraw,
-    for_this_stdout,
-    progress_in_words,
-    show,
-)
+from gputopo.cli.printing import for_this_stdout, show
+from gputopo.cli.progress import ProgressLine, progress_in_words
+from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
 from gputopo.probes.session.session import SessionProgress
 from tests.kit import commands
 

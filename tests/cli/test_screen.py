@@ -9,7 +9,7 @@ import pytest
 
 from gputopo.cli import run_command
 from gputopo.launch.jobs import run
-from gputopo.runs import screen as screening
+from gputopo.runs import screen_order
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.plan import Plan
@@ -30,7 +30,7 @@ for step in range(1, 4):
 @pytest.fixture
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets each device run alone once, where rounds are not what it is about."""
-    monkeypatch.setattr(screening, "WHOLE", (screening.WHOLE[0], screening.WHOLE[-1]))
+    monkeypatch.setattr(screen_order, "WHOLE", (screen_order.WHOLE[0], screen_order.WHOLE[-1]))
 
 
 def stored(folder: Path) -> Screen:
@@ -140,7 +140,7 @@ def test_a_gpu_that_fails_has_its_reason_and_the_others_are_reported_and_run_wit
     assert [alone.count(number) for number in range(3)] == [3, 1, 3], "what failed is not run again"
     several = [run for run in found.runs if run.kind != "alone"]
     assert [([one.number for one in run.devices], run.failure) for run in several] == [([0, 2], None)] * 2
-    monkeypatch.setattr(screening, "WHOLE", screening.WHOLE[:1])
+    monkeypatch.setattr(screen_order, "WHOLE", screen_order.WHOLE[:1])
     assert call("screen", "--model", "alexnet", "--gpus", "0,1", "--fail-on", "error").code == 1
 
 
@@ -225,7 +225,7 @@ def test_a_refusal_suggests_only_options_that_screen_has(
 @pytest.mark.tensorflow
 def test_on_logical_cpu_devices_each_is_really_trained(tmp_path: Path) -> None:
     with without_a_gpu(tmp_path) as patch:
-        patch.setattr(screening, "WHOLE", (screening.WHOLE[0], screening.WHOLE[-1]))
+        patch.setattr(screen_order, "WHOLE", (screen_order.WHOLE[0], screen_order.WHOLE[-1]))
         options = ("--cpu", "--model", "lenet", "--num-batches", "3", "--batch-size", "2")
         assert run_command(["screen", *options, "--output", "out"]) == 0
     found = stored(tmp_path / "out")

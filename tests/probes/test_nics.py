@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes import nics
+from gputopo.probes import ethtool
 from gputopo.probes.nics import peer_memory_module, read_network
 from gputopo.values.machine import NicPort
 from tests.kit.specs import NicSpec, PortSpec
@@ -134,11 +134,11 @@ def test_the_rate_is_that_of_the_fastest_mode_and_unknown_where_a_mode_is(
 ) -> None:
     mask = sum(1 << bit for bit in bits)
     words = b"".join((mask >> shift & 0xFFFFFFFF).to_bytes(4, "little") for shift in range(0, 160, 32))
-    assert nics.rate_of(words) == rate
+    assert ethtool.rate_of(words) == rate
 
 
 def test_an_interface_that_there_is_not_gives_a_reason() -> None:
-    assert str(nics.max_rate("no-such-if0")).startswith("ETHTOOL_")
+    assert str(ethtool.max_rate("no-such-if0")).startswith("ETHTOOL_")
 
 
 def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,12 +146,12 @@ def test_link_modes_are_asked_for_in_as_many_words_as_the_kernel_has(monkeypatch
 
     def ask(_door: object, _interface: str, words: int) -> bytes:
         asked.append(words)
-        head = bytearray(nics._HEAD_BYTES)
-        struct.pack_into("b", head, nics._WORDS_AT, -words or -3)
+        head = bytearray(ethtool._HEAD_BYTES)
+        struct.pack_into("b", head, ethtool._WORDS_AT, -words or -3)
         return bytes(head) + struct.pack("=3I", 0, 1 << 4, 0)
 
-    monkeypatch.setattr(nics, "_ask", ask)
-    assert (nics.max_rate("eth0"), asked) == (100.0, [0, 3])
+    monkeypatch.setattr(ethtool, "_ask", ask)
+    assert (ethtool.max_rate("eth0"), asked) == (100.0, [0, 3])
 
 
 @pytest.mark.parametrize(("speed", "rate"), [(25_000, 25.0), (0, None), (65_535, None), (2**32 - 1, None)])

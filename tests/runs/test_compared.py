@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 from gputopo.captures.recording import read_bundled
 from gputopo.planner import Request, plan
 from gputopo.prediction.step import Placement
-from gputopo.runs.compared import (
-    ENOUGH,
-    NOISE,
-    against,
-    input_verdict,
-    judge_rates,
-    judge_waiting,
-    with_prediction,
-)
+from gputopo.runs.compared import NOISE, against, with_prediction
+from gputopo.runs.input_verdict import ENOUGH, input_verdict, judge_rates, judge_waiting
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Replanned
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, Prediction, TimedRun

@@ -9,8 +9,9 @@ from gputopo.captures.recording import read_bundled
 from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
 from gputopo.values.run.plan import Candidate, Plan, Prediction
+from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import RunSpec, job_of
+from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
 from gputopo.workload.workloads import require
 from tests import there

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.runs.ran import exchange_words, what_ran
-from gputopo.values.run.spec import Data, Exchange, Precision, RunSpec, Server, job_of
+from gputopo.values.run.program import job_of
+from gputopo.values.run.spec import Data, Exchange, Precision, RunSpec, Server
 from tests.launch.specs import cpu_spec
 
 

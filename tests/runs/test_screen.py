@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.runs.screen import alone_order, causes_of, changes, device_rows, stages
+from gputopo.runs.screen import causes_of, device_rows
+from gputopo.runs.screen_changes import changes
+from gputopo.runs.screen_order import alone_order, stages
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict

@@ -6,13 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.values import schema
-from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
-from gputopo.values.subject import (
-    DRIVER,
+from gputopo.values.facts import (
     EVERY,
-    MACHINE,
     FactPath,
-    Subject,
     at_gpu,
     at_link,
     at_nic,
@@ -21,9 +17,10 @@ from gputopo.values.subject import (
     fact_in_words,
     item,
     single_facts,
-    subjects_in_words,
     values_at,
 )
+from gputopo.values.machine import Gpu, Host, Link, Machine, Nic, NumaNode, NvLink, PciNode
+from gputopo.values.subject import DRIVER, MACHINE, Subject, subjects_in_words
 
 gpus = st.integers(0, 40)
 subjects = st.one_of(

@@ -3,8 +3,8 @@
 import pytest
 
 from gputopo.workload import workloads as workload
+from gputopo.workload.architectures import architectures
 from gputopo.workload.sketch import Padding, Sketch
-from gputopo.workload.workloads import architectures
 
 # Trainable numbers, and those of moving statistics as well, as tf_cnn_benchmarks builds the networks
 # (1001 and 11 classes); the last two as the Keras examples have them.

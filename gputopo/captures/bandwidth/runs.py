@@ -19,8 +19,8 @@ from gputopo.captures.bandwidth.texts import ProgramRead
 from gputopo.captures.matching import aligned
 from gputopo.values.bandwidth import Bandwidth, Sample, identity
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.machine import Machine
-from gputopo.values.subject import EVERY, at_gpu
 
 Mark = tuple[int, Hashable]  # the line of a measurement, from 1, and what it is of
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gputopo.captures.ledger import read_lines
+from gputopo.values.facts import at_link
 from gputopo.values.machine import Contradiction, Link, Machine
-from gputopo.values.subject import at_link
 
 # Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
 MAX_GB_PER_S = 100_000.0

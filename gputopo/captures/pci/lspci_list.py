@@ -25,9 +25,9 @@ from gputopo.reference.expectations import expected_gpu, parse_link_speed, parse
 from gputopo.topology.hops import bridges_above
 from gputopo.topology.kernel import NVIDIA_DRIVER
 from gputopo.values.errors import InputError
+from gputopo.values.facts import at_gpu, at_pci
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Bar1Mib, Gpu, Host, Machine, PciNode, Unread
-from gputopo.values.subject import at_gpu, at_pci
 
 SOURCE = "lspci -vvv"
 

@@ -23,9 +23,9 @@ from gputopo.captures.pci.device_names import (
 )
 from gputopo.captures.pci.pci_tree import TreeFacts
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, at_pci
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Machine, PciNode
-from gputopo.values.subject import EVERY, at_gpu, at_pci
 
 SOURCE = "lspci -tv"
 

@@ -24,10 +24,10 @@ from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.reference.expectations import generation_of, parse_link_speed, parse_link_width
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, at_link, at_numa_node
 from gputopo.values.fields import kernel_address
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Contradiction, Gpu, Host, Machine, NumaNode, Pcie, PciNode, Unread
-from gputopo.values.subject import EVERY, at_gpu, at_link, at_numa_node
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

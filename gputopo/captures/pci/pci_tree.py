@@ -12,8 +12,8 @@ import msgspec
 
 from gputopo.reference.expectations import address_order, generation_of
 from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
-from gputopo.values.subject import at_gpu, at_link
 
 NVIDIA = "10de"
 PATH_UNKNOWN = "the capture does not show enough of the path between the two"

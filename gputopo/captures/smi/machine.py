@@ -21,9 +21,9 @@ from gputopo.captures.smi.key_names import COLLECTED, OF_KEYS
 from gputopo.captures.smi.names import GPU, Named, Names
 from gputopo.captures.smi.values import ReportedValue
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, within
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Sample, Unread
-from gputopo.values.subject import EVERY, at_gpu, within
 
 _NO_HANDLE = re.compile(
     r"Unable to determine the device handle for GPU(?: ?(?P<number>\d{1,3})(?=: |:?\Z))?:?"

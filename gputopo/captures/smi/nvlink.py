@@ -15,9 +15,9 @@ from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, item
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Driver, Gap, Gpu, Machine, Mig, NvLink, Unread
-from gputopo.values.subject import EVERY, at_gpu, item
 
 SOURCE = "nvidia-smi nvlink"
 LIST = "list of GPUs"

@@ -13,10 +13,10 @@ from typing import Literal
 
 from gputopo.captures.bandwidth.texts import peer_links
 from gputopo.captures.ledger import Claims, Format, by_line
-from gputopo.captures.smi.topo_table import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
+from gputopo.captures.smi.topo_lines import GPU, PEER_STATUS, Head, cells_below, header_words, label_of
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_link
 from gputopo.values.machine import Gpu, Machine, Unread
-from gputopo.values.subject import EVERY, at_link
 
 SOURCE = "nvidia-smi topo -p2p"
 

@@ -14,12 +14,13 @@ from itertools import combinations, product
 from gputopo.captures import limits
 from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
-from gputopo.captures.smi.topo_table import CELL, GPU, Column, Reading, TopoMatrix, TopoRow, cells_below
+from gputopo.captures.smi.topo_lines import CELL, GPU, Column, cells_below
+from gputopo.captures.smi.topo_table import Reading, TopoMatrix, TopoRow
 from gputopo.topology.doubts import looks_cut
 from gputopo.values.errors import InputError
+from gputopo.values.facts import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gap, Gpu, Hop, Host, Link, Machine, Nic, NumaNode, Unread
-from gputopo.values.subject import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 
 SOURCE = "nvidia-smi topo"
 
@@ -30,7 +31,6 @@ _PERHAPS_NVLINKS = (
     "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
 )
 _NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
-
 
 _TITLES: dict[Column, str] = {"cpu": "CPU Affinity", "numa": "NUMA Affinity", "gpu_numa": "GPU NUMA ID"}
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10

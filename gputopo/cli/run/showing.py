@@ -13,10 +13,12 @@ from gputopo.cli.printing import unwritten
 from gputopo.launch import Target
 from gputopo.launch.checks import require_runnable
 from gputopo.launch.jobs import run
-from gputopo.launch.spec.env import HostPlace, changes
+from gputopo.launch.spec.env import changes
+from gputopo.launch.spec.host_place import HostPlace
 from gputopo.launch.supervise import run_folder as runs
+from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.metrics_file import MetricsFile
-from gputopo.launch.supervise.outlets import Alarm, SampleScalars
+from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.launch.user_program.program import check_program
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema

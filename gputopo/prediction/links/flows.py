@@ -16,7 +16,14 @@ GB = 1e9
 _EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
 # The order in which resources that are as slow are named.
 _KINDS = (
-    *("uplink up", "uplink down", "memory", "up", "down", "nvlink out", "nvlink in", "nvlink"),
+    "uplink up",
+    "uplink down",
+    "memory",
+    "up",
+    "down",
+    "nvlink out",
+    "nvlink in",
+    "nvlink",
     "pair",
 )
 _REVERSE = {

@@ -19,13 +19,8 @@ from gputopo.prediction.links.shared_links import (
     pcie_generation,
     uplinks,
 )
-from gputopo.reference.expectations import (
-    LinkExpectation,
-    expected_link,
-    expected_of,
-    observed_link,
-    over_nvlink,
-)
+from gputopo.reference.copied_links import observed_link, over_nvlink
+from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
 from gputopo.topology.doubts import believed_links
 from gputopo.topology.peer_access import redirected_pairs
 from gputopo.values.bandwidth import Bandwidth, Pair

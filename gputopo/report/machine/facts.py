@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gputopo.report.layout import plain
+from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
 from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
-from gputopo.values.subject import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {

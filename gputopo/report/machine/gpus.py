@@ -9,11 +9,11 @@ from gputopo.reference.clock_events import under_load
 from gputopo.reference.expectations import name_of
 from gputopo.report.document import Table
 from gputopo.report.layout import LOST, NOT_ASKED, SEVERITY_STYLES, UNKNOWN, Column, plain
+from gputopo.values.facts import at_gpu, label, reason_for
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, index_ranges
 from gputopo.values.machine import Gpu, GpuProcess, Machine
-from gputopo.values.subject import at_gpu, label, reason_for
 
 _NAME_WIDTH = 34  # longer names are folded
 _PROCESSES_SHOWN = 8  # of one GPU; the rest is in the JSON

@@ -22,12 +22,12 @@ from gputopo.report.machine.matrix import (
 )
 from gputopo.report.units import counted, gib
 from gputopo.topology.hops import class_name
+from gputopo.values.facts import at_gpu, single_facts
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
 from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
-from gputopo.values.subject import at_gpu, single_facts
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
@@ -35,8 +35,17 @@ _MATRIX_GPUS = 8  # of more the matrix is not on the first screen
 
 # Facts that have no row.
 _NO_ROWS = (
-    *("index", "uuid", "fingerprint", "name", "throttle", "processes", "nvlinks", "detail"),
-    *("rings", "trees", "warnings"),
+    "index",
+    "uuid",
+    "fingerprint",
+    "name",
+    "throttle",
+    "processes",
+    "nvlinks",
+    "detail",
+    "rings",
+    "trees",
+    "warnings",
 )
 
 _DRIVER_WORDS = {

@@ -9,8 +9,8 @@ from gputopo.report.runs.state import evaluated_words, steps_words
 from gputopo.values.grouping import grouped
 from gputopo.values.run.batches import as_typed, plain
 from gputopo.values.run.events import SAMPLED_FACTS, place_name
+from gputopo.values.run.program import OWN_TRAINER
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, Exchanged, Result
-from gputopo.values.run.spec import OWN_TRAINER
 
 # Every tower applies the same reduced gradients, bit for bit, so the copies of the variables stay equal.
 REPLICAS_EQUAL = 0.0

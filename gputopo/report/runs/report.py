@@ -10,9 +10,9 @@ from gputopo.report.runs.facts import RunFact, run_facts
 from gputopo.report.runs.state import NOT_JUDGED, NOT_RELIABLE, not_reliable, share_cores
 from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Device, place_name
+from gputopo.values.run.program import PROGRAM
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats
-from gputopo.values.run.spec import PROGRAM
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
     CONFIDENCE,

@@ -8,11 +8,12 @@ from statistics import fmean, median
 import msgspec
 
 from gputopo.runs.verdict import sampled
-from gputopo.runs.verdict.bounds import CHANCE, Interval, Slope, level_bounds, slopes
+from gputopo.runs.verdict.bounds import Interval, level_bounds
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
 from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
+from gputopo.runs.verdict.slopes import CHANCE, Slope, slopes
 from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from gputopo.values.words import percent as number

@@ -16,16 +16,20 @@ from gputopo.values.run.verdict import Causes, Known
 
 SCHEMA = "gputopo.events/1"
 
+NETWORK = "network"  # the hop to variables on another host
+# A device of one of several hosts, as TensorFlow names it.
+_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
+
+# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
+OTHER_CPU_SHARE = 0.10
+# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
+CORES_TAKEN_SHARE = 0.90
+
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     schema: str = SCHEMA
     time_s: float
     rank: int = 0
-
-
-NETWORK = "network"  # the hop to variables on another host
-# A device of one of several hosts, as TensorFlow names it.
-_HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,12 +208,6 @@ class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
     gpus: tuple[GpuSample, ...]
     xids: tuple[Xid, ...] = ()
-
-
-# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
-OTHER_CPU_SHARE = 0.10
-# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
-CORES_TAKEN_SHARE = 0.90
 
 
 class HostLoad(msgspec.Struct, frozen=True, kw_only=True):

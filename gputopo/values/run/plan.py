@@ -18,6 +18,16 @@ CLEARLY_FASTER = 1.25
 AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
 """A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
 
+# Candidates of one mode that differ by less are shown as one. Not measured with the present constants; chosen
+# because single runs vary by up to 2% on an idle machine, so that two of them may differ by more.
+SURE_MARGIN = 0.05
+HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
+SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
+ALL = 10**9  # candidates that a plan lists: as many as there are
+CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
+# Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
+MIN_JOBS = 2
+
 
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs of one of several hosts by their indices there. `devices`: their number, or of CPU devices."""
@@ -148,17 +158,6 @@ class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", ta
     budget_s: float
     model: str
     batch_size: BatchSize
-
-
-# Candidates of one mode that differ by less are shown as one. Not measured with the present constants; chosen
-# because single runs vary by up to 2% on an idle machine, so that two of them may differ by more.
-SURE_MARGIN = 0.05
-HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
-SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
-ALL = 10**9  # candidates that a plan lists: as many as there are
-CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
-# Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
-MIN_JOBS = 2
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,8 @@ from gputopo.values.run.events import (
     Resumed,
     Traced,
 )
-from gputopo.values.run.spec import JobSpec, job_of
+from gputopo.values.run.program import job_of
+from gputopo.values.run.spec import JobSpec
 from gputopo.values.run.verdict import SLOW, Cost, Hardware, HostSummary, Placed, Verdict
 
 

@@ -11,10 +11,11 @@ import tensorflow as tf
 from gputopo.launch.data import examples, folder
 from gputopo.launch.data.folder import DataFolder, DataName, Listing, Subset, listed, require_same
 from gputopo.launch.train.inputs.datasets import Cifar10, ImageNet, read
+from gputopo.launch.train.inputs.fed import FedSource, readiness, staged
 from gputopo.launch.train.inputs.pipeline import Pipeline, PipelineMaker, Share, shares_of
 from gputopo.launch.train.inputs.preprocessing import NORMALISATION, Preprocessing
 from gputopo.launch.train.inputs.records import BadRecords
-from gputopo.launch.train.inputs.source import Fact, FedSource, InputSource, Shape, readiness, staged
+from gputopo.launch.train.inputs.source import Fact, InputSource, Shape
 from gputopo.launch.train.inputs.synthetic import SyntheticSource, host_source, python_source
 from gputopo.launch.train.placement.devices import ask_host, concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError

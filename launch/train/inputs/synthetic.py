@@ -8,24 +8,21 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream, TowerRows, integers, normal
-from gputopo.launch.train.inputs.pipeline import untuned
-from gputopo.launch.train.inputs.source import (
+from gputopo.launch.train.inputs.fed import (
     FAILURES,
     Batch,
     Batches,
-    Fact,
     FedSource,
-    InputSource,
     Maker,
     Prefetched,
-    Shape,
-    own_rows,
     readiness,
     signature_of,
     staged,
 )
+from gputopo.launch.train.inputs.pipeline import untuned
+from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
-from gputopo.values.run.names import host_of
+from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.names import short_name
+from gputopo.values.run.device_names import short_name
 from gputopo.values.run.spec import RunSpec
 
 T = TypeVar("T")

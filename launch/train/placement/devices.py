@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.spec.env import ALLOW_GROWTH, CPUS, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_MODE
+from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.train.op_errors import first_line
 from gputopo.probes.tensorflow_install import load_cuda_libraries, read_tensorflow
@@ -17,7 +18,7 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow, missing_libraries
 from gputopo.values.run.all_reduce import COLLECTIVES, parse
-from gputopo.values.run.names import CLIENT, JOB, host_of, rank_of, short_name, task_name
+from gputopo.values.run.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.values.run.spec import RunSpec
 
 HOST = "/CPU:0"  # where time is read and losses are added up

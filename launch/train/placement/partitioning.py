@@ -5,7 +5,7 @@ from typing import Literal
 
 from gputopo.topology.hops import Groups
 from gputopo.values.errors import UsageError
-from gputopo.values.run.names import rank_of
+from gputopo.values.run.device_names import rank_of
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32

@@ -21,20 +21,11 @@ from gputopo.launch.models.model import Model
 from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import Reducer, add, probe_sums, self_test, unreduced
+from gputopo.launch.train.placement.cut_variables import cut_as, parts_of, stored_of, whole_on
 from gputopo.launch.train.placement.devices import HOST, require
 from gputopo.launch.train.placement.methods import reducer_of, wrapped
 from gputopo.launch.train.placement.partitioning import owners_of
-from gputopo.launch.train.placement.variables import (
-    assign,
-    create_copies,
-    create_spread,
-    create_state,
-    cut_as,
-    parts_of,
-    read,
-    stored_of,
-    whole_on,
-)
+from gputopo.launch.train.placement.variables import assign, create_copies, create_spread, create_state, read
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.events import BUILDING, NCCL_TEST, Event, PhaseBegun

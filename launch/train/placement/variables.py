@@ -1,8 +1,7 @@
 """Variables of a run: created, read, assigned and compared."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,125 +9,13 @@ import tensorflow as tf
 
 from gputopo.launch.models.layers import Stream
 from gputopo.launch.models.model import Model
-from gputopo.launch.train.placement.algorithms import cut_on, join_on, on
+from gputopo.launch.train.placement.cut_variables import create_cut
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.launch.train.placement.methods import moved_together
-from gputopo.launch.train.placement.partitioning import UNIT, chunk_sizes
 from gputopo.launch.train.stepper import VariableSets
-from gputopo.values.run.names import rank_of
+from gputopo.values.run.device_names import rank_of
 
 Tensor = Any
-
-
-class CutVariable:
-    """A variable of the model, stored as flat parts in order: what `ParameterServer` spreads over GPUs.
-
-    What lies outside the step (checkpoints, exports, buffers) reads and sets it whole, in its shape, as it
-    does a tf.Variable; the step itself changes the parts.
-    """
-
-    def __init__(self, parts: Sequence[Any], shape: Sequence[int]) -> None:
-        self.parts = list(parts)
-        self.shape = tf.TensorShape(shape)
-        self.name: str = parts[0].name
-        self.device: str = parts[0].device
-
-    def numpy(self) -> Any:
-        """Return the value as an array."""
-        return np.concatenate([part.numpy() for part in self.parts]).reshape(self.shape)
-
-    def read_value(self) -> Tensor:
-        """Return the value on the host."""
-        return join_on(HOST, [part.read_value() for part in self.parts], self.shape)
-
-    def assign(self, value: Any) -> None:
-        """Set the value, outside the step (eagerly)."""
-        sizes = [part.shape.num_elements() for part in self.parts]
-        for part, own in zip(self.parts, cut_on(HOST, tf.convert_to_tensor(value), sizes), strict=True):
-            with tf.device(part.device):
-                part.assign(own)
-
-
-class EqualVariables:
-    """Variables of one value, each on its device."""
-
-    def __init__(self, copies: Sequence[Any]) -> None:
-        self._copies = copies
-        self.shape = copies[0].shape
-        self.device: str = copies[0].device
-
-    def numpy(self) -> Any:
-        """Return the value."""
-        return self._copies[0].numpy()
-
-    def assign(self, value: Any) -> None:
-        """Set all to a value."""
-        for copy in self._copies:
-            with tf.device(copy.device):
-                copy.assign(value)
-
-
-def create_cut(value: Tensor, shape: Sequence[int], devices: Sequence[str], name: str) -> CutVariable:
-    """Create a variable in equal parts, one on each device. `value`: on the host."""
-    sizes = chunk_sizes(value.shape.num_elements(), len(devices), unit=UNIT)
-    parts = []
-    for own, device in zip(cut_on(HOST, value, sizes), devices, strict=True):
-        with tf.device(HOST):
-            copied = tf.raw_ops.DeepCopy(x=own)  # a slice shares its memory with the whole
-        with tf.device(device):
-            parts.append(tf.Variable(copied, name=name))
-    return CutVariable(parts, shape)
-
-
-def parts_of(variable: Any) -> Sequence[Any]:
-    """Return the tf.Variables that a variable of the model consists of: its parts, or itself."""
-    return variable.parts if isinstance(variable, CutVariable) else (variable,)
-
-
-def stored_of(variables: Iterable[Any]) -> list[Any]:
-    """Return the tf.Variables that some variables of the model consist of."""
-    return [part for variable in variables for part in parts_of(variable)]
-
-
-def by_variable(variables: Iterable[Any], of_stored: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each variable of the model with what belongs to its parts, of a list by stored variable."""
-    waiting = iter(of_stored)
-    for variable in variables:
-        yield variable, list(islice(waiting, len(parts_of(variable))))
-
-
-def whole_on(device: str, variables: Iterable[Any], values: Iterable[Tensor]) -> list[Tensor]:
-    """Copy the values of stored variables to a device, and put the parts together there."""
-    return [
-        on(device, own[0]) if len(own) == 1 else join_on(device, own, variable.shape)
-        for variable, own in by_variable(variables, values)
-    ]
-
-
-def cut_as(variable: Any, value: Tensor) -> list[Tensor]:
-    """Cut a gradient as its variable is cut, on the device that has the gradient."""
-    parts = parts_of(variable)
-    if len(parts) == 1:
-        return [value]
-    return cut_on(value.device, value, [part.shape.num_elements() for part in parts])
-
-
-def slots_of(variables: Sequence[Any], slots: Sequence[Sequence[Any]], own: int) -> list[list[Any]]:
-    """Return the slots of each variable of the model, of those of the stored ones ([variable][slot]).
-
-    `own`: number of slots of each variable itself. Behind them is what the variables of a device share; of
-    parts on several devices it is the same number on each.
-    """
-    found = []
-    for variable, of_parts in by_variable(variables, slots):
-        if len(of_parts) == 1:
-            found.append(list(of_parts[0]))
-            continue
-        cut = zip(*(one[:own] for one in of_parts), strict=True)
-        shared = zip(*(one[own:] for one in of_parts if len(one) > own), strict=True)
-        found.append([*(CutVariable(same, variable.shape) for same in cut), *map(EqualVariables, shared)])
-    return found
-
 
 _INITIAL = 1000  # purpose of the random stream of the first variable's initial values
 _COMPARED_AT_ONCE = 2**20  # numbers

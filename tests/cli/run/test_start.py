@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from gputopo.cli.run.showing import DryRun
-from gputopo.launch.spec.env import HostPlace
 from gputopo.launch.spec.exports import ExportedRun, docker, renumbered
+from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import Candidate

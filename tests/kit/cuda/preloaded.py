@@ -2,7 +2,7 @@
 
 import importlib
 
-from gputopo.probes.cuda.kernels import block
+from gputopo.probes.cuda.pattern import block
 
 for name in (
     "cuda.bindings.driver",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gputopo.runs.compared import input_verdict
+from gputopo.runs.input_verdict import input_verdict
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 from tests.kit.drills.going import went

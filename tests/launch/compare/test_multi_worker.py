@@ -15,6 +15,7 @@ import pytest
 from gputopo.launch.data.make import DataRequest, make
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest, path_of
+from gputopo.values.run.device_names import device_name
 from gputopo.values.run.events import (
     Device,
     Evaluated,
@@ -25,7 +26,6 @@ from gputopo.values.run.events import (
     Silent,
     Step,
 )
-from gputopo.values.run.names import device_name
 from gputopo.values.run.spec import Data, Lifecycle, Optimization, Precision, RunSpec
 from tests.launch.train.hosts import spec_of, working
 from tests.launch.train.trained import USER

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.spec.env import HostPlace, Usable, host_place, program_env, worker_env
+from gputopo.launch.spec.env import program_env, worker_env
+from gputopo.launch.spec.host_place import HostPlace, Usable, host_place
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from gputopo.values.run.spec import Runtime

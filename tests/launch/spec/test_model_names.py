@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.launch.spec import model_names
-from gputopo.launch.spec.model_names import ModelName, model_for, model_recipe
+from gputopo.launch.spec.model_names import ModelName, model_for
+from gputopo.launch.spec.recipes import model_recipe
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import Schedule
 from gputopo.workload import workloads as workload

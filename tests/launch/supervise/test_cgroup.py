@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.spec import env
+from gputopo.launch.spec import host_place
 from gputopo.launch.supervise.cgroup import cpu_quota, oom_kills, usable_cpus
 from gputopo.probes import processes
 from gputopo.values.index_ranges import index_ranges
@@ -79,7 +79,7 @@ def test_cgroup_1_has_its_quota_in_two_files(tmp_path: Path) -> None:
 
 def test_without_groups_there_is_no_quota(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
-    assert usable_cpus(tmp_path) == env.Usable(frozenset(os.sched_getaffinity(0)))
+    assert usable_cpus(tmp_path) == host_place.Usable(frozenset(os.sched_getaffinity(0)))
 
 
 def tethered(**variables: str) -> list[str]:
@@ -118,4 +118,4 @@ def test_a_child_prefers_the_memory_of_a_node_where_the_kernel_lets_it() -> None
 
 
 def test_the_names_of_the_variables_are_those_of_the_spec() -> None:
-    assert (processes._CPUS, processes._MEMORY_NODE) == (env.CPUS, env.MEMORY_NODE)
+    assert (processes._CPUS, processes._MEMORY_NODE) == (host_place.CPUS, host_place.MEMORY_NODE)

@@ -12,16 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.supervise import worker_process
-from gputopo.launch.supervise.worker_process import (
-    LINE_BYTES,
-    LINES,
-    MAX_LINE_BYTES,
-    EventLines,
-    NotAnEventError,
-    WorkerOutput,
-    WorkerProcess,
-)
+from gputopo.launch.supervise import worker_output
+from gputopo.launch.supervise.event_lines import MAX_LINE_BYTES, EventLines, NotAnEventError
+from gputopo.launch.supervise.worker_output import LINE_BYTES, LINES, WorkerOutput
+from gputopo.launch.supervise.worker_process import WorkerProcess
 from gputopo.values.run.events import Event, RankFailed, WarmupDone, encode_line
 
 MIB = 2**20
@@ -133,8 +127,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 def test_a_worker_that_prints_without_end_leaves_the_first_and_the_last_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_process, "FIRST_BYTES", 1000)
-    monkeypatch.setattr(worker_process, "LAST_BYTES", 2000)
+    monkeypatch.setattr(worker_output, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(worker_output, "LAST_BYTES", 2000)
     taken(tmp_path / "log", *[b"line %06d\n" % number for number in range(100_000)])
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[:2] == ["line 000000", "line 000001"]

@@ -10,8 +10,8 @@ from typing import IO, Any
 
 from gputopo.launch.jobs.serving import own_spec
 from gputopo.values import schema
+from gputopo.values.run.device_names import device_name
 from gputopo.values.run.events import Device, PhaseBegun, decode_line
-from gputopo.values.run.names import device_name
 from gputopo.values.run.spec import RunSpec, Server
 from tests.kit.forks import ROOT
 from tests.launch.forks import server

@@ -21,8 +21,8 @@ import msgspec
 import numpy as np
 
 from gputopo.values.errors import GputopoError
+from gputopo.values.run.device_names import rank_of
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
-from gputopo.values.run.names import rank_of
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus
 from tests.launch.train.hosts import devices_of

@@ -80,8 +80,8 @@ class Overflowing:
 def tiny() -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools and dropout."""
     from gputopo.launch.models.models import NetworkModel
+    from gputopo.workload.architectures import Architecture
     from gputopo.workload.sketch import RESIDUAL_NORM
-    from gputopo.workload.workloads import Architecture
 
     def build(layers: Any, x: Any, classes: int) -> Any:
         x = layers.conv(x, 8, 3, norm=RESIDUAL_NORM)

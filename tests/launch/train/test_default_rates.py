@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gputopo.launch.spec.model_names import model_recipe
+from gputopo.launch.spec.recipes import model_recipe
 from tests.launch.train.trained import Found, steps_of
 
 pytestmark = pytest.mark.tensorflow

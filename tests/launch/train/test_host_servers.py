@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from gputopo.values import schema
+from gputopo.values.run.device_names import device_name
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
-from gputopo.values.run.names import device_name
 from tests.launch.forks import run_program
 from tests.launch.train.hosts import serving, spec_of
 from tests.launch.train.worker_process import run_worker, watched

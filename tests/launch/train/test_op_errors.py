@@ -11,10 +11,9 @@ from gputopo.launch.train.op_errors import (
     disk_reason,
     first_line,
     gpu_remedy,
-    line_in,
-    line_of,
     unreachable_rank,
 )
+from gputopo.launch.train.user_lines import line_in, line_of
 
 # As TensorFlow 2.21 wrote them, names and paths shortened.
 XLA = """Graph execution error:

@@ -259,9 +259,9 @@ def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: 
 HOOKED = """
 import os, sys
 from gputopo.launch.user_program.program import run_program
-from gputopo.launch.supervise.outlets import Alarm
+from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.worker_process import OwnChildren
-from tests.launch.supervise.test_outlets import OVER, SLOW
+from tests.launch.supervise.test_alarm import OVER, SLOW
 ours = OwnChildren()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)

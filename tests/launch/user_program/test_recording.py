@@ -31,8 +31,8 @@ from gputopo.probes.run_watch import RunWatch
 from gputopo.report.runs.report import program_lines
 from gputopo.runs.summary import summarise
 from gputopo.values.run.events import Device, Event, GpuSample, Noticed, RankFailed, Sample, Step
+from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.result import Result
-from gputopo.values.run.spec import ProgramSpec
 from gputopo.values.run.verdict import AS_PLANNED, OUTSIDE
 from tests.kit.faults import broken
 from tests.kit.nvml import FakeNvml, hang, installed

@@ -10,11 +10,12 @@ import msgspec
 from gputopo.copies.copies import CopyJob, CopyWindow
 from gputopo.probes.cuda import blocking
 from gputopo.probes.cuda import engine as engine_module
-from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError, open_cuda
+from gputopo.probes.cuda.door import Cuda, CudaError, NoCudaError
 from gputopo.probes.cuda.engine import Engine
 from gputopo.probes.cuda.gpus import SMALL_BYTES, EngineGpu
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
-from gputopo.probes.cuda.kernels import BLOCK_BYTES
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.start import open_cuda
 from gputopo.values.bandwidth import Failure
 from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.clock import double_now

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, PTX, SEEDS, block, grid, seed_of, splitmix64
+from gputopo.probes.cuda.kernels import PTX, grid
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, SEEDS, block, seed_of, splitmix64
 from tests.probes.cuda.ptx import Memory, run
 
 

@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.probes.cuda.gpus import CHAIN_BYTES
-from gputopo.probes.cuda.kernels import BLOCK_BYTES
-from gputopo.probes.cuda.transfer import (
+from gputopo.probes.cuda.chunking import (
     MAX_CHUNKS,
     Chunk,
-    chain,
     chunk_at_once,
     chunk_staged,
     chunks,
@@ -22,8 +19,10 @@ from gputopo.probes.cuda.transfer import (
     messages,
     rate_alone,
     rate_within,
-    starts_apart_s,
 )
+from gputopo.probes.cuda.gpus import CHAIN_BYTES
+from gputopo.probes.cuda.pattern import BLOCK_BYTES
+from gputopo.probes.cuda.transfer import chain, starts_apart_s
 
 
 def test_a_chain_comes_by_every_line_once_before_it_begins_again() -> None:
@@ -45,7 +44,6 @@ def test_a_chain_does_not_go_straight_on() -> None:
 
 
 _MIB = 2**20
-
 
 _ROOMS = st.integers(1, 1024).map(lambda n: n * BLOCK_BYTES)
 

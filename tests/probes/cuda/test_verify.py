@@ -8,7 +8,7 @@ import pytest
 
 from gputopo.probes.cuda import verify
 from gputopo.probes.cuda.door import CudaError
-from gputopo.probes.cuda.kernels import BLOCK_BYTES, block
+from gputopo.probes.cuda.pattern import BLOCK_BYTES, block
 from gputopo.probes.cuda.verify import MAX_THREADS, MIN_PART_BYTES, in_parts
 
 

@@ -6,15 +6,14 @@ from gputopo.copies.copies import Setting
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
-    MIN_S,
     GpuSampler,
     Meter,
     WindowReading,
     WindowReadings,
     conditions,
-    ramp_up,
     still_rising,
 )
+from gputopo.probes.session.ramp_up import MIN_S, ramp_up
 from gputopo.values.run.events import GpuSample
 from tests.kit.distinct import DISTINCT
 from tests.kit.nvml import FakeNvml, installed

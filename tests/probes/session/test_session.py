@@ -9,7 +9,7 @@ import pytest
 from gputopo.copies.budget import Effort, Speeds
 from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.session.conditions import Meter
-from gputopo.probes.session.session import MAX_RAMP_UP_S, measure_job
+from gputopo.probes.session.measured_job import MAX_RAMP_UP_S, measure_job
 from gputopo.values.bandwidth import Sample
 from gputopo.values.ends import End
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble

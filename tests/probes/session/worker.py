@@ -11,7 +11,7 @@ import msgspec
 from gputopo.copies import budget, jobs
 from gputopo.copies.copies import CopyJob, SessionRequest, Setting
 from gputopo.probes.cuda import transfer
-from gputopo.probes.session import conditions
+from gputopo.probes.session import ramp_up
 from gputopo.probes.session import session as bandwidth_session
 from gputopo.probes.session.host_memory import HostMemoryRates
 from gputopo.probes.session.measuring import Doors
@@ -65,7 +65,7 @@ def main() -> None:
         budget.MIN_BYTES = jobs.LOCAL_BYTES = task.large_bytes
         budget.MIN_WINDOW_S = 0.0
     doors = Doors(host_memory=lambda machine, request: HostMemoryRates())
-    conditions.MIN_S = task.ramp_up_s
+    ramp_up.MIN_S = task.ramp_up_s
     with installed(FakeNvml(named(task.scenario))):
         found = measure(task.machine, SessionRequest(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

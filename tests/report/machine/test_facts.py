@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from gputopo.report.document import document_text
 from gputopo.report.machine.facts import grouped_missing, not_read, reason_in_words
 from gputopo.report.machine.inspection import inspection_document
+from gputopo.values.facts import reason_for
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Gpu, Machine, NvLink
-from gputopo.values.subject import reason_for
 
 
 def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> None:

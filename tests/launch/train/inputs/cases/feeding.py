@@ -28,7 +28,7 @@ def ways(root: Path) -> Any:
     towers, which every test of an exchange has. `staged`: in NCHW.
     """
     from gputopo.launch.train import training
-    from gputopo.values.run.names import short_name
+    from gputopo.values.run.device_names import short_name
 
     results: dict[str, Any] = {}
     for way in ("gpu", "cpu", *FEEDS):
@@ -54,7 +54,7 @@ def ways(root: Path) -> Any:
 
 def failing(root: Path) -> Any:
     """A maker that fails at step 2, behind each method of feeding from a thread."""
-    from gputopo.launch.train.inputs import source as fed
+    from gputopo.launch.train.inputs import fed
     from gputopo.launch.train.inputs.synthetic import Generated
 
     class Failing(fed.Maker):
@@ -102,7 +102,7 @@ def unused(root: Path) -> None:
 def marks(root: Path) -> Any:
     """Times of a step, in seconds, whose batch takes `LONG_S` to make."""
     from gputopo.launch.train import step as core
-    from gputopo.launch.train.inputs import source as fed
+    from gputopo.launch.train.inputs import fed
     from gputopo.launch.train.inputs.synthetic import Pool
     from gputopo.launch.train.placement import placements
 

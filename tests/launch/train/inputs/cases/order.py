@@ -60,24 +60,24 @@ def other_batches(root: Path) -> Any:
     """Labels that runs take, each going on from the last with another joint batch, and the whole order."""
     from gputopo.launch.models import models
     from gputopo.launch.train import training
-    from gputopo.launch.train.inputs import source as feeds
+    from gputopo.launch.train.inputs import fed
 
     data, name = folders.cifar(root / "cifar")[0], "trivial-cifar10"
     lifecycle = Lifecycle(checkpoints=str(root / "kept"), resume_or_start=True)
     taken: list[int] = []
-    plain = feeds.FedSource.feed
+    plain = fed.FedSource.feed
 
-    def watched(self: feeds.FedSource, number: int) -> Sequence[Any]:
+    def watched(self: fed.FedSource, number: int) -> Sequence[Any]:
         fed = plain(self, number)
         taken.extend(joint(fed)[1].tolist())
         return fed
 
-    feeds.FedSource.feed = watched  # type: ignore[method-assign]
+    fed.FedSource.feed = watched  # type: ignore[method-assign]
     for batch in ((9, 11), (1, 3, 2)):  # two steps each
         spec = spec_of(data, towers=len(batch), batch=batch, model=name, num_batches=2, num_warmup_batches=0)
         spec = msgspec.structs.replace(spec, ps_device="/CPU:0", lifecycle=lifecycle)
         training.train(models.build(name, spec), spec, lambda event: None)
-    feeds.FedSource.feed = plain  # type: ignore[method-assign]
+    fed.FedSource.feed = plain  # type: ignore[method-assign]
     whole = steps(spec_of(data, towers=1, batch=13), range(4), Picture((32, 32, 3), 11))[1].tolist()
     return {"taken": taken, "whole": whole}
 

@@ -1,146 +1,16 @@
-"""`--on-anomaly`: a command that is started for each anomaly, in a thread of its own.
+"""Samples of the GPUs as TensorBoard scalars, in the folder of `--tensorboard`."""
 
-Nothing here can delay or end a run: what cannot be delivered is reported once.
-"""
-
-import contextlib
 import os
 import platform
-import queue
 import re
-import shlex
 import struct
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from gputopo.launch.data.tfrecords import masked_crc
-from gputopo.launch.supervise.worker_process import OwnChildren
-from gputopo.probes.processes import kill_group, tethered
 from gputopo.runs.devices import batch_sizes
-from gputopo.values.run.events import (
-    Anomaly,
-    AnomalyOver,
-    Device,
-    Event,
-    GpuSample,
-    RunStarted,
-    Sample,
-    Step,
-)
-
-COMMAND_S = 30.0  # that one delivery may take; not measured
-LAST_S = 5.0  # that the end of the run waits for what is not delivered yet; not measured
-MAX_WAITING = 100  # of anomalies; a run has a few; not measured
-
-
-class Alarm:
-    """Delivers anomalies in their order. `on_problem` gets one line, once, from the caller's thread.
-
-    `ours`: where a command that it starts is noted, so that its end is left to it.
-    """
-
-    def __init__(
-        self, command: str, on_problem: Callable[[str], None], ours: OwnChildren | None = None
-    ) -> None:
-        self._command = command
-        self._ours = OwnChildren() if ours is None else ours
-        self._on_problem: Callable[[str], None] | None = on_problem
-        self._waiting: queue.Queue[Event | None] = queue.Queue(MAX_WAITING)
-        self._problem: str | None = None
-        self._running: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
-
-    def event(self, event: Event) -> None:
-        """Add the next event of the run."""
-        if isinstance(event, Anomaly | AnomalyOver):
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._deliver, name="alarm", daemon=True)
-                self._thread.start()
-            with contextlib.suppress(queue.Full):
-                self._waiting.put_nowait(event)
-        self._report()
-
-    def close(self) -> None:
-        """Wait a little for what is not delivered yet, and end what still runs."""
-        if self._thread is not None:
-            with contextlib.suppress(queue.Full):
-                self._waiting.put_nowait(None)
-            self._thread.join(LAST_S)
-            if self._thread.is_alive():
-                self._problem = self._problem or f"not delivered within {LAST_S:g} s of the end"
-                self._kill()
-            self._thread = None
-        self._report()
-
-    def _report(self) -> None:
-        if self._problem is not None and self._on_problem is not None:
-            name = shlex.split(self._command)[0]
-            self._on_problem(f"--on-anomaly {name}: {self._problem}; the run goes on")
-            self._on_problem = None
-
-    def _deliver(self) -> None:
-        while (event := self._waiting.get()) is not None:
-            try:
-                self._call(message_of(event), event)
-            except (OSError, ValueError) as error:
-                self._problem = self._problem or str(error)
-
-    def _call(self, message: bytes, event: Event) -> None:
-        with self._ours.starting:
-            # Tethered, since the thread may block the signals that a program expects.
-            self._running = process = subprocess.Popen(
-                tethered(shlex.split(self._command)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **variables_of(event)},
-            )
-            self._ours.add(process.pid)
-        try:
-            process.communicate(message, timeout=COMMAND_S)
-        except subprocess.TimeoutExpired as error:
-            self._kill()
-            process.wait()
-            raise OSError(f"did not end within {COMMAND_S:g} s") from error
-        if process.returncode:
-            raise OSError(f"ended with exit code {process.returncode}")
-
-    def _kill(self) -> None:
-        process = self._running
-        if process is not None and process.returncode is None:
-            kill_group(process.pid)
-
-
-def message_of(event: Event) -> bytes:
-    """Return the event as in events.jsonl, with `host`, and `text`: a line for chats that show it."""
-    host = platform.node()
-    fields = msgspec.to_builtins(event)
-    return msgspec.json.encode({**fields, "host": host, "text": f"gputopo on {host}: {fields['says']}"})
-
-
-def variables_of(event: Event) -> Mapping[str, str]:
-    """Return the event as environment variables; what is not known is left out."""
-    if not isinstance(event, Anomaly | AnomalyOver):
-        return {}
-    values: dict[str, object] = {
-        "EVENT": "anomaly" if isinstance(event, Anomaly) else "anomaly_over",
-        "SAYS": event.says,
-        "TOWER": event.tower,
-        "GPU": event.gpu,
-        "RANK": event.rank or None,
-        "TIME": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.time_s)),
-    }
-    if isinstance(event, Anomaly):
-        found = event.causes.found if event.causes is not None else ()
-        values |= {"PERCENT": f"{event.percent_under:.1f}", "CAUSE": found[0].id if found else None}
-    return {f"GPUTOPO_{name}": str(value) for name, value in values.items() if value is not None}
-
+from gputopo.values.run.events import Device, Event, GpuSample, RunStarted, Sample, Step
 
 EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB; not measured
 # Tags, with the fields of a sample.

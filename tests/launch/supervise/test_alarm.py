@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from gputopo.launch.data.tfrecords import walk
-from gputopo.launch.supervise import outlets
-from gputopo.launch.supervise.outlets import Alarm, SampleScalars
+from gputopo.launch.supervise import alarm
+from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.values.run.events import (
     Anomaly,
     AnomalyOver,
@@ -77,7 +78,7 @@ def test_what_fails_is_reported_once(tmp_path: Path) -> None:
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlets, "COMMAND_S", 0.5)
+    monkeypatch.setattr(alarm, "COMMAND_S", 0.5)
     os.mkfifo(tmp_path / "out")
     reading = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK)
     writing = os.open(tmp_path / "out", os.O_WRONLY)  # it has begun, also if the command was killed before
@@ -94,7 +95,7 @@ def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(
 def test_a_command_that_hangs_delays_neither_the_run_nor_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlets, "LAST_S", 0.05)
+    monkeypatch.setattr(alarm, "LAST_S", 0.05)
     (problem,) = problems_of(script(tmp_path, "import time\ntime.sleep(1000)"), SLOW, OVER)
     assert "not delivered within 0.05 s of the end" in problem
 
@@ -160,7 +161,7 @@ def test_a_clock_that_was_set_back_stops_no_points(tmp_path: Path) -> None:
 
 def test_records_are_written_without_tensorflow(tmp_path: Path) -> None:
     writes = (
-        "import sys; from pathlib import Path; from tests.launch.supervise.test_outlets import run, write; "
+        "import sys; from pathlib import Path; from tests.launch.supervise.test_alarm import run, write; "
         "write(*run(Path(sys.argv[1]), 12)); sys.exit('tensorflow' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", writes, str(tmp_path / "board")], check=True)

@@ -1,0 +1,83 @@
+"""Measured copies by the tables: the PCIe link that one went over, the pairs that copy over NVLink."""
+
+from collections.abc import Iterable
+
+from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of, generation_of
+from gputopo.values.bandwidth import Pair, Sample
+from gputopo.values.grouping import maxima
+from gputopo.values.machine import Gpu, Machine, PciNode
+
+# Generation 6 with 16 lanes (links.csv): where the model, or its link, is unknown.
+MAX_PCIE_GB_PER_S = 121.0
+# Lanes of a narrow link, or fewer. Not measured on hardware; chosen because eight are enough for training
+# and usual on many boards and clouds; with four the copies of every step show.
+NARROW_LANES = 4
+
+# Copies with the host this far below those between two GPUs show that these are not on the same kind of link,
+# where the model is unknown. Ours: a switch with a quarter of its lanes towards the host is rare.
+OVER_HOST = 3.0
+
+
+def pcie_max(gpu: Gpu | None) -> float:
+    """Return the data rate in GB/s of the widest PCIe link that the model of a GPU supports."""
+    row = expected_of(gpu) if gpu else None
+    link = expected_link(row.pcie_generation, row.pcie_width) if row else None
+    return link.data_rate_gb_per_s if link else MAX_PCIE_GB_PER_S
+
+
+def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
+    """Return the pairs of GPUs, low index first, whose copies are faster than any PCIe link of theirs.
+
+    Where both models are unknown, a rate above 16 lanes of generation 5 is enough if copies with the host
+    reach less than a third of it.
+    """
+    samples = tuple(samples)
+    gpus = machine.by_index
+    with_host = maxima(
+        (gpu, one.rate)
+        for one in samples
+        if (gpu := one.host_gpu) is not None and one.is_large and one.kind in ("h2d", "d2h")
+    )
+    newest = expected_link(5, 16)
+    found = set()
+    for one in samples:
+        pair = one.pair
+        if pair is None or not one.is_large or not one.is_direct:
+            continue
+        limit = min(pcie_max(gpus.get(end)) for end in pair)
+        unknown = [end for end in pair if end not in gpus or expected_of(gpus[end]) is None]
+        if newest and len(unknown) == len(pair) and with_host.keys() & set(pair):
+            host = max(with_host.get(end, 0.0) for end in pair)
+            limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
+        if one.one_way_rate > limit:
+            found.add((min(pair), max(pair)))
+    return frozenset(found)
+
+
+def observed_link(
+    gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
+) -> tuple[LinkExpectation, str] | None:
+    """Return the link a copy went over: as it was under load, else the maximum that GPU, slot and path allow.
+
+    With its source; None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
+    generation means nothing and is not used.
+    """
+    generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
+    width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"
+    for one in sample.conditions if sample else ():
+        if one.gpu == gpu.index and one.readings and one.pcie_gen and one.pcie_width:
+            generation, width, known_by = one.pcie_gen, one.pcie_width, "observed under load"
+    own = expected_link(generation, width)
+    if own is None:
+        return None
+    above = None if without_bridges else _generation_and_width(machine, gpu.pcie.limiting_hop)
+    hop = expected_link(*above) if above else None
+    if hop and hop.data_rate_gb_per_s < own.data_rate_gb_per_s:
+        return hop, f"of the bridge {gpu.pcie.limiting_hop} above it"
+    return own, known_by
+
+
+def _generation_and_width(machine: Machine, address: str | None) -> tuple[int, int] | None:
+    node: PciNode | None = next((one for one in machine.pci if one.address == address), None)
+    generation = generation_of(node.max_speed_gt_per_s) if node else None
+    return (generation, node.max_width) if node and generation and node.max_width else None

@@ -1,0 +1,136 @@
+"""The rate of a run's input, compared with the rate of its training. Pure.
+
+A run of the input alone (`--input-only`) is compared with an earlier training on data that is made on the
+devices. A training is judged by the measured time in which its devices wait for examples between two steps;
+its own rate is never above the rate of its input.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gputopo.runs.compared import NOISE
+from gputopo.runs.ran import what_ran
+from gputopo.values.run.result import InputVerdict, Result
+from gputopo.values.run.spec import RunSpec
+
+# Training and input share the host's cores: an input that alone is just fast enough may not be beside
+# training. tf_cnn_benchmarks' published tables show real data within 8 % of synthetic where the input alone
+# was far faster, so this much more than needed is called enough.
+ENOUGH = 1.2
+# Some batches are ready before the first counted step: so many steps show that more come as fast.
+MIN_STEPS = 10
+
+
+def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
+
+    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
+    devices has no input to judge.
+    """
+    rate = _rate(result)
+    if rate is None:
+        return None
+    job = result.job
+    if not isinstance(job, RunSpec):
+        return None
+    if job.task == "input":
+        return _of_the_input(job, rate, earlier)
+    if job.task == "train" and not job.data.is_free:
+        return _of_training(result, job, rate, earlier)
+    return None
+
+
+def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
+    """Compare the input alone with training alone (synthetic data on the devices), both in images/sec.
+
+    `how`: words for how that training computed.
+    """
+    headroom = input_rate / training_rate
+    alone = f"training alone ({how})" if how else "training alone"
+    rates = f"{input_rate:,.1f} images/sec against {training_rate:,.1f} of {alone}"
+    if headroom < 1 - NOISE:
+        lost = 100 * (1 - headroom)
+        return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")
+    if headroom < ENOUGH:
+        shared = "training uses the same cores and may slow it down"
+        return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
+
+
+def judge_waiting(share: float, training_rate: float, input_rate: float | None = None) -> InputVerdict:
+    """Judge a training by the share of its steps' time, 0 to 1, in which all devices waited for examples.
+
+    `input_rate`: images/sec of the input alone, where that was measured; it shows how near the input is to
+    its limit.
+    """
+    headroom = None if input_rate is None else input_rate / training_rate
+    waited = f"the devices waited for it in {100 * share:.1f}% of the steps' time"
+    if share >= NOISE:
+        shared = ""
+        if headroom is not None and headroom >= ENOUGH:
+            shared = (
+                f"; alone it reached {input_rate:,.1f} images/sec, during training {training_rate:,.1f}: "
+                "they share the cores"
+            )
+        return _verdict("input", headroom, f"The input is the bottleneck: {waited}{shared}.")
+    if headroom is None:
+        return _verdict("enough", None, f"The input is fast enough: {waited}.")
+    rates = f"alone it reached {input_rate:,.1f} images/sec, training needs {training_rate:,.1f}"
+    if headroom < ENOUGH:
+        return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
+    return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")
+
+
+def _verdict(verdict: str, headroom: float | None, says: str) -> InputVerdict:
+    return InputVerdict(verdict=verdict, headroom=headroom, says=says, other=None)
+
+
+def _of_the_input(job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+    for where, other, training in _rated(earlier):
+        if other.task == "train" and not other.drills and other.data.is_free and _same(job, other):
+            return msgspec.structs.replace(judge_rates(rate, training, _how(other)), other=where)
+    return None
+
+
+def _of_training(
+    result: Result, job: RunSpec, rate: float, earlier: Iterable[tuple[str, Result]]
+) -> InputVerdict | None:
+    share = result.input_waited_share
+    if share is None or (share < NOISE and result.steps < MIN_STEPS):
+        return None
+    for where, other, alone in _rated(earlier):
+        if other.task == "input" and other.data == job.data and _same(job, other):
+            return msgspec.structs.replace(judge_waiting(share, rate, alone), other=where)
+    return judge_waiting(share, rate)
+
+
+def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, RunSpec, float]]:
+    for where, other in earlier:
+        rate, job = _rate(other), other.job
+        if rate is not None and isinstance(job, RunSpec):
+            yield where, job, rate
+
+
+def _rate(result: Result) -> float | None:
+    """Return a run's images/sec, above 0; None where it has none that could be compared."""
+    if result.status != "complete" or result.throughput is None:
+        return None
+    rate = result.throughput.mean
+    return rate if rate > 0 and math.isfinite(rate) else None
+
+
+def _how(job: RunSpec) -> str:
+    ran = what_ran(job)
+    return ", ".join(str(ran[name]) for name in ("trainer", "variable_update", "precision") if name in ran)
+
+
+def _same(a: RunSpec, b: RunSpec) -> bool:
+    """Whether two runs can be compared: how a training computed is not asked, it is in the message."""
+    return _of_job(a) == _of_job(b)
+
+
+def _of_job(job: RunSpec) -> tuple[object, ...]:
+    gpus = [(one.host, one.gpu) for one in job.devices]
+    return job.model, job.batch_size, job.backend, job.rehearsal_of, gpus

@@ -1,0 +1,100 @@
+"""Confidence bounds of the slope of a gap over facts that vary with it.
+
+A slope is the median of the slopes of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the
+regression coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968):
+between two levels of a clock this is the difference of the medians. Facts are fitted in turn, each to what
+the others leave.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise
+from statistics import correlation, fmean, median
+
+import msgspec
+
+from gputopo.runs.verdict.bounds import DEVIATION
+from gputopo.values.run.noise import error_of, students_t
+
+# Blocks of a series at most, rows of a block at least, blocks at least. Ours.
+MAX_BLOCKS, MIN_ROWS, MIN_BLOCKS = 40, 3, 8
+# A fact that varied by less shows nothing: of a gap of 5 % it is a tenth. Ours.
+MIN_VARIED = 0.005
+FAR = 0.5  # of the range of the fact: pairs of blocks closer than that are mostly noise. Ours.
+# Two facts that vary together so much cannot be told apart. Ours.
+MAX_CORRELATION = 0.9
+ROUNDS = 4  # of fitting in turn; by then they have settled
+CHANCE = 0.025  # of each bound of a slope
+
+_WIDER = math.sqrt(math.pi / 2)
+
+
+class Slope(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the gap changes with the fact: 1 is one to one. `low`, `high`: bounds of 95 %."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
+    """Return the slopes of the facts that varied enough, and not with another one.
+
+    `gap`, `facts`: by row, all known.
+    """
+    starts = _starts(len(gap))
+    if len(starts) < MIN_BLOCKS + 1:
+        return {}
+    y = [fmean(gap[begin:end]) for begin, end in pairwise(starts)]
+    blocks = {
+        name: [fmean(values[begin:end]) for begin, end in pairwise(starts)] for name, values in facts.items()
+    }
+    varied = {name: x for name, x in blocks.items() if max(x) - min(x) >= MIN_VARIED}
+    alone = {
+        name: x
+        for name, x in varied.items()
+        if not any(
+            abs(correlation(x, other)) > MAX_CORRELATION for key, other in varied.items() if key != name
+        )
+    }
+    middles = dict.fromkeys(alone, 0.0)
+    for _ in range(ROUNDS if len(alone) > 1 else 1):
+        for name, x in alone.items():
+            middles[name] = _slope(x, _without(y, alone, {**middles, name: 0.0}))
+    rest = _without(y, alone, middles)
+    return {name: _bounds(x, rest, middles[name]) for name, x in alone.items()}
+
+
+def _starts(rows: int) -> list[int]:
+    blocks = min(MAX_BLOCKS, rows // MIN_ROWS)
+    return [rows * block // blocks for block in range(blocks + 1)] if blocks else []
+
+
+def _without(
+    y: Sequence[float], facts: Mapping[str, Sequence[float]], middles: Mapping[str, float]
+) -> list[float]:
+    return [
+        value - sum(middles[name] * x[place] for name, x in facts.items()) for place, value in enumerate(y)
+    ]
+
+
+def _slope(x: Sequence[float], y: Sequence[float]) -> float:
+    far = FAR * (max(x) - min(x))
+    return median(
+        (b_y - a_y) / (b_x - a_x)
+        for (a_x, a_y), (b_x, b_y) in combinations(zip(x, y, strict=True), 2)
+        if abs(b_x - a_x) >= far
+    )
+
+
+def _bounds(x: Sequence[float], rest: Sequence[float], middle: float) -> Slope:
+    level, mean = median(rest), fmean(x)
+    sigma = DEVIATION * median(abs(value - level) for value in rest)
+    spread = sum((value - mean) ** 2 for value in x)
+    error = (
+        _WIDER
+        * sigma
+        * math.sqrt(len(rest) / error_of(rest).effective / spread)
+        * students_t(len(x) - 2, CHANCE)
+    )
+    return Slope(low=middle - error, middle=middle, high=middle + error)

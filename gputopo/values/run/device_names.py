@@ -1,0 +1,56 @@
+"""Names of devices and of hosts, as TensorFlow writes them and as people read them. Pure."""
+
+import re
+from collections.abc import Sequence
+
+from gputopo.values.errors import UsageError
+from gputopo.values.run.plan import HOST_PS
+
+JOB = "worker"
+CLIENT = "client"  # job of a process that is none of the servers
+_TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
+
+
+def device_name(kind: str, number: int, rank: int | None = None) -> str:
+    """Return the name of a host's device. `rank`: of the host, None: the only one."""
+    return f"/{kind}:{number}" if rank is None else f"{task_name(rank)}/device:{kind}:{number}"
+
+
+def task_name(rank: int) -> str:
+    """Return the name of a host's server."""
+    return f"/job:{JOB}/task:{rank}"
+
+
+def rank_of(device: str) -> int | None:
+    """Return the rank of the host that a name stands for, None where it names no host."""
+    found = _TASK.match(device)
+    return None if found is None else int(found.group(1))
+
+
+def host_of(device: str) -> str:
+    """Return the CPU of the host that has the device."""
+    return device_name("CPU", 0, rank_of(device))
+
+
+def short_name(device: str) -> str:
+    """Return the name as `device_name` makes it, of one as TensorFlow writes it.
+
+    `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`.
+    """
+    kind, _, number = device.rpartition("/")[2].rpartition(":")
+    return device_name(kind.removeprefix("device:"), int(number), rank_of(device))
+
+
+def host_names(names: Sequence[str]) -> list[str]:
+    """Return what hosts are called, by rank: several of one name have their ranks besides."""
+    return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]
+
+
+def rank_of_place(place: str, hosts: int) -> int:
+    """Return N of a place for the variables `host:N`. Raises UsageError where so few hosts train."""
+    rank = int(place.removeprefix(HOST_PS))
+    if rank >= hosts:
+        raise UsageError(
+            f"--ps {place} is not among the {hosts} hosts that train", f"give host:0 to host:{hosts - 1}"
+        )
+    return rank

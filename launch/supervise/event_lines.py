@@ -1,0 +1,45 @@
+"""Events read line by line from the chunks of a pipe."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gputopo.values.run.events import Event, decode_line
+
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a step of a thousand towers is far below
+
+
+class NotAnEventError(Exception):
+    """The worker wrote a line that is no event; the message holds its beginning."""
+
+
+class EventLines:
+    """Splits what comes through the pipe into lines and decodes them; an unfinished line waits for more."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def take(self, data: bytes) -> Iterator[Event]:
+        """Decode the events that `data` completes. Raises NotAnEventError at the first line that is none."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield _read(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise NotAnEventError(_shown(self._rest))
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a line was begun and not ended."""
+        return bool(self._rest.strip())
+
+
+def _read(line: bytes) -> Event:
+    try:
+        return decode_line(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAnEventError(_shown(line)) from error
+
+
+def _shown(line: bytes) -> str:
+    return ascii(line[:60].decode(errors="replace"))

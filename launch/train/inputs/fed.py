@@ -1,0 +1,226 @@
+"""Batches that are made on the host and fed into the graph: one after another, ahead, or copied ahead."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import tensorflow as tf
+
+from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, Tensor, own_rows
+from gputopo.launch.train.placement.devices import HOST
+from gputopo.values.errors import InputError
+from gputopo.values.run.spec import RunSpec
+
+Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
+THREAD_NAME = "gputopo-input"
+_PER_TOWER = 2  # images and labels
+# What making a batch in Python may raise for bad data; anything else is our fault, or out of memory.
+FAILURES = (OSError, ValueError, ArithmeticError, LookupError)
+
+
+class Maker:
+    """Makes the joint batch of each step, on the host."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """As of `InputSource`."""
+        return ()
+
+    def make(self, number: int) -> Batch:
+        """Make the batch of step `number`. Raises StopIteration at the end of the data."""
+        raise NotImplementedError
+
+    def start_at(self, number: int, image: int) -> None:
+        """Let the batch of step `number` begin with that image of a data set."""
+
+    def close(self) -> None:
+        """Release files and threads."""
+
+
+class Batches:
+    """The batches of a maker in the order of the steps: each is made when it is asked for."""
+
+    def __init__(self, make: Callable[[int], Batch]) -> None:
+        self._make = make
+
+    def take(self, number: int) -> Batch:
+        """Return the batch of step `number`; raises what making it raised."""
+        return self._make(number)
+
+    def close(self) -> None:
+        """Stop making batches ahead, and wait until that has stopped."""
+
+
+class Prefetched(Batches):
+    """A thread makes batches, up to `depth` of them ahead of the step that takes them.
+
+    A failure waits in its batch's place and is raised by `take`, so that no step waits for a dead thread.
+    """
+
+    def __init__(self, make: Callable[[int], Batch], depth: int) -> None:
+        if depth < 1:
+            raise ValueError(f"a depth of {depth} is not ahead")
+        super().__init__(make)
+        self._depth = depth
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
+        self._pending: deque[Future[Batch]] = deque()
+        self._first = 0  # number of the batch that is first in `_pending`
+
+    def take(self, number: int) -> Batch:
+        """Wait for the batch; the first one, or one out of order, is made from scratch."""
+        if number != self._first:
+            self._drop()
+            self._first = number
+        self._fill()
+        batch = self._pending.popleft()
+        self._first += 1
+        self._fill()
+        return batch.result()
+
+    def close(self) -> None:
+        """Wait for the batch in the making, drop all others."""
+        self._drop()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _fill(self) -> None:
+        while len(self._pending) < self._depth:
+            self._pending.append(self._thread.submit(self._make, self._first + len(self._pending)))
+
+    def _drop(self) -> None:
+        for batch in self._pending:
+            batch.cancel()
+        self._pending.clear()
+
+
+class Staged(Prefetched):
+    """Batches that are on the towers' devices before their step begins."""
+
+    def __init__(self, make: Callable[[int], Batch], devices: Sequence[str], depth: int) -> None:
+        super().__init__(self._made_and_copied, depth)
+        self._on_host = make
+        self._devices = devices
+        # A copy to a GPU returns when it is done: one thread for each, to use the links in parallel.
+        self._copying = ThreadPoolExecutor(len(devices), thread_name_prefix=THREAD_NAME)
+
+    def close(self) -> None:
+        """Stop making first, then copying."""
+        super().close()
+        self._copying.shutdown(wait=True)
+
+    def _made_and_copied(self, number: int) -> Batch:
+        batch = on_host(self._on_host(number))
+        parts = [batch[first : first + _PER_TOWER] for first in range(0, len(batch), _PER_TOWER)]
+        copied = self._copying.map(_copied, parts, self._devices)
+        return [one for part in copied for one in part]
+
+
+def _copied(part: Batch, device: str) -> Batch:
+    with tf.device(device):
+        return [tf.identity(one) for one in part]
+
+
+def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Batches:
+    """Prefetch `ahead` batches onto the devices; 0: one batch ahead, on the host."""
+    if ahead == 0:
+        return Prefetched(maker.make, 1)
+    return Staged(maker.make, [device.device for device in spec.own_devices], ahead)
+
+
+def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
+    """How many batches `staged` has ready, and on which devices."""
+    on_devices = ", ".join(device.device for device in spec.own_devices)
+    return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
+
+
+class FedSource(InputSource):
+    """A source whose batches are fed to the graph."""
+
+    def __init__(
+        self,
+        model: Shape,
+        spec: RunSpec,
+        maker: Maker,
+        batches: Batches,
+        facts: Mapping[str, Fact],
+        *,
+        made_format: str,
+        images: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        """`made_format`: the maker's data format; another one is transposed on the device.
+
+        `images`: usable images of the data set, as far as known by now.
+        """
+        self._devices = [device.device for device in spec.own_devices]
+        self._first = spec.own_devices[0].tower
+        self._maker = maker
+        self._batches = batches
+        self._facts = facts
+        self._transposes = made_format != spec.data_format
+        height, width, channels = model.input_shape
+        shape = (height, width, channels) if made_format == "NHWC" else (channels, height, width)
+        self.signature = signature_of(spec, shape)
+        self._images = images
+
+    @property
+    def images_per_epoch(self) -> int | None:
+        """Usable images of the data set, as far as known by now."""
+        return self._images()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """The maker's notices."""
+        return self._maker.notices
+
+    def describe(self) -> Mapping[str, Fact]:
+        """Return the settings."""
+        return self._facts
+
+    def start_at(self, number: int, image: int) -> None:
+        """Pass it on to the maker."""
+        self._maker.start_at(number, image)
+
+    def feed(self, number: int) -> Sequence[Tensor]:
+        """Take the batch, and make tensors of arrays."""
+        began = time.perf_counter()
+        try:
+            batch = self._batches.take(number)
+        except FAILURES as error:
+            raise InputError(
+                f"the batch of step {number} cannot be made: {type(error).__name__}: {error}",
+                "see worker.log in the run folder",
+            ) from error
+        fed = on_host(batch)
+        self.waited_s = time.perf_counter() - began
+        return fed
+
+    def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Copy the tower's part to its device, if it is not there yet."""
+        own = tower - self._first
+        images, labels = fed[_PER_TOWER * own : _PER_TOWER * (own + 1)]
+        with tf.device(self._devices[own]):
+            images, labels = tf.identity(images), tf.identity(labels)
+            if self._transposes:  # the maker's form is [b, h, w, c]
+                images = tf.transpose(images, (0, 3, 1, 2))  # [b, c, h, w]
+        return images, labels
+
+    def close(self) -> None:
+        """Stop the thread first, then what it reads from."""
+        self._batches.close()
+        self._maker.close()
+
+
+def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
+    """Return the TensorSpecs of this process's part of a joint batch: images and labels of each tower."""
+    return [
+        one
+        for rows in own_rows(spec)
+        for one in (tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64))
+    ]
+
+
+def on_host(batch: Batch) -> list[Tensor]:
+    """Make tensors of arrays, on the host; tensors stay where they are."""
+    with tf.device(HOST):
+        return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]

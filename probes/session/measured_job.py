@@ -1,0 +1,160 @@
+"""Measures a single job of a session: its windows, its samples, and the copies that failed."""
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from gputopo.copies.budget import Effort, Speeds, repeats_of, sizes
+from gputopo.copies.copies import Copy, CopyJob, CopyWindow, WindowRunner, path_of
+from gputopo.copies.jobs import without
+from gputopo.copies.settling import settle
+from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
+from gputopo.values.bandwidth import Failure, Sample
+
+# Windows beyond those wanted, for repeats that do not count or do not agree.
+EXTRA_REPEATS = 4
+# Limit of clock ramp-up in the middle of a session (`ramp_up.MAX_S` is for the start).
+MAX_RAMP_UP_S = 1.5
+ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that count"
+LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
+
+
+def measure_job(
+    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
+) -> tuple[tuple[Sample, ...], list[Failure]]:
+    """Measure a job: its samples, and the copies that failed. A group goes on without a copy that failed.
+
+    `speeds` learns the speed of a copy that ran alone.
+    """
+    failures: list[Failure] = []
+    while True:
+        own = speeds if job.group is None else speeds.copy()
+        windows, readings = _repeats(job, engine, meter, own, effort)
+        wrong = _failed_copies(job, windows[-1])
+        if not wrong:
+            return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
+        failures += wrong.values()
+        left = without(job, (), list(wrong))
+        if left is None or left == job:
+            return (), failures
+        job = left
+
+
+def _parts(job: CopyJob) -> list[list[int]]:
+    """Return the copies, by number, that one sample is of: each of a group, all of any other job."""
+    places = range(len(job.copies))
+    return [[place] for place in places] if job.group is not None else [list(places)]
+
+
+def _repeats(
+    job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
+) -> tuple[list[CopyWindow], list[WindowReadings]]:
+    apart = _apart(job, engine, meter, speeds)
+    if _failed_copies(job, apart):
+        return [apart], []
+    _learn(job, apart, speeds)
+    counts = sizes(job, speeds, effort)
+    wanted = repeats_of(job, speeds, effort)
+    windows: list[CopyWindow] = []
+    readings: list[WindowReadings] = []
+    while len(windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
+        asked = meter.window(job.gpus)
+        windows.append(engine.measure(job, counts, asked.take))
+        readings.append(asked.readings(windows[-1].span))
+        meter.learn(readings[-1])
+        if _failed_copies(job, windows[-1]):
+            return windows, readings
+        counted = windows[still_rising(readings) :]
+        limit = len(windows) + 1  # whether there are more is decided here
+        unsettled = (settle(_values(job, part, counted), wanted, limit).more for part in _parts(job))
+        if len(windows) >= wanted and not any(unsettled):
+            break
+    _learn(job, windows[-1], speeds)
+    return windows, readings
+
+
+def _apart(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds) -> CopyWindow:
+    """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
+    counts = sizes(job, speeds, Effort(0.0, 1))
+    if not meter.was_idle(job.gpus):
+        return engine.measure(job, counts, None)
+    begun = meter.now()
+    while True:
+        asked = meter.window(job.gpus, counts=False)
+        window = engine.measure(job, counts, asked.take)
+        readings = asked.readings(window.span)
+        if _failed_copies(job, window) or not meter.in_ramp_up(readings):
+            return window
+        if meter.now() - begun > MAX_RAMP_UP_S:
+            meter.accept(readings)
+            return window
+
+
+def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
+    if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
+        return
+    for copy, taken in zip(job.copies, window.copies, strict=True):
+        speeds.see(copy, taken.gb_per_s / (2 if copy.kind == "d2d_local" else 1))  # read and written
+
+
+def _failed_copies(job: CopyJob, window: CopyWindow) -> dict[Copy, Failure]:
+    pairs = zip(job.copies, window.copies, strict=True)
+    return {copy: time.failure for copy, time in pairs if time.failure is not None}
+
+
+def _values(job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow]) -> list[float]:
+    """Return the number of each window for some of its copies: GB/s, or 1/us of a latency."""
+    if job.kind == "latency":
+        return [1 / us if (us := window.copies[part[0]].microseconds) else 0.0 for window in windows]
+    return [sum(window.copies[place].gb_per_s for place in part) for window in windows]
+
+
+def _sample(
+    job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow], readings: Sequence[WindowReadings]
+) -> Sample:
+    copies = [job.copies[place] for place in part]
+    rising = still_rising(readings)
+    values = _values(job, part, windows)
+    settled = settle(values[rising:], 1, len(windows) + 1)
+    first = rising + len(settled.discarded)
+    counted = values[first:]
+    middle = statistics.median(counted)
+    gpus = dict.fromkeys(gpu for copy in copies for gpu in copy.gpus)
+    lies = windows[-1].copies[part[0]]
+    sample = Sample(
+        kind=job.kind,
+        source=copies[0].source,
+        destination=copies[0].destination,
+        bytes=sum(windows[-1].copies[place].bytes for place in part),
+        pinned=copies[0].pinned,
+        method=copies[0].method,
+        path=path_of(job),
+        group=job.group,
+        # whether a copy of the other direction runs at the same time, whose bytes do not count
+        with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
+        numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
+        numa_wanted=lies.numa_wanted,
+        spread_percent=_spread(counted, middle),
+        discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
+        conditions=conditions(gpus, readings[first:]) if any(readings) else (),
+    )
+    if job.kind == "latency":
+        times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
+        return msgspec.structs.replace(
+            sample,
+            bytes=job.bytes,
+            median_us=statistics.median(times),
+            repeats_us=times,
+            spread_percent=_spread(times, statistics.median(times)),
+        )
+    return msgspec.structs.replace(
+        sample,
+        median_gb_per_s=middle,
+        repeats_gb_per_s=tuple(counted),
+        discarded_gb_per_s=tuple(values[:first]),
+    )
+
+
+def _spread(values: Sequence[float], middle: float) -> float | None:
+    return 100 * (max(values) - min(values)) / middle if middle else None

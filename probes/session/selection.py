@@ -1,0 +1,76 @@
+"""The GPUs that a session measures: their ordinals in CUDA, and the NUMA nodes near to them and far."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gputopo.probes.session.host_memory import farthest_node
+from gputopo.values.bandwidth import NotMeasured
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Machine
+
+
+def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the indices to measure. Raises UsageError for one that the machine does not have."""
+    known = [gpu.index for gpu in machine.gpus]
+    if gpus is None:
+        return tuple(known)
+    for gpu in gpus:
+        if gpu not in known:
+            there = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {there}")
+    return tuple(sorted(set(gpus)))
+
+
+def match(
+    machine: Machine, gpus: Sequence[int], devices: Sequence[Any], environment: Mapping[str, str]
+) -> tuple[dict[int, int], tuple[NotMeasured, ...]]:
+    """Return the CUDA ordinal of each GPU, by PCI address, and the GPUs that CUDA does not show.
+
+    Of a card that is split (MIG) the first device counts.
+    """
+    by_address: dict[str | None, int] = {}
+    for device in devices:
+        by_address.setdefault(device.pci_address, device.ordinal)
+    wanted = [gpu for gpu in machine.gpus if gpu.index in gpus]
+    found = {gpu.index: by_address.get(gpu.pci_address) for gpu in wanted if gpu.pci_address is not None}
+    ordinals = {gpu: ordinal for gpu, ordinal in found.items() if ordinal is not None}
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    return ordinals, tuple(
+        NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible))
+        for gpu in wanted
+        if gpu.index not in ordinals
+    )
+
+
+def _why(lost: bool, visible: str | None) -> str:
+    if lost:
+        return "the GPU is lost: it does not answer the driver"
+    if visible is not None:
+        return f"CUDA does not show it to this process: CUDA_VISIBLE_DEVICES is '{visible}'"
+    return "CUDA does not show it to this process (compute mode, MIG, a container without it)"
+
+
+def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[int, int]:
+    """Return each GPU's NUMA node, or `numa` for all of them; a GPU whose node is unknown is left out.
+
+    A machine with one node, and none known for the GPU (the kernel's -1), has only that one to use.
+    """
+    if numa is not None:
+        return dict.fromkeys(gpus, numa)
+    nodes = [node.index for node in machine.host.numa_nodes or ()]
+    reported = {gpu.index: gpu.numa_node for gpu in machine.gpus}
+    found: dict[int, int] = {}
+    for gpu in gpus:
+        node = reported.get(gpu)
+        if node is not None and node >= 0:
+            found[gpu] = node
+        elif len(nodes) == 1:
+            found[gpu] = nodes[0]
+    return found
+
+
+def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
+    """Return the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
+    nodes = [node.index for node in machine.host.numa_nodes or () if node.cpus and node.memory_mib != 0]
+    found = {gpu: farthest_node(machine.host, own, nodes) for gpu, own in near.items()}
+    return {gpu: node for gpu, node in found.items() if node is not None}
