@@ -51,7 +51,7 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
     """Raise UsageError where a run is to start again after a failure, and cannot."""
     if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
         raise UsageError(
-            "--restart goes on from a checkpoint, and this run has none",
+            "--restart continues from a checkpoint, but this run saves none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
         )
 

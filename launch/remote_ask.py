@@ -65,7 +65,7 @@ def ask_step(
         except HardwareError:
             continue
         found |= {host: one for host in hosts if host.partition(".")[0] == one.name.partition(".")[0]}
-    why = f"srun: {said[0]}" if said else "its task has printed no answer"
+    why = f"srun: {said[0]}" if said else "its task printed no answer"
     return {
         host: found.get(host)
         or (_late(host, within_s) if is_late else HardwareError(f"{host} did not answer: {why}", "see sinfo"))
@@ -104,7 +104,7 @@ def _decoded(text: bytes, host: str) -> Joining:
 def _late(host: str, within_s: float) -> HardwareError:
     return HardwareError(
         f"{host} did not answer within {within_s:g} s",
-        f"see what hangs there: ssh {host}; --join-timeout waits longer",
+        f"find out what hangs there: ssh {host}; --join-timeout waits longer",
     )
 
 

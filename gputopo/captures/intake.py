@@ -126,7 +126,7 @@ def clean(text: str, *, origin: str) -> str:
     Raises InputError for a diff, and if the lines come from several machines or ranks.
     """
     if _DIFF.match(text):
-        raise InputError(f"{origin} is a diff of two texts", "give each of the two in a file of its own")
+        raise InputError(f"{origin} is a diff of two texts", "give each text as a separate file")
     text = _LINE_END.sub("\n", text) if "\r" in text else text
     if any(mark in text for mark in _ESCAPED):
         text = _ESCAPE.sub("", text)

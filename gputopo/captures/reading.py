@@ -150,7 +150,7 @@ def _content(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
-        raise InputError(f"{path} may not be read by you", "change its permissions, or copy it") from error
+        raise InputError(f"{path}: permission denied", "change its permissions, or copy it") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error

@@ -84,7 +84,8 @@ def _check(machine: Machine, origin: str) -> None:
     for link in machine.links:
         if stranger := {link.a, link.b}.difference(indices):
             raise InputError(
-                f"{origin}: link {link.a}-{link.b} refers to GPU {min(stranger)}, which it lacks", _HINT
+                f"{origin}: link {link.a}-{link.b} refers to GPU {min(stranger)}, which it does not have",
+                _HINT,
             )
         if (link.a, link.b) in seen:
             raise InputError(f"{origin} has the link {link.a}-{link.b} twice", _HINT)
@@ -95,7 +96,7 @@ def _check(machine: Machine, origin: str) -> None:
         except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
             raise InputError(f"{origin} has a sample with facts that no GPU has: {error}", _HINT) from error
     if machine.bandwidth is not None and (named := matching.gpus_named(machine.bandwidth) - set(indices)):
-        raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it lacks", _HINT)
+        raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it does not have", _HINT)
 
 
 @functools.cache

@@ -30,7 +30,7 @@ def make_data(
         int | None, Option("--seed", "Random seed of images", default="1234", min=0, max=2147483647)
     ] = None,
 ) -> None:
-    """Write a small valid data folder of drawn images: TFRecords of ImageNet or binary files of CIFAR-10.
+    """Generate a small data set for testing: ImageNet TFRecords or CIFAR-10 binary files.
 
     Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
     """
@@ -42,10 +42,9 @@ def make_data(
     with _ended_tidily():
         done = make(_place(folder), request)
     emit(
-        f"{done.folder}: {units.counted(done.train, 'image')} to train with and {done.validation} for "
-        f"validation, {units.size(done.bytes)}.\n"
-        f"Train with them: gputopo run --model {'resnet20' if name == 'cifar10' else 'resnet50'} "
-        f"--data-dir {shlex.quote(str(done.folder))}\n"
+        f"{done.folder}: {units.counted(done.train, 'image')} for training and {done.validation} for "
+        f"validation, {units.size(done.bytes)}.\nTrain with them: gputopo run --model "
+        f"{'resnet20' if name == 'cifar10' else 'resnet50'} --data-dir {shlex.quote(str(done.folder))}\n"
     )
 
 

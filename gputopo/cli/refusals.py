@@ -53,17 +53,17 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "inspect": (
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
-            "--from and {other} are mutually exclusive",
+            "--from and {other} cannot be combined",
             "leave one of them out",
         ),
         Refusal(
             (AnyOf("fleet", *_HOSTS), AnyOf("watch", "diff", "identities")),
-            "{option} and {other} do not go together",
+            "{option} and {other} cannot be combined",
             "leave out one of them: --fleet only compares hosts",
         ),
         Refusal(
             (AnyOf("watch"), AnyOf("from", "record", "diff", "identities")),
-            "{option} and {other} do not go together",
+            "{option} and {other} cannot be combined",
             "leave out one of them: --watch samples this machine",
         ),
         Refusal(
@@ -79,22 +79,22 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("all", "topology", "gpu"), AnyOf("fleet", "diff", "format=json", "format=prometheus")),
             "{option} is for the report of one machine, not with {other}",
-            "leave one of them out; --json has everything",
+            "use only one of them; --json has everything",
         ),
         Refusal(
             (AnyOf("all", "topology"), AnyOf("watch")),
-            "{option} and {other} do not go together",
+            "{option} and {other} cannot be combined",
             "leave one of them out",
         ),
         Refusal((AnyOf("format=csv"), NoneOf("watch")), "{option} is for --watch", "add --watch, or --json"),
         Refusal(
             (AnyOf("all"), AnyOf("topology", "gpu")),
-            "{option} and {other} do not go together",
+            "{option} and {other} cannot be combined",
             "leave one of them out",
         ),
         Refusal(
             (AnyOf("topology"), AnyOf("gpu")),
-            "{option} and {other} do not go together",
+            "{option} and {other} cannot be combined",
             "leave one of them out",
         ),
         Refusal(
@@ -106,7 +106,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "plan": (
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
-            "--from and {other} are mutually exclusive",
+            "--from and {other} cannot be combined",
             "leave one of them out",
         ),
         Refusal(
@@ -134,12 +134,12 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("network", *_HOSTS), AnyOf("gpus", "soak", "numa", "size", "from", "baseline")),
             "{other} is for one host, and this measures between hosts",
-            "leave it out; without --network and options of hosts this host is measured",
+            "remove it; without --network and host options, this host is measured",
         ),
         Refusal(
             (AnyOf("from"), AnyOf("gpus", "effort", "numa", "size", "soak")),
-            "{other} is for measuring, and --from only reads",
-            "leave one of the two out",
+            "{other} applies to measurements, but --from only reads a file",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("network_tool"), NoneOf("network", *_HOSTS)),
@@ -148,7 +148,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         ),
         Refusal(
             (AnyOf("soak"), AnyOf("effort", "size", "save", "baseline")),
-            "--soak measures rates under load, which {other} is not for",
+            "--soak cannot be combined with {other}",
             "leave one out",
         ),
         Refusal(
@@ -180,12 +180,12 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         ),
         Refusal(
             (AnyOf("format=env", "format=sbatch", "format=docker", "format=hostfile"), NoneOf("dry_run")),
-            "{option} shows how a run is started, and starts none",
+            "{option} needs --dry-run: it only prints how to start the run",
             "add --dry-run",
         ),
         Refusal(
             (AnyOf("node_rank", "remote_python"), AnyOf("format=hostfile")),
-            "{option} is for gputopo's own start, and {other} is for another one",
+            "{option} cannot be combined with {other}, which starts the run in another way",
             "leave {option} out",
         ),
         Refusal(
@@ -194,7 +194,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
                 AnyOf("format=sbatch"),
                 AnyOf("hosts", "hostfile", "num_hosts"),
             ),
-            "{option} is for gputopo's own start, and {other} is for another one",
+            "{option} cannot be combined with {other}, which starts the run in another way",
             "leave {option} out",
         ),
         Refusal(
@@ -206,19 +206,19 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "sweep": (
         Refusal(
             (AnyOf("retry_failed"), NoneOf("resume")),
-            "--retry-failed needs a sweep to go on with",
+            "--retry-failed only works with --resume",
             "add --resume DIR",
         ),
         Refusal(
             (AnyOf("resume"), AnyOf("compare_pairs", "data_dir", "order", "seed", "cpu", "output")),
-            "{other} cannot be combined with --resume: it goes on as the sweep began",
-            "leave it out, or begin a new sweep without --resume",
+            "{other} cannot be combined with --resume, which keeps the settings of the sweep",
+            "remove it, or start a new sweep without --resume",
         ),
     ),
     "report": (
         Refusal(
             (AnyOf("history"), AnyOf("runs", "import", "published", "baseline")),
-            "--history cannot be combined with runs: it shows those of this machine",
+            "--history cannot be combined with a list of runs: it shows the runs of this machine",
             "leave them out, or leave --history out",
         ),
         Refusal(
@@ -229,7 +229,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("published"), AnyOf("runs", "import", "baseline")),
             "--published cannot be combined with runs",
-            "the published figures of a GPU stand beside its runs without it: leave it out",
+            "remove --published: published figures of a GPU are shown next to its runs anyway",
         ),
     ),
     "make-data": (
@@ -260,8 +260,8 @@ MOVED: Mapping[str, Mapping[str, str]] = {
         "loops": "give the number of repeats as --effort N",
         "matrices": "write --all",
     },
-    "screen": {"from": "runs here do not screen that machine; run it there"},
-    "sweep": {"from": "runs here do not measure that machine; run it there"},
+    "screen": {"from": "screen has to run on the machine itself"},
+    "sweep": {"from": "sweep has to run on the machine itself"},
 }
 
 

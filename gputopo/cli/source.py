@@ -96,7 +96,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
     if wrong := contradiction(machine):
-        to_stderr(f"gputopo: not all of it counts: {wrong}\n")
+        to_stderr(f"gputopo: some of it is not used: {wrong}\n")
     return machine
 
 
@@ -116,8 +116,8 @@ def _require_consistent(machine: "Machine") -> None:
 
     if wrong := contradiction(machine):
         raise InputError(
-            f"the measured bandwidth contradicts physics or itself: {wrong}",
-            "measure again, or leave out the capture that is wrong: gputopo bandwidth --from FILE shows it",
+            f"the measured bandwidth is impossible or contradicts itself: {wrong}",
+            "measure again, or remove the wrong capture: gputopo bandwidth --from FILE shows it",
         )
 
 

@@ -216,12 +216,10 @@ class _Judge:
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
-            return ExpectedRate(
-                source="the card is split (MIG), and an instance has a part of its memory's rate"
-            )
+            return ExpectedRate(source="MIG is on, and an instance has only a part of the memory bandwidth")
         if sample.bytes is None and row.memory_gb_per_s > SHORT_COPIES_GB_PER_S:
             return ExpectedRate(
-                source="no reference data: copies of unknown size, maybe short for this memory"
+                source="no reference data: copies of unknown size, possibly too small for this memory"
             )
         slowed = _may_pay_for_ecc(gpu, row)
         share, low = LOCAL_COPY_SHARE, LOCAL_COPY_LOW_SHARE
@@ -288,7 +286,7 @@ class _Judge:
                 gb_per_s=STAGED_SHARE * slower,
             )
         if _one_direction(sample) > NVLINK_TIMES * slower:
-            return ExpectedRate(source="no reference data: much faster than its copies with the host")
+            return ExpectedRate(source="no reference data: much faster than copies with the host")
         link = self.machine.link(source, destination)
         near = link is not None and link.hop in _NEAR
         return ExpectedRate(

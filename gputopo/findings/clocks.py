@@ -79,7 +79,8 @@ CORE_DIFFERS = Rule(
 APPLICATION_BELOW_DEFAULT = Rule(
     "clocks.application_below_default",
     "application clock set below the default",
-    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
+    remedy="If this is not intended, reset it with sudo nvidia-smi -i GPU -rac, and look for a boot "
+    "script that sets it.",
     thresholds=(MEMORY_SHARE,),
 )
 CORE_BELOW_MAXIMUM = Rule(
@@ -124,9 +125,9 @@ LOW_DRAW_SHARE = Threshold(
 ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
 LOW_DRAW = Rule(
     "power.below_peers",
-    "much lower power draw than GPUs of the same model at the same load",
+    "much lower power draw than GPUs of the same model under the same load",
     remedy=(
-        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
+        "Check whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
         "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
     ),
     thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),

@@ -13,8 +13,8 @@ MIXED_MODELS = Rule(
     "machine.mixed_models",
     "GPUs of different models",
     remedy=(
-        "Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training the slowest sets "
-        "the pace, and the smallest memory the batch size."
+        "Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training, the slowest GPU "
+        "limits the speed and the smallest memory limits the batch size."
     ),
     severities=("info",),
 )

@@ -71,8 +71,8 @@ NO_PERMISSION = Rule(
     "driver.no_permission",
     "/dev/nvidia* is missing, or permission is denied",
     remedy=(
-        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU access "
-        "(docker run --gpus all)."
+        "Add your user to the group that may open it (ls -l /dev/nvidia*). In a container, start it with "
+        "GPU access (docker run --gpus all)."
     ),
     severities=("error", "warning"),
 )
@@ -171,8 +171,8 @@ GPU_LOST = Rule(
             "",
             severity="error",
             remedy=(
-                "Connect all power cables of the card to the power supply, each by a cable of its own, "
-                "and power-cycle."
+                "Connect every power connector of the card to the power supply with a separate cable, "
+                "then power-cycle."
             ),
             fits="slot",
         ),
@@ -181,7 +181,7 @@ GPU_LOST = Rule(
             "",
             severity="error",
             remedy=(
-                "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. See "
+                "Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. See "
                 "sudo dmesg | grep -i xid for the cause."
             ),
         ),
@@ -189,7 +189,7 @@ GPU_LOST = Rule(
 )
 GPU_NO_ANSWER = Rule(
     "gpu.no_answer",
-    "the driver refuses to report what the GPU is, or does not list it",
+    "the driver does not list this GPU, or cannot identify it",
     remedy=(
         "See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
         "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables "
@@ -323,7 +323,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
         else:
             when = f" ({code})" if code not in ("", "GPU_IS_LOST", "no answer") else ""
             who = named(gpu) if (known := label(machine, gpu)) == str(gpu.index) else f"GPU {known}"
-            says = f"{who} was enumerated and then did not answer{when}{also}"
+            says = f"{who} was detected but stopped responding{when}{also}"
             yield GPU_LOST.fault(subject, says, evidence, case=GPU_LOST.case_in(code))
 
 

@@ -264,7 +264,7 @@ class _Comparison:
                 words = list(dict.fromkeys(words))
                 more = ", ..." if len(words) > MAX_MESSAGES else ""
                 some = ", ".join(words[:MAX_MESSAGES]) + more
-                says = f"{_counted(len(lacking), 'fact')} not read that like hosts have ({some})"
+                says = f"{_counted(len(lacking), 'fact')} not read that similar hosts have ({some})"
                 yield _of(name, NOT_READ, MACHINE, says, {"facts": [_path(*key) for key in lacking]})
 
 

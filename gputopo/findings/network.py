@@ -24,8 +24,8 @@ DROPPED = Threshold(
     "packets",
     "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
 )
-MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
-MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
+MANY_TIMES = Threshold("more errors than similar ports", 10, "times their median")
+MANY = Threshold("more errors than similar ports, at least", 1000, "errors of one counter")
 NARROW_LANES = Threshold(
     "lanes of an InfiniBand link",
     1,
@@ -44,7 +44,7 @@ LINK_DOWN = Rule(
 )
 LINK_SLOW = Rule(
     "nic.link_slow",
-    "network link slower than the port supports or than like ports",
+    "network link slower than the port supports or than similar ports",
     remedy=(
         "Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
         "autonegotiation, forward error correction)."
@@ -175,7 +175,7 @@ def rates(machine: Machine) -> Iterator[Fault]:
             evidence = {"rate_gbit_per_s": rate, "max_rate_gbit_per_s": top, "lanes": port.lanes}
             severity: Severity
             if found is not None and found.common is not None and rate < found.common and place in found.odd:
-                words, severity = f"{_gbit(found.common)} on {found.others} like ports", "warning"
+                words, severity = f"{_gbit(found.common)} on {found.others} similar ports", "warning"
                 evidence["peers_gbit_per_s"] = found.common
             elif port.lanes is not None and port.lanes <= NARROW_LANES.value:
                 words, severity = f"on {port.lanes} lane", "warning"
@@ -206,10 +206,10 @@ def mtus(machine: Machine) -> Iterator[Fault]:
         if found.common is None:
             words = ", ".join(f"{group[place].name} {size}" for place, size in sizes.items())
             subject = Subject.of_nics(group[place].nic.index for place in sizes)
-            yield MTU_DIFFERS.fault(subject, f"MTU of like ports: {words} bytes", evidence)
+            yield MTU_DIFFERS.fault(subject, f"MTU of similar ports: {words} bytes", evidence)
             continue
         for place, size in found.odd.items():
-            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports"
+            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} similar ports"
             yield MTU_DIFFERS.fault(_subject(group[place]), says, evidence)
 
 
@@ -222,7 +222,7 @@ def errors(machine: Machine) -> Iterator[Fault]:
             more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
             if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
                 words = ", ".join(f"{name} {count}" for name, count in found.items())
-                beside = ", far more than on like ports" if more else ""
+                beside = ", far more than on similar ports" if more else ""
                 evidence = {"errors": found, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
                 yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)

@@ -54,7 +54,7 @@ NVLINK_DOWN = Rule(
 THIN_BRIDGE = Rule(
     "nvlink.thin_bridge",
     "a pair of GPUs has fewer NVLinks than another pair",
-    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat or replace the bridge.",
     fits="bridge",
 )
 _FATAL = Case(
@@ -123,8 +123,7 @@ NVLINK_DIFFERS = Rule(
     "NVLink-C2C or fabric clique differs from GPUs of the same model",
     remedy=(
         "C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
-        "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's "
-        "partitions."
+        "Clique: only GPUs of one clique are connected by NVLink; check the fabric manager's partitions."
     ),
 )
 FABRIC_NOT_READY = Rule(
@@ -132,8 +131,8 @@ FABRIC_NOT_READY = Rule(
     "the GPU has not joined its NVSwitch fabric",
     remedy=(
         "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
-        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). In a virtual machine with a "
-        "part of a board, the host must assign a partition, or load the driver without NVLink "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). In a virtual machine with some "
+        "GPUs of a board, the host has to assign a partition; otherwise load the driver without NVLink "
         "(NVreg_NvLinkDisable=1)."
     ),
     severities=("error",),

@@ -28,7 +28,7 @@ CARD_DIFFERS = Rule(
     "firmware, limits or capabilities differ from GPUs of the same model",
     remedy=(
         "The card may be of another build, or its firmware of another version: compare part numbers and "
-        "VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind."
+        "VBIOS versions (nvidia-smi -q), and update the older firmware."
     ),
     severities=("info",),
     thresholds=(throttling.LIMIT_SHARE, MEMORY_SHARE),
@@ -37,7 +37,7 @@ SETTING_DIFFERS = Rule(
     "configuration.differs",
     "a setting differs from GPUs of the same model",
     remedy=(
-        "Set it alike on all GPUs: settings of the driver with nvidia-smi (nvidia-smi -h), BAR1 with "
+        "Use the same setting on all GPUs: driver settings with nvidia-smi (nvidia-smi -h), BAR1 with "
         "Resizable BAR in the BIOS."
     ),
     severities=("warning", "info"),

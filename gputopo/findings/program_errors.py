@@ -31,16 +31,16 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "collective operation",
-            "a rank of a collective operation failed, hangs or is behind",
+            "a rank of a collective operation failed, hangs or is late",
             severity="error",
             remedy=(
-                "Look for the rank that failed first or is behind: see its log (NCCL_DEBUG=INFO), sudo "
-                "dmesg | grep -i xid and gputopo inspect on its host."
+                "Find the rank that failed first or is late: check its log (NCCL_DEBUG=INFO), sudo dmesg "
+                "| grep -i xid and gputopo inspect on its host."
             ),
         ),
         Case(
             "shared memory",
-            "too little shared memory, or a process of the input ended",
+            "too little shared memory, or an input worker ended",
             severity="error",
             remedy=(
                 "See df -h /dev/shm and free -m. Start a container with more (docker run --shm-size=8g, "
@@ -49,7 +49,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "host ran out of memory",
-            "the kernel ended a process, because the memory of the host or of its container was full",
+            "the kernel killed a process because the host or its container ran out of memory",
             severity="error",
             remedy=(
                 "See free -m. Use fewer input workers, a smaller shuffle buffer or batch, or give the "
@@ -67,7 +67,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "no code for this gpu",
-            "the framework or its compiler does not know this GPU, no fault of the machine",
+            "the framework or its compiler does not support this GPU; not a fault of the machine",
             severity="error",
             remedy=(
                 "Install a build of the framework for the GPU's compute capability, or use NVIDIA's "
@@ -105,7 +105,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "merge call",
-            "a synchronization within a nested tf.function, no fault of the machine",
+            "a synchronization within a nested tf.function; not a fault of the machine",
             severity="warning",
             remedy=(
                 "Do not decorate train_step with tf.function, and wrap the whole strategy.run in one "
@@ -114,7 +114,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "access resource",
-            "a variable on another device than the compiled code (XLA), no fault of the machine",
+            "a variable on another device than the compiled code (XLA); not a fault of the machine",
             severity="warning",
             remedy="Compile the model without XLA under a strategy: model.compile(..., jit_compile=False).",
         ),
@@ -172,7 +172,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "gb/s of pcie",
-            "a GPU behind a slower PCIe path than another one",
+            "a GPU has a slower PCIe path than another GPU",
             severity="warning",
             remedy=(
                 "See sudo lspci -vvv for LnkCap and LnkSta of the GPU and of the bridges above it. "
@@ -207,7 +207,7 @@ PROGRAM_ERROR = Rule(
             remedy=(
                 "See nvidia-smi -q -d ECC,ROW_REMAPPER and sudo dmesg | grep -i xid for the GPU. End its "
                 "programs and reset it (sudo nvidia-smi -r -i GPU), or reboot; if it happens again, run "
-                "NVIDIA's field diagnostic, which decides on a return."
+                "NVIDIA's field diagnostic (required for an RMA)."
             ),
         ),
         Case(
@@ -249,9 +249,9 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "out of memory",
-            "too little free GPU memory, no fault of the machine",
+            "too little free GPU memory; not a fault of the machine",
             severity="warning",
-            remedy="See nvidia-smi for programs that use the memory, or take a smaller batch.",
+            remedy="Check nvidia-smi for programs that use the memory, or use a smaller batch.",
         ),
         Case(
             "couldn't init",

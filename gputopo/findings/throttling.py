@@ -169,9 +169,9 @@ TIMES = Rule(
     "throttle.time",
     "throttled for long since the driver was loaded",
     remedy=(
-        "Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
-        "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d "
-        "PERFORMANCE."
+        "If it is heat, check fans, dust, space between cards and air temperature. If it is the power "
+        "brake, check cables, power supplies and the chassis' power budget. See whether the time grows: "
+        "nvidia-smi -q -d PERFORMANCE."
     ),
     thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
 )
@@ -189,17 +189,17 @@ LIMIT_BELOW_DEFAULT = Rule(
     "power.limit_below_default",
     "power limit set below the default",
     remedy=(
-        "If not wanted: sudo nvidia-smi -i GPU -pl DEFAULT_WATTS restores it until the next boot. Look "
-        "for a start-up script that lowers it."
+        "If this is not intended, restore it with sudo nvidia-smi -i GPU -pl DEFAULT_WATTS (until "
+        "reboot), and look for a boot script that lowers it."
     ),
     thresholds=(LIMIT_SHARE,),
 )
 LIMIT_OVERRULED = Rule(
     "power.limit_overruled",
-    "enforced power limit below the set one",
+    "enforced power limit below the configured one",
     remedy=(
-        "Look for a limit above the GPU: the server's management (BMC, power budget), or a limit for a "
-        "module of several GPUs (nvidia-smi -q -d POWER)."
+        "Look for another limit: the server's management (BMC, power budget), or a limit for a module of "
+        "several GPUs (nvidia-smi -q -d POWER)."
     ),
     thresholds=(LIMIT_SHARE,),
 )

@@ -88,15 +88,15 @@ GPU_BUSY = Rule(
     "gpu.busy",
     "another program runs on the GPU",
     remedy=(
-        "Wait for it, end it, or use other GPUs. Measurements are not meaningful until then. No process "
-        "is listed in a container (nvidia-smi on the host lists it), or without privileges."
+        "Wait for it, stop it, or use other GPUs. Measurements are not meaningful until then. In a "
+        "container or without privileges, processes are not listed; use nvidia-smi on the host."
     ),
     severities=("warning", "info"),
     thresholds=(*USE_THRESHOLDS,),
 )
 HUNG_KERNEL = Rule(
     "gpu.hung_kernel",
-    "load at idle power: probably a kernel that hangs",
+    "load at idle power: a kernel probably hangs",
     remedy=(
         "End the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r -i "
         "GPU), and if it still stays, reboot."

@@ -12,7 +12,7 @@ from gputopo.values.words import figure, listed
 # What a speedup may not be computed over, each with why.
 _REFUSED = {
     "batch_per_gpu": "another batch per device is another amount of work",
-    "version": "another version of TensorFlow may be faster by itself",
+    "version": "another version of TensorFlow may have another speed",
     "machine": "it is another machine",
     "data_format": "the layout differs",
     "precision": "the precision differs",

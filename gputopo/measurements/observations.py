@@ -77,7 +77,7 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         middle, noise = median(shares), DEVIATIONS * median(row.noise for row in rows)
         word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
         if noise > UNCLEAR_SHARE:
-            word = f"not clear, figures are uncertain by {100 * noise:.0f}%"
+            word = f"not significant, figures are uncertain by {100 * noise:.0f}%"
         jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
         noun = figures.cells[rows[0].cell].of.device_word
         yield Observation(
@@ -159,11 +159,11 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
         words = "; ".join(baseline.of.conditions) or "a device was slow"
         return f"The run of one {noun} was slowed: {words}.{_again(baseline)}"
     if not over[0].same_mode and baseline.of.mode:
-        return f"The run of one {noun} was {baseline.of.mode}: run it in the same mode."
+        return f"The run of one {noun} was {baseline.of.mode}: run it with the same placement."
     if len(over) == len(rows):
-        return f"The figure of one {noun} is probably too low.{_again(baseline)}"
+        return f"The baseline of one {noun} is probably too low.{_again(baseline)}"
     numbers = ", ".join(str(row.n_gpus) for row in rows if row not in over)
-    return f"Probably too high, since {numbers} {noun}s are not above 100%.{_again(baseline)}"
+    return f"Probably too high, because {numbers} {noun}s are not above 100%.{_again(baseline)}"
 
 
 def _again(cell: Cell) -> str:

@@ -85,9 +85,7 @@ def check(request: Request, machine: Machine) -> None:
     _check_indices("--exclude", request.exclude, indices)
     both = sorted(set(request.gpus or ()) & set(request.exclude))
     if both:
-        raise UsageError(
-            f"{gpus_in_words(both)}: in both --gpus and --exclude", "leave it out of one of them"
-        )
+        raise UsageError(f"{gpus_in_words(both)}: in both --gpus and --exclude", "remove it from one of them")
     if holder is not None:
         _check_holder(holder, request, indices)
     given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
@@ -113,7 +111,8 @@ def check_predicting(request: Request) -> None:
     """Raise UsageError for options of a prediction that contradict one another, on any device."""
     if request.single_gpu_images_per_sec and request.model is None:
         raise UsageError(
-            "--single-gpu-images-per-sec is for a model, and a program after -- names none", "leave it out"
+            "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
+            "leave it out",
         )
 
 
@@ -205,7 +204,7 @@ def check_placement(request: Request) -> None:
         raise UsageError(
             f"--all-reduce {request.all_reduce} reduces between devices that each have their own variables, "
             f"so --ps {request.ps} has no effect",
-            "leave one of the two out",
+            "use only one of them",
         )
 
 
@@ -225,10 +224,10 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
             f"{option}: this machine has no GPU {holder}", f"there is {index_ranges(there)}; or use --ps cpu"
         )
     if holder in request.exclude:
-        raise UsageError(f"{option}: GPU {holder} is in --exclude", "leave it out of one of them")
+        raise UsageError(f"{option}: GPU {holder} is in --exclude", "remove it from one of them")
     if request.gpus is not None and holder not in request.gpus:
         raise UsageError(
-            f"{option} is none of the chosen {gpus_in_words(request.gpus)}",
+            f"{option} is not one of the chosen {gpus_in_words(request.gpus)}",
             f"use --ps gpu:{request.gpus[0]}, or add {holder} to --gpus",
         )
 
@@ -324,5 +323,5 @@ def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tupl
     if isinstance(batch, tuple):
         together = f"{sum(batch)} examples together, as with equal batches"
         return (f"batches {as_typed(batch)}: in proportion to the speed of each GPU alone; {together}",)
-    why = "the GPUs are of one speed" if known else "no speed of one GPU is known"
+    why = "the GPUs have the same speed" if known else "no speed of one GPU is known"
     return (f"--batch-size auto: equal batches, as {why}",)

@@ -55,7 +55,7 @@ def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
     gap = 1 - speed.median / (tuned.measured[tuned.winner].images_per_sec or speed.median)
     if abs(gap) > NOISE:
         busy = None if load is None else load.busy
-        why = busy or "nothing that was sampled shows why; repeat the run"
+        why = busy or "the samples do not show why; repeat the run"
         share = f"{100 * abs(gap):.0f}% {'less' if gap > 0 else 'more'}"
         yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
@@ -86,7 +86,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
         return msgspec.structs.replace(found, verdict="within", says="within the range", parts=parts)
     verdict = "slower" if measured < low else "faster"
     if slowest is None:
-        says = f"{verdict} than predicted; there are no time marks that show where"
+        says = f"{verdict} than predicted; there are no time marks to locate the cause"
         return msgspec.structs.replace(found, verdict=verdict, says=says)
     part = _most_different(parts, slower=verdict == "slower")
     resource = _resource(part, parts, choice, result.devices, slowest)
@@ -223,7 +223,7 @@ def judge_rates(input_rate: float, training_rate: float, how: str = "") -> Input
         return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")
     if headroom < ENOUGH:
         shared = "training uses the same cores and may slow it down"
-        return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
+        return _verdict("close", headroom, f"The input is only just fast enough: {rates}; {shared}.")
     return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
 
 
@@ -247,7 +247,7 @@ def judge_waiting(share: float, training_rate: float, input_rate: float | None =
         return _verdict("enough", None, f"The input is fast enough: {waited}.")
     rates = f"alone it reached {input_rate:,.1f} images/sec, training needs {training_rate:,.1f}"
     if headroom < ENOUGH:
-        return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
+        return _verdict("close", headroom, f"The input is only just fast enough: {waited}; {rates}.")
     return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")
 
 

@@ -75,7 +75,7 @@ def read_python(path: Path) -> CifarFile:
             raise ValueError("its data are no array of bytes")
     except _NO_BATCH as error:
         why = f"{error}" or type(error).__name__
-        raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {why}", hint) from error
+        raise InputError(f"{path} is not a CIFAR-10 batch, or is damaged: {why}", hint) from error
     if images.ndim != 2 or images.shape[1] != PIXELS or labels.shape != images.shape[:1]:
         raise InputError(f"{path} holds arrays of {images.shape} and {labels.shape}", hint)
     if labels.dtype.kind not in "iu":
@@ -106,7 +106,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return what makes arrays; nothing else that a pickle names is imported."""
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not needed for a batch")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 

@@ -128,7 +128,7 @@ def bad_record(path: Path, record: int, why: str) -> InputError:
     """Return the error for a record that stops a run."""
     return InputError(
         f"{path}, record {record}: {why}",
-        "download the file again, or leave such records out with --bad-records skip",
+        "download the file again, or skip such records with --bad-records skip",
     )
 
 
@@ -213,7 +213,9 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
     if packed is not None:
         return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
     if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
-        return InputError(f"{folder} holds CIFAR-100, which no model here is for", f"get CIFAR-10; {_MAKE}")
+        return InputError(
+            f"{folder} holds CIFAR-100, which no model of gputopo supports", f"get CIFAR-10; {_MAKE}"
+        )
     wanted = {
         "imagenet": "train-00000-of-01024 (TFRecords)",
         "cifar10": "data_batch_1.bin or data_batch_1 (CIFAR-10)",
@@ -221,7 +223,7 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
     expected = wanted[name] if name in wanted else " or ".join(wanted.values())
     shown = ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
     return InputError(
-        f"{folder} holds no data set under names that are known: {shown}",
+        f"{folder} has no data set with known file names: {shown}",
         f"files must be named like {expected}; {_MAKE}",
     )
 
@@ -231,7 +233,7 @@ def _unreadable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{where} cannot be read: {error.strerror or error}", "check its owner and permissions")
 
 
-_HINT = "each host reads the folder for itself: it must have one name and the same files on all of them"
+_HINT = "each host reads the folder itself: it needs the same path and files on all hosts"
 
 
 class Listing(msgspec.Struct, frozen=True):

@@ -31,8 +31,8 @@ def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
     public = [one for one in addresses if is_public(one)]
     if public and not allow_public:
         raise UsageError(
-            f"{listed(public, 'and')} is public, and the hosts of a training trust whoever connects",
-            "name rank 0 by an address of a private network, or allow this one with --allow-public-address",
+            f"{listed(public, 'and')} is public, but the hosts of a training trust anyone who connects",
+            "use a private address for rank 0, or allow this one with --allow-public-address",
         )
 
 
@@ -83,7 +83,7 @@ def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
     if error.errno == errno.EADDRNOTAVAIL:
         return HardwareError(
             f"rank 0 is {shown(name)}, and this host has no such address",
-            "start rank 0 on that host, or name this one first",
+            "start rank 0 on that host, or list this host first",
         )
     return HardwareError(
         f"cannot listen on port {port} of {shown(name)}: {error.strerror}", "name another port on all hosts"

@@ -41,7 +41,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         read_hosts,
         Option(
             "--hosts",
-            "Hosts in the order of their ranks, each with a port if need be",
+            "Hosts in the order of their ranks, optionally with a port",
             value="LIST",
             theme="Hosts",
             more=True,
@@ -56,7 +56,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--num-hosts",
-            "Number of hosts, where nothing else gives it; 1: this host alone",
+            "Number of hosts, if the launcher does not provide it; 1: only this host",
             default="from the environment",
             min=1,
             max=65536,
@@ -68,9 +68,9 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--remote-python",
-            "Python of the other hosts, which has gputopo",
+            "Python interpreter on the other hosts; gputopo has to be installed there",
             value="PATH",
-            default="the path of this one's",
+            default="the same path as on this host",
             theme="Hosts",
             more=True,
         ),
@@ -79,7 +79,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Option(
             "--join-timeout",
-            "Time to wait until all hosts have joined",
+            "Time to wait for all hosts",
             value="TIME",
             unit="s",
             above=0,
@@ -91,8 +91,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--allow-public-address",
-            "Let TensorFlow's servers listen at a public address: whoever connects to one can run what "
-            "they like",
+            "Allow TensorFlow's servers on a public address. Anyone who can connect can run code as you",
             theme="Hosts",
             more=True,
         ),
@@ -101,7 +100,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--insecure",
-            "Let the hosts of a training meet without a secret: whoever reaches rank 0's port can take part",
+            "Do not authenticate hosts: anyone who can connect to rank 0's port can take part",
             theme="Hosts",
             more=True,
         ),
@@ -133,7 +132,7 @@ def port_by(job: str) -> int:
     return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % _PORTS
 
 
-_ALONE = "--num-hosts 1 takes this host alone"
+_ALONE = "--num-hosts 1 uses only this host"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,7 +217,7 @@ def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
         return [index]
     if index.job is not None and index.rank:
         raise UsageError(
-            f"this is pod {index.rank} of {index.source}, whose number of pods no variable has",
+            f"this is pod {index.rank} of {index.source}, but no variable has the number of pods",
             f"add --num-hosts N for all of them; {_ALONE}",
         )
     return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
@@ -227,7 +226,7 @@ def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
 def _require_one_task(claim: RankClaim) -> None:
     if claim.tasks_per_host > 1:
         raise UsageError(
-            f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one takes all GPUs",
+            f"{claim.source} has {claim.tasks_per_host} tasks on one host, but one task uses all its GPUs",
             f"start one on each host: {claim.one_each}; {_ALONE}",
         )
 
@@ -263,7 +262,7 @@ def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allo
         )
     if rank is None:
         raise UsageError(
-            f"{source} has {_counted(size)}, and the rank of this one is not given",
+            f"{source} has {_counted(size)}, and the rank of this host is not given",
             f"name them by --hosts LIST to start all, or add --node-rank N; {_ALONE}",
         )
     _require_inside(rank, size, source)

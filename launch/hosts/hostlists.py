@@ -126,7 +126,7 @@ def _port(where: str, part: str, text: str | None) -> int | None:
         raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
     raise UsageError(
         f"{where} cannot have {shown(part)}: a port is from {MIN_PORT} to {MAX_PORT}",
-        "a number of tasks behind the colon, as MPICH has it, is not read: leave it out",
+        "remove the number of tasks after the colon (MPICH's form), which is not supported",
     )
 
 

@@ -169,7 +169,7 @@ class RendezvousClient:
         if isinstance(error, socket.gaierror | UnicodeError):
             hint = "name rank 0 by its IP address, or by a name that this host can resolve"
         elif isinstance(error, ConnectionRefusedError):
-            hint = "start rank 0 too, with the same port; its name must mean the same address on all hosts"
+            hint = "start rank 0 with the same port; its name has to resolve to the same address on all hosts"
         what = f"{self._where} did not answer within {self._timeout_s:g} s: {_reason(error)}"
         return HardwareError(what, hint)
 

@@ -135,7 +135,7 @@ def _trials(
     """
     if len(spec.devices) < 2:
         raise UsageError(
-            "--autotune has nothing to compare: one device holds variables and computes, wherever they are",
+            "--autotune has nothing to compare: with one device, every placement is the same",
             "leave --autotune out, or use more devices: --num-gpus 2",
         )
     found = contenders(target.plan, options.autotune or 0)
@@ -152,7 +152,7 @@ def _trials(
         trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
-            "--autotune has nothing to compare: the options leave a single placement",
+            "--autotune has nothing to compare: the options allow only one placement",
             "leave --autotune out, or some of --variable-update, --ps and --all-reduce",
         )
     return trials

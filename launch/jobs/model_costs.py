@@ -60,7 +60,7 @@ def with_costs(request: Request) -> Request:
     workload = known_workload(request.model)
     if workload is None:
         require_there(request.model)
-        note(f"building {request.model} once to count what it costs")
+        note(f"building {request.model} once to measure its cost")
         try:
             workload = workload_of(request.model)
         except InputError as error:
@@ -295,9 +295,9 @@ def _nearest(parameters: int) -> Sized:
     """Return the model of the table whose number of parameters is nearest, by their ratio."""
     if parameters < 1:
         raise UsageError(
-            f"{parameters} is no number of parameters", "give that of model.count_params(), 1 or more"
+            f"{parameters} is not a number of parameters", "give that of model.count_params(), 1 or more"
         )
     known = [workloads.require(name) for name in workloads.names()]
     near = min(known, key=lambda one: abs(math.log(one.parameters / parameters)))
-    says = f"{parameters:,} parameters are planned for as {near.name} with {near.parameters:,}"
+    says = f"{parameters:,} parameters: planned as {near.name} with {near.parameters:,}"
     return Sized(near.name, None, says)

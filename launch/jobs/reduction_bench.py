@@ -49,8 +49,8 @@ WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer 
 # and TensorFlow itself aborts a collective after 60 s.
 SILENCE_LIMIT_S = 120.0
 _SHARED_MEMORY = (
-    "CPU devices share their memory and cores: tensors are handed over without a copy, so these times compare"
-    " the methods' arithmetic and order, not links"
+    "CPU devices share their memory and cores: tensors are passed without a copy, so these times compare "
+    "the arithmetic of the methods, not links"
 )
 
 Command = Callable[[ReductionJob, int], Sequence[str]]

@@ -177,8 +177,8 @@ def _names(chosen: Target, cells: Sequence[ScreenCell]) -> dict[int, str | None]
 def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
     """Return a screen of so many devices before its first run."""
     on_cpu = (
-        f"{chosen.why_cpu}: {count} logical CPU devices, which share all cores, are screened one at a time; "
-        "a slow one shows the noise of repetitions, not a fault.",
+        f"{chosen.why_cpu}: {count} logical CPU devices that share all cores are screened one at a time; "
+        "a slow one is noise between runs, not a fault.",
     )
     return Screen(
         model=spec.model,

@@ -246,13 +246,13 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
         if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
-                f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
+                f"remove it to continue with the stored matrix ({FILE} has it), or begin a new sweep",
             )
     asked = {name: value for name, value in options.of_cells.items() if name != "seed"}
     if options.resume is None and (asked != found.asked or options.seed not in (None, found.seed)):
         raise InputError(
             f"{folder} holds a sweep with other options",
-            f"continue it as it began with --resume {folder}, or name a new folder with --output",
+            f"continue it unchanged with --resume {folder}, or name a new folder with --output",
         )
     again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
@@ -291,13 +291,13 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
         )
     if blank.fingerprint != machine or blank.backend != box.backend:
         raise InputError(
-            "the sweep began on another machine", "begin a new one: speeds of two cannot be mixed"
+            "the sweep began on another machine", "start a new sweep: speeds of two machines cannot be mixed"
         )
     new, gone = differences(blank.cells, found.cells)
     if new or gone:
         raise InputError(
-            f"the cells are no longer those of the sweep: {new} are new, {gone} are gone",
-            "are all GPUs free, as when it began? Otherwise begin a new sweep",
+            f"the cells differ from those of the sweep: {new} are new, {gone} are gone",
+            "check that all GPUs are free, or start a new sweep",
         )
     return msgspec.structs.replace(blank, complete=False, ended_by=None)
 
@@ -311,7 +311,7 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
     if "data_dir" in blank.asked:
         says.append(f"Records of ImageNet: {blank.asked['data_dir']}.")
     elif any(str(cell.options.get("data_dir")).startswith("made:") for cell in cells):
-        says.append("Real input: a few drawn images, made for the sweep (--data-dir names others).")
+        says.append("Real input: a few generated images, created for the sweep (--data-dir for others).")
     return tuple(says)
 
 

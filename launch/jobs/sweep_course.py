@@ -210,5 +210,6 @@ def _make_data(found: Sweep, folder: Path) -> None:
             why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(
                 f"the data of the sweep cannot be made: {why[0] if why else done.returncode}",
-                f"make it: gputopo make-data {place} --data-name {name}; then go on with --resume {folder}",
+                f"make it: gputopo make-data {place} --data-name {name}; then continue with --resume "
+                f"{folder}",
             )

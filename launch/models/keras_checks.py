@@ -54,7 +54,7 @@ def _inputs(model: keras.Model, name: str) -> Shape:
     shape = given.get("input_shape")
     if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (int, type(None))):
         return tuple(shape)
-    raise UsageError(f"the model '{name}' has not one input of a known shape", _ONE_EACH)
+    raise UsageError(f"the model '{name}' does not have exactly one input of a known shape", _ONE_EACH)
 
 
 def _outputs(model: keras.Model, name: str) -> Shape:
@@ -132,7 +132,7 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
     if other:
         kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
         raise UsageError(
-            f"the model '{name}' keeps weights in {kind} ({named(other)}), and runs keep them in float32",
+            f"the model '{name}' stores weights as {kind} ({named(other)}), and runs keep them in float32",
             "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
         )
     if spec is not None:
@@ -144,7 +144,7 @@ def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> No
     """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
     with Foreign(
         f"the model '{name}' does not take a batch of any size, as --export needs it to",
-        "let it ask for keras.ops.shape(x)[0] in place of x.shape[0], or leave --export out",
+        "use keras.ops.shape(x)[0] instead of x.shape[0], or remove --export",
     ):
         traced_of(model, shape, batch=None)
 

@@ -125,13 +125,13 @@ def sbatch(start: ExportedRun) -> str:
     given |= {name for names in _ONE_OF if given & {*names} for name in names}
     why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
     if whole:
-        why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan."
+        why = "Whole nodes, because Slurm assigns GPUs by number and this run uses specific GPUs."
     remarks = [why]
     untimed = limit is None and "time" not in given
     if untimed:
-        remarks.append("The time of this run is not predicted: fill in a limit above, and remove one #.")
+        remarks.append("The run time is unknown: fill in a limit above and remove one #.")
     if not whole and not all(totals.values()):
-        remarks.append("The CPUs and the memory of the nodes are not known: correct what is asked for a GPU.")
+        remarks.append("CPUs and memory of the nodes are unknown: correct the request per GPU.")
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{one}" for one in start.options),

@@ -167,7 +167,7 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     if target.rehearsal_of is not None:
         listed = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
         on = f"{count} CPU device{'s' if count > 1 else ''}"
-        where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
+        where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: the speeds are of this CPU."
     elif target.backend == "cpu":
         where = f"{target.why_cpu}: {does} on {counted_devices(count)}{of_hosts}."
     elif target.others:
@@ -202,7 +202,11 @@ def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
     each = as_typed(spec.batch_size)
     if isinstance(spec.batch_size, tuple):
         return (f"--batch-size auto: {each}, in proportion to the speed of each GPU alone.",)
-    why = f"the nearest to the plan's {as_typed(planned)}" if planned else "whose speeds are equal or unknown"
+    why = (
+        f"the nearest to the plan's {as_typed(planned)}"
+        if planned
+        else "because their speeds are equal or unknown"
+    )
     return (f"--batch-size auto: {each} on each device, {why}.",)
 
 

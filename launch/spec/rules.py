@@ -121,7 +121,7 @@ _TRAINS = (
 REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (asked(*_TRAINS, "checkpoints"), lambda s: s.task == "forward"),
-        "{options} cannot be combined with --task forward: initial weights are used, and none are updated",
+        "{options} cannot be combined with --task forward, which uses the initial weights and updates none",
         "leave {them} out, or use --task train",
     ),
     Refusal(
@@ -147,7 +147,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (lambda s: s.servers and not is_multi_worker(s) and s.data.bad_records == "skip",),
         "--bad-records skip is for one host, and this is a training of several",
-        "leave it out, and repair the files that are named, or add --num-hosts 1",
+        "remove it and repair the reported files, or add --num-hosts 1",
     ),
     Refusal(
         (lambda s: s.servers and s.method,),
@@ -156,7 +156,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: s.servers and s.strategy and not is_multi_worker(s),),
-        "--strategy {spec.strategy} is for one host, and this is a training of several",
+        "--strategy {spec.strategy} works on one host only, and this run has several",
         "use --strategy multi_worker_mirrored, leave --strategy out, or add --num-hosts 1",
     ),
     Refusal(
@@ -178,7 +178,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: is_multi_worker(s) and len(set(_devices_of_hosts(s))) > 1,),
-        "--strategy {spec.strategy} needs as many GPUs on each host, and the hosts have unequal numbers",
+        "--strategy {spec.strategy} needs the same number of GPUs on each host",
         "use --num-gpus with a multiple of the number of hosts, or leave --strategy out",
     ),
     Refusal(
@@ -193,8 +193,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: is_multi_worker(s) and s.task == "input",),
-        "--task input cannot be combined with --strategy {spec.strategy}, which has no part in reading "
-        "examples",
+        "--task input cannot be combined with --strategy {spec.strategy}, which does not read examples",
         "leave --strategy out",
     ),
     Refusal(
@@ -205,7 +204,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (asked("ps"), lambda s: _has_copies(s)),
         "--ps cannot be combined with --strategy {spec.strategy}, which places the variables itself",
-        "leave it out, or use --strategy central, whose variables are there",
+        "remove it, or use --strategy central, which supports --ps",
     ),
     Refusal(
         (asked("variable_update"), lambda s: _has_copies(s)),
@@ -252,7 +251,8 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: _kind(s) == "mirrored" and _reduction(s) == "hierarchical" and len(s.devices) % 2 == 1,),
-        "--strategy {spec.strategy} silently loses the gradients of one device where their number is odd",
+        "--strategy {spec.strategy} silently loses the gradients of one device if the number of devices "
+        "is odd",
         "use an even --num-gpus, or --strategy mirrored:one",
     ),
     Refusal(
@@ -262,17 +262,18 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: s.task == "eval" and not s.lifecycle.checkpoints,),
-        "--task eval needs a checkpoint, and none is named",
+        "--task eval needs a checkpoint",
         "add --checkpoints DIR, or train with --task train",
     ),
     Refusal(
         (lambda s: s.task == "input" and not s.data.folder and s.data.source == "gpu",),
-        "--task input has nothing to measure: examples made once on the devices have no input pipeline",
+        "--task input has nothing to measure: there is no input pipeline if examples are created once on "
+        "the devices",
         "name an input: --data-dir DIR, --data-source cpu or --data-source python",
     ),
     Refusal(
         (lambda s: _has_late_drill(s),),
-        "--drill names a step that the run does not have: it counts {spec.batch_limit} at most",
+        "--drill uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
         "name earlier ones with --drill, or give more steps with --num-batches",
     ),
     Refusal(
@@ -399,7 +400,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             ),
         ),
         "--loss-scale auto cannot be combined with --staged-vars, --async or relaxed consistency: the "
-        "gradients that are applied are not those of one step and one scale",
+        "applied gradients come from several steps and scales",
         "give a fixed one: --loss-scale 128",
     ),
     Refusal(
@@ -416,7 +417,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         ),
         "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, and this "
         "run is on CPU devices",
-        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
+        "remove them; use --num-intra-threads and --num-inter-threads on the CPU",
     ),
     Refusal(
         (
@@ -453,8 +454,8 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (asked("data_name"), lambda s: not s.data.folder and not data_of(s.model) is not None),
-        "--data-name cannot be combined with --model {spec.model} without --data-dir: synthetic ones "
-        "have its shape",
+        "--data-name cannot be combined with --model {spec.model} without --data-dir: synthetic examples "
+        "already have the model's shape",
         "leave it out, or add --data-dir DIR",
     ),
     Refusal(
@@ -510,7 +511,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: not s.lifecycle.checkpoints and (s.lifecycle.resume or s.lifecycle.resume_or_start),),
-        "--resume needs a checkpoint, and no folder is named",
+        "--resume needs the folder of the checkpoints",
         "add --checkpoints DIR, or leave --resume out",
     ),
     Refusal(
@@ -531,7 +532,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: s.task != "eval" and _has_late_trace(s),),
-        "--trace names a step that the run does not have: it counts {spec.batch_limit} at most",
+        "--trace uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
         "name earlier ones with --trace, or give more steps with --num-batches",
     ),
 )

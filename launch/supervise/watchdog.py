@@ -156,7 +156,7 @@ def process_words(state: str, cpus: float) -> str:
     `state`: the letter of proc(5). `cpus`: CPUs that it kept busy during the silence.
     """
     if state in _STOPPED:
-        return "is stopped (SIGSTOP): kill -CONT lets it go on"
+        return "is stopped (SIGSTOP); kill -CONT continues it"
     if state == _UNINTERRUPTIBLE:
         return "waits for a disk or the driver (state D)"
     return f"computes ({cpus:.1f} CPUs busy)" if cpus >= BUSY_CPUS else "waits, without CPU time"

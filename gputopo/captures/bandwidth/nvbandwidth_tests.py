@@ -160,7 +160,7 @@ class NvbandwidthReport:
         """Add a test that the tool left out."""
         test = named_test(name) if name else None
         pairs = test is not None and (test.is_of_pairs or ALL_GPUS in (test.source, test.destination))
-        no_peers = "no two GPUs can access one another" if pairs else "no reason reported"
+        no_peers = "no two GPUs can access each other" if pairs else "no reason reported"
         reason = f"waived: {message.strip(' .:') or no_peers}"
         what = f"{SOURCE} {name}" if name else f"a test that {SOURCE}'s text does not name"
         self.not_measured.append(NotMeasured(what=what, reason=reason))

@@ -25,9 +25,9 @@ SOURCE = "nvidia-smi topo"
 
 _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
-_NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
+_NO_NVLINKS = "`topo -mp` shows only PCIe paths"
 _PERHAPS_NVLINKS = (
-    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
+    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows only PCIe paths"
 )
 _NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
 
@@ -146,7 +146,7 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
     if not known:
         return "none of its GPUs has a readable CPU affinity"
     if any(map(looks_cut, known)):
-        return "its GPUs name a few scattered CPUs: what a job or container may use"
+        return "its GPUs list a few scattered CPUs, probably those of a job or container"
     if any(a != b and a & b for a in known for b in known):
         return "its GPUs name CPU lists that overlap and differ"
     others = frozenset().union(

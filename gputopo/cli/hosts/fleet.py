@@ -184,7 +184,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
     asked = request.all_reduce
     if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(
-            f"--all-reduce {asked} is within one process, and each host of a training has its own",
+            f"--all-reduce {asked} works within one process, but each host has its own",
             "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",
         )
     for line in (*found.says, *found.target.plan.warnings):

@@ -173,7 +173,7 @@ def replies(
     from gputopo.launch.hosts.messages import HostStart, RunEnd
 
     found: dict[int, Reply] = dict.fromkeys(
-        joined, RunEnd(exit_code=0, cause="the devices of fewer hosts are enough")
+        joined, RunEnd(exit_code=0, cause="fewer hosts have enough devices")
     )
     for place, (rank, own) in enumerate(zip(planned.ranks[1:], planned.target.others, strict=True), 1):
         environment = dict(own.plan.environment)
@@ -192,7 +192,7 @@ def _take_part(host: HostOfRun) -> int:
     except GputopoError as error:
         return failed_here(client, error)
     if end.cause is None:
-        note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
+        note(f"the run ended with exit code {end.exit_code}: its result is on rank 0")
     else:
         show_error(end.cause, end.hint)
     if end.exit_code:

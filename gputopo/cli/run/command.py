@@ -35,7 +35,12 @@ _OF_A_PROGRAM = (
 def run(
     *,
     program: Annotated[
-        tuple[str, ...], Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True)
+        tuple[str, ...],
+        Option(
+            "[-- PROGRAM ARGS...]",
+            "Program to run on the planned GPUs, instead of training a model",
+            repeated=True,
+        ),
     ] = (),
     model: Annotated[
         str | None,
@@ -58,7 +63,7 @@ def run(
     Without an NVIDIA device, or with --cpu, it trains on CPU devices, which every output shows; with --from
     it rehearses the plan of another machine on them. A program after -- runs with the GPUs of the plan.
 
-    The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
+    Flags of tf_cnn_benchmarks that mean the same are accepted, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
     Exit codes: 0 fine; 1 --fail-on and an anomaly, a NaN loss, or what is wrong with the GPUs
@@ -149,18 +154,19 @@ def _refuse_for_program(asked: Asked) -> None:
     strays += ["all_reduce"] if "all_reduce" in asked.typed else []
     if strays:
         raise UsageError(
-            f"--{strays[0].replace('_', '-')} is for the built-in core, not for your own program",
+            f"--{strays[0].replace('_', '-')} works with the built-in training only, not with your own "
+            "program",
             "leave it out, or give it to the program: what follows -- is the program's",
         )
     if asked.options.shape == "json" and not asked.options.dry_run:
         raise UsageError(
-            "stdout is your own program's, so no JSON can be printed there",
+            "--json cannot be combined with a program, which uses stdout itself",
             "leave --json out: result.json in the run folder is the result, and --output DIR names that; "
             "--dry-run prints the plan as JSON",
         )
     if asked.sources and not asked.options.dry_run:
         raise UsageError(
-            "--from plans for another machine, and a program runs on this one",
+            "--from plans for another machine, but the program would run on this one",
             "leave --from out, or add --dry-run to see the plan only",
         )
 

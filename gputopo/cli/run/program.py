@@ -155,7 +155,7 @@ def run_recorded(
                     errors=errors,
                 )
         if state.stuck:
-            note("the record of this run could not be ended: no result is written")
+            note("the recording of this run could not be finished: no result is written")
             return ending.exit_code
         display.ends()
         with signals.deferred():
@@ -204,7 +204,7 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
     try:
         return runs.EventLog(folder.events)
     except OSError as error:
-        note(f"cannot write {folder.events}: {error.strerror}; the program goes on without")
+        note(f"cannot write {folder.events}: {error.strerror}; continuing without recording")
         return None
 
 

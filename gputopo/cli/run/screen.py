@@ -16,7 +16,7 @@ FailOn = Literal["warning", "error"]
 
 
 def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
-    """Train on each GPU alone, then on all at once; show which are slow, and what their clocks explain.
+    """Find slow GPUs: train on each GPU alone, then on all of them together.
 
     Without an NVIDIA device, or with --cpu, logical CPU devices are screened, which every output shows. The
     runs are stored: plan predicts from them, and the next screen is compared with this one.

@@ -22,9 +22,9 @@ WRONG_WITH_THE_HOST = Case(
     "copies between GPU and host corrupt data",
     severity="error",
     remedy=(
-        "Do not train on these GPUs, and leave P2P on: without it all copies take this path. Reseat the "
-        "card and its riser, try another slot, and look for PCIe and memory errors of GPU and host "
-        "(gputopo inspect, sudo dmesg)."
+        "Do not train on these GPUs. Keep P2P on: without it, all copies use this path. Reseat the card "
+        "and its riser, try another slot, and look for PCIe and memory errors of GPU and host (gputopo "
+        "inspect, sudo dmesg)."
     ),
 )
 WRONG_STAGED = Case(
@@ -32,8 +32,8 @@ WRONG_STAGED = Case(
     "copies staged through host memory corrupt data",
     severity="error",
     remedy=(
-        "Do not train over these paths, and leave P2P on: without it more copies take them. Test the "
-        "host's memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers."
+        "Do not train over these paths. Keep P2P on: without it, more copies use them. Test the host's "
+        "memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers."
     ),
 )
 WRONG_DIRECT = Case(
@@ -42,8 +42,8 @@ WRONG_DIRECT = Case(
     severity="error",
     remedy=(
         "Turn P2P off between these pairs until it is repaired. The usual causes are an IOMMU that "
-        "translates and ACS (gputopo inspect), then switches and risers. TensorFlow's copies do not "
-        "follow NCCL's variables: use single GPUs of these pairs."
+        "translates and ACS (gputopo inspect), then switches and risers. TensorFlow's own copies ignore "
+        "NCCL's variables: use only one GPU of each pair."
     ),
 )
 WRONG_OVER_NVLINK = Case(
@@ -58,7 +58,7 @@ WRONG_OVER_NVLINK = Case(
 )
 WRONG_DIRECT_HOST_PATH_UNKNOWN = Case(
     "direct, host path unknown",
-    "direct copies (P2P) corrupt data; the path through the host was not measured, or failed",
+    "direct copies (P2P) corrupt data; the path through the host was not measured or failed",
     severity="error",
     remedy=(
         "Do not train over these pairs, and leave P2P on until the path through the host is known to be "

@@ -78,7 +78,7 @@ LOW_IN_GPU_MEMORY = Case(
     severity="warning",
     remedy=(
         "Check that nothing else uses the GPU and that its memory clock is up (nvidia-smi -q -d "
-        "CLOCK,PERFORMANCE). ECC and a GPU shared by a hypervisor cost some of it."
+        "CLOCK,PERFORMANCE). ECC, or sharing the GPU by a hypervisor, lowers the rate."
     ),
 )
 LOW_FOR_THE_MODEL = Case(
@@ -97,7 +97,7 @@ LOW_FOR_ANY_LINK = Case(
     remedy=(
         "Copy with the memory of each NUMA node in turn: numactl --cpunodebind=0 --membind=0 PROGRAM, "
         "then with 1 and so on (numactl --hardware lists the nodes). The fastest is the node of the GPU. "
-        "If all are as slow, look for another program on the bus and an IOMMU that translates."
+        "If all are equally slow, look for another program on the bus and an IOMMU that translates."
     ),
 )
 LOW_IN_BOTH_DIRECTIONS = Case(

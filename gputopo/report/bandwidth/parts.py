@@ -148,7 +148,7 @@ def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
     for reason, found in by_reason.items():
         yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
     if differing:
-        yield f"several runs differ, the range is shown and not judged: {_some(differing)}"
+        yield f"runs disagree; the range is shown without a verdict: {_some(differing)}"
 
 
 def _number_in_words(sample: Sample) -> str:

@@ -224,8 +224,8 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
-        "which is not proven. "
+        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, which is not "
+        "significant. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
@@ -242,7 +242,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return excluded
     what = f"{steps:,} steps" if result.spec.get("task") == PROGRAM else f"--num-batches {steps}"
     took = units.seconds(seconds) if seconds < MINUTES_S else f"{seconds / 60:.0f} min"
-    return f"{excluded} To exclude {EVEN_PERCENT:g}%: {what}, about {took}."
+    return f"{excluded} To detect a slowdown of {EVEN_PERCENT:g}%: {what}, about {took}."
 
 
 def _two_figures(count: int) -> int:
@@ -268,7 +268,7 @@ def _next_step(result: Result) -> Iterator[str]:
     if result.status != "complete" or result.throughput is None:
         return
     if _busy(result):
-        yield "run it again when the host is idle; top shows what uses it."
+        yield "repeat the run when the host is idle; top shows what uses it."
     elif result.backend == "cpu":
         other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
         yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."

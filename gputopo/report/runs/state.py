@@ -157,7 +157,7 @@ class RunState:
         under = 100 * (1 - pace)
         if under <= EVEN_PERCENT:
             return None
-        return f"{device.label} looks {percent(under)}% slower; this is not proven so far"
+        return f"{device.label} looks {percent(under)}% slower; not significant so far"
 
     @property
     def busy(self) -> str | None:
@@ -354,7 +354,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case PhaseBegun(phase="end"):
             return "ending after this step; Ctrl-C again ends it at once"
         case PhaseBegun(phase="regrouping"):
-            return "another host has failed; waiting for those that are left"
+            return "another host failed; waiting for the remaining hosts"
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Silent(rank=rank) if rank > 0:

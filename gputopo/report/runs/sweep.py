@@ -29,7 +29,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
         if cell.state == "failed"
         else f"{units.images_per_sec(cell.images_per_sec or 0.0)} images/sec"
     )
-    beside = " beside other work" if cell.beside_other_work else ""
+    beside = " (other load)" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
     words = cell_words(cell, _varied([one for one in cells if one.table == cell.table])) or cell_words(cell)
     table = "" if cell.table.isdigit() else f"{plain(cell.table)}, "

@@ -253,7 +253,7 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     causes = [
         Cause(
             id=part.id,
-            says=f"{part.title} takes {1000 * one.middle:,.1f} ms more",
+            says=f"{part.title} {'take' if ' and ' in part.title else 'takes'} {1000 * one.middle:,.1f} ms more",
             how=MEASURED,
             percent=scale * middle,
             percent_low=scale * low,

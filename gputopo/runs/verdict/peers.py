@@ -211,7 +211,7 @@ class _Answer:
         shown, low = percent(found.percent_under or 0.0), found.percent_under_low or 0.0
         by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
         if found.part == COMPUTE and by is not None:
-            than = f"than it should beside devices of another model ({by})"
+            than = f"than it should compared with devices of another model ({by})"
             says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
         elif found.part == COMPUTE:
             says = f"computes {shown}% slower than its peers{where} ({sure(low)})"
@@ -229,7 +229,7 @@ class _Answer:
         typical = level_bounds(values, chance)
         mean = lost_bounds(of_lost, chance, pattern, self.others)
         if typical is None or mean is None:
-            return unknown(self.device, "one step was counted, a bound needs two", self.fields)
+            return unknown(self.device, "a bound needs at least two counted steps", self.fields)
         if len(spans) > 1:  # that their levels differ is no noise for the upper bounds
             typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
             mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
@@ -261,7 +261,7 @@ class _Answer:
             even = f"even with its peers to within {at_most(bound)}%" if high > 0 else NOT_SLOWER
             return _replace(fields, word=EVEN, says=f"{self.name} is {even}{often}")
         if self.floor > EVEN_PERCENT:
-            why = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
+            why = f"thread scheduling dominates steps of {1000 * self.busy_s:.1f} ms; use a larger batch"
             return unknown(self.device, why, fields)
         more = [self._more_steps(one, steps) for one in (level, lost)]
         if None not in more:

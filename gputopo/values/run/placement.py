@@ -20,7 +20,7 @@ _COPIES = "each device has a copy of the variables, on one host and on several"
 _SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
     "distributed_replicated": (
         "parameter_server",
-        "the master copies are where --ps says, and each device gets its own in every step",
+        "the master copies are on --ps, and each device receives a copy in every step",
     ),
     "distributed_all_reduce": ("replicated", _COPIES),
     "collective_all_reduce": ("replicated", f"{_COPIES}; --all-reduce collective for TensorFlow's op"),
@@ -145,8 +145,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_num_gpus,
         Option(
             "--num-gpus",
-            "Number of GPUs; auto: as many as pay",
-            detail="auto:0.3: the last doubling, and all together, bring 30% of their worth; auto alone: 50%",
+            "Number of GPUs, or auto to stop adding GPUs when they no longer help",
+            detail="auto:0.3: the last doubling and all GPUs together bring at least 30% of the ideal "
+            "speedup; auto: 50%",
             value="N|auto[:SHARE]",
             default="all that may be used",
         ),
@@ -156,13 +157,18 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Annotated[tuple[int, ...] | None, parse_gpu_list, EXCLUDE] = None
     prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
     ps: Annotated[
-        str, parse_ps, Option("--ps", "Device of variables", value="auto|cpu|gpu:N|gpu:spread|host:N")
+        str,
+        parse_ps,
+        Option("--ps", "Device that holds the variables", value="auto|cpu|gpu:N|gpu:spread|host:N"),
     ] = "auto"
     variable_update: Annotated[
         str,
         parse_variable_update,
         Option(
-            "--variable-update", "Where variables live", value="auto|parameter_server|replicated|independent"
+            "--variable-update",
+            "Placement of variables: shared (parameter_server), a copy on each GPU "
+            "(replicated), or separate trainings (independent)",
+            value="auto|parameter_server|replicated|independent",
         ),
     ] = "auto"
     all_reduce: Annotated[
@@ -179,13 +185,17 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     single_gpu_images_per_sec: Annotated[
         tuple[float, ...],
         parse_speeds,
-        Option("--single-gpu-images-per-sec", "Speed of one GPU alone, or of each", value="X[,X...]"),
+        Option(
+            "--single-gpu-images-per-sec",
+            "Measured speed of one GPU; one number for all GPUs, or one per GPU",
+            value="X[,X...]",
+        ),
     ] = ()
     no_history: Annotated[
         bool,
         Option(
             "--no-history",
-            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+            "Ignore earlier runs and saved bandwidth of this machine",
             more=True,
         ),
     ] = False

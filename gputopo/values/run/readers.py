@@ -27,7 +27,8 @@ _SCHEDULES = {
     MODEL_SCHEDULE: MODEL_SCHEDULE,
 }
 SCHEDULE_GRAMMAR = (
-    "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model for that of its authors"
+    "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model (the schedule of the "
+    "model's authors)"
 )
 _STEPS = r"[1-9][0-9]{0,8}"
 
@@ -39,7 +40,7 @@ def read_folder(flag: str, text: str, hint: str = "name a folder, or a place for
     then), or a run, which is written in UTF-8, could not name it.
     """
     if not text.strip():
-        raise UsageError(f"{flag} names no folder: it is empty", "name a folder; . is this one")
+        raise UsageError(f"{flag} needs a folder name", "name a folder; . is this one")
     try:
         path = Path(text).expanduser().absolute()
         taken = path.exists() and not path.is_dir()
@@ -189,10 +190,10 @@ def read_alarm(flag: str, text: str) -> str:
     except ValueError as error:
         raise UsageError(f"{flag} {shown(text)}: {error}", "quote it as for a shell") from error
     if not words:
-        raise UsageError(f"{flag} names no command: it is empty", "give a command")
+        raise UsageError(f"{flag} needs a command", "give a command")
     if shutil.which(words[0]) is None:
         raise UsageError(
             f"{flag}: there is no program {shown(words[0])}",
-            "name one that is on PATH, or its path; it runs without a shell",
+            "use a command on PATH, or give its path; it runs without a shell",
         )
     return text

@@ -77,7 +77,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--learning-rate-schedule",
             "Factor of the learning rate by step: piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY "
-            "or cosine:STEPS, or model for that of its authors",
+            "or cosine:STEPS, or model (the schedule of the model's authors)",
             value="NAME[:...]",
             theme="Optimizer",
             more=True,
@@ -134,7 +134,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True):
         Literal["stop", "warn"],
         Option(
             "--on-nan",
-            "What a loss that is NaN or infinite does: end the training, or only be reported",
+            "If the loss is NaN or infinite: stop the training, or only warn",
             theme="Optimizer",
             more=True,
         ),
@@ -174,7 +174,7 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--deterministic",
-            "Same numbers in each run on the same hardware, by slower kernels",
+            "Make runs on the same hardware bit-identical, with slower kernels",
             theme="Precision and layout",
             more=True,
         ),
@@ -272,7 +272,8 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         DataSource,
         Option(
             "--data-source",
-            "Synthetic examples: made once on the device, each step by TensorFlow on the CPU, or in Python",
+            "Source of synthetic examples: once on the device, or in each step by TensorFlow on the CPU "
+            "or in Python",
             theme="Data",
             more=True,
         ),
@@ -325,7 +326,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Option(
             "--prefetch",
-            "Batches ready on the devices ahead of their step; 0: one, on the host",
+            "Number of batches copied to the devices ahead of their step; 0: one batch, kept on the host",
             min=0,
             theme="Data",
             more=True,
@@ -382,7 +383,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--resume",
             "Continue from the latest checkpoint",
-            detail="auto: begin at the start if there is none; --num-batches is the total then",
+            detail="auto: start from the beginning if there is none; --num-batches is then the total",
             value="[auto]",
             theme="Saved files",
         ),
@@ -406,7 +407,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
         read_steps,
         Option(
             "--trace",
-            "Profile these steps, such as 5 or 5-7,20, into the run's folder",
+            "Profile these steps, such as 5 or 5-7,20; the profile is in the run folder",
             value="STEPS",
             theme="Saved files",
             more=True,
@@ -524,8 +525,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--num-batches",
             "Number of counted steps",
-            detail="with --resume auto: in all runs together",
-            default="100; on CPU devices until the speed is known to 1%, 20 s at most; all examples with "
+            detail="With --resume auto: of all runs together",
+            default="100; on CPU devices until the speed is known to 1%, at most 20 s; all examples with "
             "--task eval and --data-dir",
             min=1,
             theme="Model and steps",
@@ -540,8 +541,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         int,
         Option(
             "--num-warmup-batches",
-            "Uncounted warm-up steps: exactly so many, or auto",
-            default="10, or 3 on CPU devices, for 1 s at least, and a slower first part",
+            "Number of uncounted warm-up steps, or auto",
+            default="10 (3 on CPU devices), at least 1 s, plus a slower first part",
             min=0,
             words={"auto": {}},
             theme="Model and steps",

@@ -49,7 +49,7 @@ class BadRecords:
         if not self._found:
             return ()
         records = "1 bad record was" if self.count == 1 else f"{self.count} bad records were"
-        return (f"{records} left out, the first of them {self._first}.",)
+        return (f"{records} skipped, the first one {self._first}.",)
 
     def note(self, path: Path, record: int, why: str) -> None:
         """Count record `record` (from 0) of a file as bad.

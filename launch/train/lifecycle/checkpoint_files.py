@@ -126,13 +126,13 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
         try:
             if not checkpoint.header.finite:
-                raise _unusable(checkpoint.path, "holds numbers that are not finite")
+                raise _unusable(checkpoint.path, "has numbers that are not finite")
             for _ in checkpoint.arrays() if verify else ():
                 pass
         except InputError as error:
             damaged.append(error)
             continue
-        taken = f"; the one of step {checkpoint.header.steps} is taken"
+        taken = f"; using the checkpoint of step {checkpoint.header.steps}"
         return checkpoint, tuple(f"{error.what}{taken}" for error in damaged)
     return None, tuple(error.what for error in damaged)
 
@@ -156,7 +156,7 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if found is not None and not resumes:
         raise UsageError(
             f"{folder} already holds a checkpoint of step {found.header.steps}",
-            "go on from it with --resume, or name another folder with --checkpoints",
+            "continue from it with --resume, or name another folder with --checkpoints",
         )
     return found, remarks
 
@@ -230,7 +230,7 @@ def _classes(spec: RunSpec, found: Checkpoint) -> int:
 def _all_damaged(damaged: Sequence[str]) -> InputError:
     return InputError(
         f"{damaged[0]}, and there is no other checkpoint",
-        "remove it to begin at the start, or name another folder with --checkpoints",
+        "remove it to start from the beginning, or name another folder with --checkpoints",
     )
 
 
@@ -269,7 +269,7 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         raise InputError(
             f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
             f"({header.parameters:,} parameters)",
-            "give the options that it was made with, or name another folder with --checkpoints",
+            "use the same options as for the checkpoint, or name another folder with --checkpoints",
         )
 
 
@@ -362,7 +362,7 @@ def _unusable(path: Path, why: str) -> InputError:
 def _unwritable(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.ENOENT:
         return DiskError(
-            f"cannot write {path}: its folder was removed while the run went on",
+            f"cannot write {path}: its folder was removed during the run",
             "start it again, with a folder that stays there for --checkpoints",
         )
     return DiskError(

@@ -115,8 +115,8 @@ def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, .
     if spec.data.folder is None or not known or images <= known:
         return ()
     return (
-        f"The {known} images were taken {images / known:.1f} times over: after the first pass they come from "
-        "the host's memory, so this rate is not that of the disk.",
+        f"The {known} images were read {images / known:.1f} times: after the first pass they come from "
+        "memory, so this is not the rate of the disk.",
     )
 
 
