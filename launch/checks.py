@@ -71,7 +71,7 @@ def _require_home_of_traces(home: Path) -> None:
     if not is_utf8(str(home)):
         raise InputError(
             f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
-            "name another folder with --output, or set GPUTOPO_HOME",
+            "use another folder with --output, or set GPUTOPO_HOME",
         )
 
 
@@ -87,5 +87,5 @@ def _require_repeatable(spec: RunSpec) -> None:
         if folder is not None:
             raise UsageError(
                 f"--repeats cannot be combined with {option}: all repeats would write to {folder}",
-                f"leave {option} out, or run once without --repeats",
+                f"remove {option}, or run once without --repeats",
             )

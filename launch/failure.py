@@ -198,7 +198,7 @@ _SHOWN = (
 def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
     """The failure to write a file of the run folder; what was measured stays in memory."""
     cause = f"cannot write {path}: {error.strerror or error}"
-    return _failed(time_s, (), "disk_full", cause, "free some space, or name another folder with --output")
+    return _failed(time_s, (), "disk_full", cause, "free some space, or use another folder with --output")
 
 
 def less_memory(spec: RunSpec) -> str:

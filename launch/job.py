@@ -93,7 +93,7 @@ class Job:
                 "--single-gpu-images-per-sec cannot be combined with "
                 f"--{'task' if other == 'task' else 'strategy'} {fields[other]}: only gputopo's built-in "
                 "training is predicted",
-                "leave one of them out",
+                "use only one of them",
             )
         return other is None
 

@@ -89,12 +89,12 @@ def _decoded(text: bytes, host: str) -> Joining:
     try:
         found = schema.decode(line, Joining, origin="the answer")
     except GputopoError as error:
-        what = f"{host} answered something else: {error.what}"
+        what = f"{host} gave an invalid answer: {error.what}"
         raise HardwareError(what, "see what its shell prints") from error
     for name, most in MOST.items():
         count = len(getattr(found.machine, name, ()))
         if count > most:
-            why = f"{count} {name}, and {most} is the most that is read"
+            why = f"{count} {name}, more than the limit of {most}"
             raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
     if _CONTROL.search(line) is not None:
         raise HardwareError(f"{host} answered with control characters", "see gputopo inspect there")

@@ -127,7 +127,7 @@ def made_with_workers(
     if not on_gpus and asked not in (None, 1):
         raise UsageError(
             f"num_gpus={asked} of several workers needs GPUs: {target.why_cpu}",
-            "leave num_gpus out: MultiWorkerMirroredStrategy takes one CPU device of each host",
+            "remove num_gpus: MultiWorkerMirroredStrategy takes one CPU device of each host",
         )
     os.environ.update(target.plan.environment)
     import tensorflow as tf
@@ -177,8 +177,9 @@ def strategy(
     """Plan for the GPUs that this process may use, and return the tf.distribute strategy of the plan.
 
     `model`: decides how gradients travel between GPUs. A name of `gputopo models`, `keras:NAME`,
-    `module:function`; the function that builds a Keras model, which is called once in a child process to measure its cost, unless TensorFlow has started; a number of parameters; or a Keras model. None: the
-    distances alone.
+    `module:function`; the function that builds a Keras model, which is called once in a child process to
+    measure its cost, unless TensorFlow has started; a number of parameters; or a Keras model. None: only the
+    distances.
     `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and if
     CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, those that it leaves, in order.
     Without GPUs it is logical CPU devices, `num_gpus` of them, or those that TensorFlow has made. `claim`:

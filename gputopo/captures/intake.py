@@ -268,9 +268,9 @@ def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
     except (zlib.error, OSError, lzma.LZMAError) as error:
         raise InputError(f"{origin} is a damaged {kind} file: {error}", hint) from error
     if kind and len(content) > max_bytes:
-        raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give the capture alone")
+        raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give only the capture")
     if content[_TAR] == b"ustar":
         raise InputError(
-            f"{origin} is an archive", "unpack it (tar -xf FILE), and name the folder or a file in it"
+            f"{origin} is an archive", "unpack it (tar -xf FILE), and give the folder or a file in it"
         )
     return content

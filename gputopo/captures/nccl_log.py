@@ -137,7 +137,7 @@ def parse(text: str, *, origin: str) -> Machine:
     gpus = reading.gpus()
     require_gpus(gpus, origin)
     if not gpus and not reading.warnings:
-        raise InputError(f"{origin} is a log of NCCL that names no GPU", _HINT)
+        raise InputError(f"{origin} is an NCCL log without a GPU", _HINT)
     return reading.machine(gpus)
 
 

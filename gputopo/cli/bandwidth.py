@@ -93,7 +93,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--numa",
             "NUMA node of host memory",
             value="NODE",
-            default="that of each GPU",
+            default="the node of each GPU",
             min=0,
             max=9999,
             more=True,
@@ -195,7 +195,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
 
     if options.loops is not None:
         raise UsageError(
-            f"--effort {options.loops} is for one host, and this measures between hosts",
+            f"--effort {options.loops} is for one host, but this measures between hosts",
             "give --effort quick or --effort full",
         )
 

@@ -71,4 +71,4 @@ def _place(folder: Path) -> Path:
         return folder.expanduser().absolute()
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{folder} cannot be found: {why}", "name the folder by its whole path") from error
+        raise InputError(f"{folder} cannot be found: {why}", "give the full path of the folder") from error

@@ -232,8 +232,8 @@ def _refuse_on_hosts(asked: _Asked) -> None:
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
     if found is not None:
         raise UsageError(
-            f"{found} is for one host, and this is a plan of several",
-            f"leave {found} out, or {for_one}",
+            f"{found} is for one host, but this plan has several",
+            f"remove {found}, or {for_one}",
         )
 
 

@@ -54,17 +54,17 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
             "--from and {other} cannot be combined",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("fleet", *_HOSTS), AnyOf("watch", "diff", "identities")),
             "{option} and {other} cannot be combined",
-            "leave out one of them: --fleet only compares hosts",
+            "use only one of them; --fleet only compares hosts",
         ),
         Refusal(
             (AnyOf("watch"), AnyOf("from", "record", "diff", "identities")),
             "{option} and {other} cannot be combined",
-            "leave out one of them: --watch samples this machine",
+            "use only one of them; --watch samples this machine",
         ),
         Refusal(
             (AnyOf("fleet", *_HOSTS, "diff"), AnyOf("format=prometheus")),
@@ -84,18 +84,18 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("all", "topology"), AnyOf("watch")),
             "{option} and {other} cannot be combined",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal((AnyOf("format=csv"), NoneOf("watch")), "{option} is for --watch", "add --watch, or --json"),
         Refusal(
             (AnyOf("all"), AnyOf("topology", "gpu")),
             "{option} and {other} cannot be combined",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("topology"), AnyOf("gpu")),
             "{option} and {other} cannot be combined",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("interval", "duration"), NoneOf("watch")),
@@ -107,33 +107,33 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
             "--from and {other} cannot be combined",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("from")),
-            "{option} cannot be combined with {other}: runs here do not measure that machine",
-            "leave --autotune out, or run it on that machine",
+            "{option} cannot be combined with {other}: runs here cannot measure that machine",
+            "remove --autotune, or run it on that machine",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("what_if")),
             "{option} cannot be combined with {other}: a changed machine cannot be measured",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("candidates=all")),
             "--autotune cannot be combined with {other}, which lists predictions",
-            "leave one of them out, or give a number",
+            "use only one of them, or give a number",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("program!=gputopo")),
-            "{option} cannot be combined with {other}: it measures training by gputopo",
-            "leave one of them out",
+            "{option} cannot be combined with {other}: it measures gputopo's built-in training",
+            "use only one of them",
         ),
     ),
     "bandwidth": (
         Refusal(
             (AnyOf("network", *_HOSTS), AnyOf("gpus", "soak", "numa", "size", "from", "baseline")),
-            "{other} is for one host, and this measures between hosts",
+            "{other} is for one host, but this measures between hosts",
             "remove it; without --network and host options, this host is measured",
         ),
         Refusal(
@@ -144,39 +144,39 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("network_tool"), NoneOf("network", *_HOSTS)),
             "--network-tool is for measuring between hosts",
-            "add --network, or leave it out",
+            "add --network, or remove it",
         ),
         Refusal(
             (AnyOf("soak"), AnyOf("effort", "size", "save", "baseline")),
             "--soak cannot be combined with {other}",
-            "leave one out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("all"), AnyOf("baseline", "format=json", "format=markdown")),
             "--all is for the tables; Markdown and JSON have every number",
-            "leave it out",
+            "remove it",
         ),
     ),
     "run": (
         Refusal(
             (AnyOf("autotune"), AnyOf("dry_run")),
             "{option} cannot be combined with {other}: it starts runs to measure them",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("from")),
-            "{option} cannot be combined with {other}: runs on this CPU do not measure that machine",
-            "leave --autotune out, or run it on that machine",
+            "{option} cannot be combined with {other}: runs on this CPU cannot measure that machine",
+            "remove --autotune, or run it on that machine",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("drill")),
             "{option} cannot be combined with {other}: it compares placements without faults",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("task!=train", "strategy")),
-            "{option} cannot be combined with {other}: it compares placements of the core's own training",
-            "leave one of them out",
+            "{option} cannot be combined with {other}: it compares placements of gputopo's built-in training",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("format=env", "format=sbatch", "format=docker", "format=hostfile"), NoneOf("dry_run")),
@@ -186,7 +186,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("node_rank", "remote_python"), AnyOf("format=hostfile")),
             "{option} cannot be combined with {other}, which starts the run in another way",
-            "leave {option} out",
+            "remove {option}",
         ),
         Refusal(
             (
@@ -195,7 +195,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
                 AnyOf("hosts", "hostfile", "num_hosts"),
             ),
             "{option} cannot be combined with {other}, which starts the run in another way",
-            "leave {option} out",
+            "remove {option}",
         ),
         Refusal(
             (AnyOf("sbatch_option"), NoneOf("format=sbatch")),
@@ -219,12 +219,12 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("history"), AnyOf("runs", "import", "published", "baseline")),
             "--history cannot be combined with a list of runs: it shows the runs of this machine",
-            "leave them out, or leave --history out",
+            "remove them, or remove --history",
         ),
         Refusal(
             (AnyOf("model", "since"), NoneOf("history")),
             "--model and --since choose runs of --history",
-            "add --history, or name run folders",
+            "add --history, or give run folders",
         ),
         Refusal(
             (AnyOf("published"), AnyOf("runs", "import", "baseline")),
@@ -236,7 +236,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("files"), AnyOf("data_name=cifar10")),
             "{option} cannot be combined with {other}: that has five training files",
-            "leave --files out, or use --data-name imagenet",
+            "remove --files, or use --data-name imagenet",
         ),
     ),
 }
@@ -247,10 +247,9 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "plan": {"gain": "give the share with the number: --num-gpus auto:0.5"},
     "run": {
         "gain": "give the share with the number: --num-gpus auto:0.5",
-        "program": "it is for plan; run trains with the built-in core, or your program after --",
+        "program": "it is for plan; run uses gputopo's built-in training, or your program after --",
         "time-budget": "it is for sweep; --num-batches N limits the steps of a run",
-        "min-hosts": "a training over several hosts ends with its first host that fails: "
-        "start it again with --resume auto",
+        "min-hosts": "a run on several hosts ends when one host fails: start it again with --resume auto",
         "resume-or-start": "write --resume auto",
     },
     "bandwidth": {

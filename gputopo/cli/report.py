@@ -49,7 +49,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "[RUNS...]",
-            "Run folders, sweeps, folders of runs, result.json, or what report --json wrote; by default "
+            "Run folders, sweeps, folders of runs, result.json, or the output of report --json; default: "
             "the runs of this user",
             repeated=True,
         ),
@@ -72,8 +72,8 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--baseline",
-            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
-            "Repeatable",
+            "Compare with these earlier runs of the same machine: folders, or the output of report "
+            "--json. Repeatable",
             value="PATH",
             repeated=True,
         ),
@@ -270,7 +270,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
             f"there are no measurements in {', '.join(paths[:3])}{why}",
-            "name run folders of gputopo, or logs with --import: gputopo explain report",
+            "give run folders of gputopo, or logs with --import: gputopo explain report",
         )
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
@@ -321,7 +321,7 @@ def _home() -> str:
     if not Path(home).is_dir():
         raise InputError(
             f"there are no runs in {home}",
-            "name run folders, logs with --import, or a document with --published",
+            "give run folders, logs with --import, or a document with --published",
         )
     return str(home)
 

@@ -51,7 +51,7 @@ MEAN_BELOW_SHARE = Threshold(
 )
 CORE_BUSY_FLOOR = Threshold("core clock under load", 0.9, "of the rated boost or application clock")
 CORE_MAXIMUM_FLOOR = Threshold(
-    "core clock under load, where only NVML's maximum is known",
+    "core clock under load, if only NVML's maximum is known",
     0.65,
     "of the maximum clock",
     "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
@@ -62,7 +62,7 @@ MEMORY_DIFFERS = Rule(
     "max memory clock differs from GPUs of the same model",
     remedy=(
         "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+        "The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     thresholds=(MEMORY_SHARE,),
 )
@@ -71,7 +71,7 @@ CORE_DIFFERS = Rule(
     "max core clock differs from GPUs of the same model",
     remedy=(
         "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+        "The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     severities=("info",),
     thresholds=(CORE_SHARE,),
@@ -120,7 +120,7 @@ LOW_DRAW_SHARE = Threshold(
     "low power draw under load",
     0.6,
     "of the median of the peers",
-    "not measured on hardware: GPUs of one training draw within a tenth of one another",
+    "not measured on hardware: GPUs of one training draw within a tenth of each other",
 )
 ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
 LOW_DRAW = Rule(

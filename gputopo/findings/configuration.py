@@ -22,7 +22,7 @@ NO_EXPECTATION = Rule(
     "card.no_expectation",
     "no reference data for this model",
     remedy=(
-        "Compare clocks and link with the data sheet: they were compared with GPUs of the same model only."
+        "Compare clocks and link with the data sheet: they were only compared with GPUs of the same model."
     ),
     severities=("info",),
 )

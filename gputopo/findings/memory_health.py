@@ -27,7 +27,7 @@ RETIRED_PAGES = Threshold(
     "retired pages",
     60,
     "pages",
-    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
+    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages qualifies for an RMA",
 )
 NO_SPARE_BANKS = Threshold(
     "memory banks without spare rows",
@@ -143,7 +143,7 @@ RESET_REQUIRED = Rule(
             "must be reset before it can be used",
             severity="error",
             remedy=(
-                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where "
+                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once if "
                 "NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
             ),
         ),
@@ -170,7 +170,7 @@ RESET_RECOMMENDED = Rule(
     "the GPU works with reduced capacity until it is reset (drain and reset)",
     remedy=(
         "Let its programs finish, start no new ones, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs "
-        "at once where NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+        "at once if NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
     ),
 )
 

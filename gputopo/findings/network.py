@@ -54,7 +54,7 @@ LINK_SLOW = Rule(
 )
 MTU_DIFFERS = Rule(
     "nic.mtu_differs",
-    "MTU of a network interface differs from those of like cards",
+    "MTU of a network interface differs from similar cards",
     remedy=(
         "Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
         "BYTES."
@@ -74,14 +74,14 @@ ERRORS_RISING = Rule(
     "nic.errors_rising",
     "errors counted by a network port while it was watched",
     remedy=(
-        "The fault is present: clean or replace cable and transceiver, and try another switch port. "
+        "The fault still occurs: clean or replace cable and transceiver, and try another switch port. "
         "Repeated packets without errors of the link point to congestion."
     ),
     severities=("warning", "info"),
 )
 GPU_FAR = Rule(
     "nic.gpu_far",
-    "GPU without a near RDMA card, where other GPUs have one",
+    "GPU without a near RDMA card, although other GPUs have one",
     remedy=(
         "Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
         "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL)."
@@ -90,7 +90,7 @@ GPU_FAR = Rule(
 )
 NO_PEER_MEMORY = Rule(
     "nic.gpudirect_off",
-    "RDMA cards, and no kernel module for GPUDirect RDMA",
+    "RDMA cards without a kernel module for GPUDirect RDMA",
     remedy=(
         "Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
         "use DMA-BUF instead."
@@ -154,7 +154,7 @@ def links_down(machine: Machine) -> Iterator[Fault]:
             why = "the interface is disabled" if port.port.enabled is False else _why_down(port.port)
             says = f"{port.name}: link down{f' ({why})' if why else ''}"
             if beside:
-                says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
+                says += f"; up on {len(beside)} similar port{'s' if len(beside) > 1 else ''}"
             state = {
                 name: getattr(port.port, name) for name in ("state", "phys_state", "operstate", "enabled")
             }
@@ -180,7 +180,7 @@ def rates(machine: Machine) -> Iterator[Fault]:
             elif port.lanes is not None and port.lanes <= NARROW_LANES.value:
                 words, severity = f"on {port.lanes} lane", "warning"
             elif found is not None and found.common is None and rate < others:
-                words, severity = f"{_gbit(others)} on a like port", "info"
+                words, severity = f"{_gbit(others)} on a similar port", "info"
                 evidence["peers_gbit_per_s"] = others
             elif top is not None and rate < top:
                 words, severity = f"the port supports {_gbit(top)}", "info"
@@ -274,8 +274,8 @@ def peer_memory(machine: Machine) -> Iterator[Fault]:
         return
     yield NO_PEER_MEMORY.fault(
         DRIVER,
-        f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, and neither nvidia_peermem nor "
-        "nv_peer_mem is loaded",
+        f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, but neither nvidia_peermem "
+        "nor nv_peer_mem is loaded",
         {"cards": list(map(_card_name, cards)), "open_kernel_module": driver.open_kernel_module},
     )
 
@@ -289,7 +289,7 @@ def of_nccl(machine: Machine) -> Iterator[Fault]:
     evidence = {"between_hosts": list(between), "network": machine.nccl.network}
     rdma = any(port.rdma_device for nic in machine.nics for port in nic.ports or ())
     if "NET/Socket" in between:
-        says = f"NCCL uses TCP between hosts (NET/Socket){', beside RDMA cards' if rdma else ''}"
+        says = f"NCCL uses TCP between hosts (NET/Socket){', although there are RDMA cards' if rdma else ''}"
         yield NCCL_SLOW.fault(MACHINE, says, evidence, "warning" if rdma else "info")
     elif any(via.startswith("NET/IB") for via in between) and not any("GDRDMA" in via for via in between):
         says = "NCCL copies through host memory between hosts (NET/IB without GDRDMA)"
@@ -316,8 +316,8 @@ def _without_ports(machine: Machine) -> Iterator[Fault]:
                 driver = nodes[nic.pci_address or ""].driver
                 yield LINK_DOWN.fault(
                     Subject.of_nics([nic.index]),
-                    f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); like cards "
-                    f"have one: {', '.join(beside)}",
+                    f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); "
+                    f"similar cards have one: {', '.join(beside)}",
                     {"driver": driver, "up": beside},
                 )
 

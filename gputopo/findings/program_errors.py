@@ -14,8 +14,8 @@ PROGRAM_ERROR = Rule(
     "a program reports an error",
     remedy=(
         "Run it again with nothing else on the GPU, and see sudo dmesg | grep -i -e xid -e nvrm and "
-        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE. If it fails again, run NVIDIA's field "
-        "diagnostic, which decides on a return."
+        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE. If it fails again, run NVIDIA's field diagnostic "
+        "(required for an RMA)."
     ),
     severities=("error", "warning"),
     cases=(
@@ -89,7 +89,7 @@ PROGRAM_ERROR = Rule(
             severity="error",
             remedy=(
                 "Install the framework with its CUDA packages (pip install 'tensorflow[and-cuda]', pip "
-                "install 'jax[cuda12]') in an environment of its own: gputopo explain install. See "
+                "install 'jax[cuda12]') in a separate environment: gputopo explain install. See "
                 "nvidia-smi for the driver."
             ),
         ),
@@ -195,9 +195,9 @@ PROGRAM_ERROR = Rule(
             "row remapping pending",
             severity="error",
             remedy=(
-                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot, for "
-                "the repair. No reason for a return, unless remapping failed (nvidia-smi -q -d "
-                "ROW_REMAPPER)."
+                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; the "
+                "row is then remapped. It only qualifies for an RMA if remapping failed (nvidia-smi -q "
+                "-d ROW_REMAPPER)."
             ),
         ),
         Case(
@@ -264,7 +264,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "no kernel image",
-            "not built for this GPU, no fault of the machine",
+            "not built for this GPU; not a fault of the machine",
             severity="warning",
             remedy="Install a build of the framework for the GPU's compute capability.",
         ),

@@ -84,7 +84,8 @@ THROTTLE: Mapping[str, Rule] = {
     "sync_boost": Rule(
         "throttle.sync_boost",
         CLOCK_EVENTS["sync_boost"].effect,
-        remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
+        remedy="If this is not intended, remove the group with the tool that created it (dcgmi config "
+        "--syncboost 0).",
         severities=("info",),
     ),
     "sw_thermal_slowdown": Rule(
@@ -147,7 +148,7 @@ HW_THERMAL_S = Threshold(
     "s since the driver was loaded",
     (
         "not measured on hardware: the hardware acts where the driver's own slowdown was not enough: "
-        "minutes are no usual operation"
+        "minutes are not usual"
     ),
 )
 POWER_BRAKE_S = Threshold(
@@ -155,15 +156,15 @@ POWER_BRAKE_S = Threshold(
     600,
     "s since the driver was loaded",
     (
-        "not measured on hardware: power supplies brake for seconds when one fails; minutes are a lack "
-        "of power"
+        "not measured on hardware: power supplies brake for seconds when one fails; minutes mean too "
+        "little power"
     ),
 )
 SW_THERMAL_S = Threshold(
     "time in SW thermal slowdown",
     3600,
     "s since the driver was loaded",
-    "not measured on hardware: minutes add up in warm rooms over weeks; an hour is a lack of cooling",
+    "not measured on hardware: minutes add up in warm rooms over weeks; an hour means too little cooling",
 )
 TIMES = Rule(
     "throttle.time",

@@ -206,7 +206,7 @@ def _others(machine: Machine, history: History) -> Iterator[Fault]:
         evidence = {"other_processes": others.max, "at_first": others.first}
         more = others.max - others.first
         if more:
-            came = "another process came" if more == 1 else f"{more} other processes came"
+            came = "another process started" if more == 1 else f"{more} other processes started"
             yield GPU_BUSY.fault(gpu, f"{came} during the run", evidence)
         else:
             there = "another process" if others.first == 1 else f"{others.first} other processes"
@@ -258,7 +258,9 @@ def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) ->
     # Logarithms of the rates: a recording may name any generation.
     if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
         return None
-    says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
+    says = (
+        f"PCIe link generation {own[0]} x{own[1]} under load, at least twice as fast on others of its model"
+    )
     return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
 
 

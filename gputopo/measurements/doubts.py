@@ -105,7 +105,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     if twice:
         yield Observation(
             id="repeats.duplicate",
-            says=f"{len(twice)} file{'s are copies' if len(twice) > 1 else ' is a copy'}, and counted once: "
+            says=f"{len(twice)} file{'s are copies' if len(twice) > 1 else ' is a copy'}, used once: "
             f"{listed(twice)}.",
             evidence={"files": twice[:50]},
         )

@@ -112,7 +112,7 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
     percent = 100 * (row.images_per_sec / best.images_per_sec - 1)
     yield Observation(
         id="scaling.stops",
-        says=f"{of.job_words(names)}: take {cells[best.cell].of.gpus_words}: "
+        says=f"{of.job_words(names)}: use {cells[best.cell].of.gpus_words}: "
         f"{figure(best.images_per_sec)} {of.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
         f"({change(percent)}).",
         evidence={

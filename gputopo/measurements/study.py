@@ -100,7 +100,7 @@ def _before(figures: Figures) -> Iterator[str]:
     drills = len(figures.cells) - len(clean)
     for count, noun, words in (
         (new, "cell", "no earlier run"),
-        (drills, "cell", "a drill and no comparison"),
+        (drills, "cell", "a drill, so not compared"),
         (figures.not_again, "earlier cell", "no figure now"),
     ):
         if count:
@@ -129,7 +129,7 @@ def _take(figures: Figures) -> Iterator[str]:
     of = figures.cells[some[0].cell].of
     words = f"Take {of.gpus_words}"
     words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
-    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not pay"
+    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not help"
     yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
 
 

@@ -48,7 +48,7 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
         batch = _pays_from(selection, request.all_reduce, gain)
         pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
         if batch or chosen.num_gpus == 1:
-            reasons.append(f"a second GPU pays {pays}")
+            reasons.append(f"a second GPU helps {pays}")
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 

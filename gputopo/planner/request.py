@@ -65,7 +65,7 @@ def ps_gpu(request: Request) -> int | None:
         return None
     if request.ps.startswith(HOST_PS):
         raise UsageError(
-            f"--ps {request.ps} names one of several hosts, and this is a plan for one", "use --ps cpu"
+            f"--ps {request.ps} is one of several hosts, but this is a plan for one", "use --ps cpu"
         )
     return int(request.ps.removeprefix("gpu:"))
 
@@ -112,7 +112,7 @@ def check_predicting(request: Request) -> None:
     if request.single_gpu_images_per_sec and request.model is None:
         raise UsageError(
             "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
-            "leave it out",
+            "remove it",
         )
 
 
@@ -189,7 +189,7 @@ def check_placement(request: Request) -> None:
         raise UsageError(
             f"--ps {request.ps} cannot be combined with --variable-update {request.variable_update}: "
             "each device has its own copy",
-            "leave --ps out, or use --variable-update parameter_server",
+            "remove --ps, or use --variable-update parameter_server",
         )
     if request.all_reduce is None:
         return
@@ -198,7 +198,7 @@ def check_placement(request: Request) -> None:
         raise UsageError(
             f"--all-reduce {request.all_reduce} cannot be combined with "
             f"--variable-update {request.variable_update}: nothing is reduced between replicas",
-            "leave --all-reduce out, or use --variable-update replicated",
+            "remove --all-reduce, or use --variable-update replicated",
         )
     if request.ps != "auto":
         raise UsageError(
@@ -212,7 +212,7 @@ def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> N
     for index in given:
         if index not in there:
             raise UsageError(
-                f"{option} names GPU {index}, which this machine does not have",
+                f"{option}: this machine has no GPU {index}",
                 f"there is {index_ranges(there)}",
             )
 
@@ -324,4 +324,4 @@ def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tupl
         together = f"{sum(batch)} examples together, as with equal batches"
         return (f"batches {as_typed(batch)}: in proportion to the speed of each GPU alone; {together}",)
     why = "the GPUs have the same speed" if known else "no speed of one GPU is known"
-    return (f"--batch-size auto: equal batches, as {why}",)
+    return (f"--batch-size auto: equal batches, because {why}",)

@@ -32,7 +32,7 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
         if named - after.replaced:
             raise UsageError(
                 "--single-gpu-images-per-sec is the speed of the current GPUs, which --what-if replaces",
-                "leave it out, or replace all GPUs",
+                "remove it, or replace all GPUs",
             )
 
     def plans(request: Request) -> tuple[Plan, Plan]:

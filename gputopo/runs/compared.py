@@ -194,8 +194,8 @@ MIN_STEPS = 10
 def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
 
-    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
-    devices has no input to judge.
+    `earlier`: folders and results of other runs, latest first. A training on data made once on
+    the devices has no input to judge.
     """
     rate = _rate(result)
     if rate is None:

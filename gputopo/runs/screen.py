@@ -308,9 +308,9 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:
             return f"is not slower than {noun} {row.peer}{more}"
-        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)}%{more}"
+        return f"is equal to {noun} {row.peer} within {at_most(row.under.high)}%{more}"
     if row.word == EVEN:
-        return f"is even with its peers in the run of all GPUs at once{more}"
+        return f"is equal to its peers in the run of all GPUs at once{more}"
     if row.alone is None:
         return "was not run alone"
     if row.under is None:

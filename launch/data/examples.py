@@ -35,7 +35,7 @@ def wrong_fields(record: bytes) -> str | int:
     if PICTURE not in fields:
         names = sorted(fields)
         listed = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
-        return f"it has no {PICTURE}, but {listed or 'no field at all'}"
+        return f"it has no {PICTURE}, but {listed or 'no fields'}"
     if LABEL not in fields:
         return "it has no label"
     for name, kind, what in ((PICTURE, "bytes_list", "string"), (LABEL, "int64_list", "whole number")):
@@ -46,7 +46,7 @@ def wrong_fields(record: bytes) -> str | int:
         return f"its {PICTURE} is empty"
     for name in _SIDES:
         if name in fields and _values(fields[name], "float_list") is None:
-            return f"its {name} holds no fractions"
+            return f"its {name} does not hold fractions"
     if len({len(_values(fields[name], "float_list") or ()) if name in fields else 0 for name in _SIDES}) > 1:
         return "its boxes are incomplete"
     label: int = fields[LABEL].int64_list.value[0]
@@ -64,7 +64,7 @@ def wrong_picture(record: bytes) -> str:
             tf.io.decode_jpeg(encoded, channels=3)
     except tf.errors.OpError:
         return "it has no image that can be decoded"
-    return "its boxes are not within its picture"
+    return "its boxes are not within its image"
 
 
 def _fields(record: bytes) -> Any:

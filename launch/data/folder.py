@@ -47,7 +47,7 @@ class DataFolder:
         if not self.files[subset]:
             pattern = "validation-00000-of-00128" if self.form == "tfrecord" else _CIFAR[self.form][subset][0]
             raise InputError(
-                f"{self.folder} has no {subset} files", f"they are named like {pattern}; {_MAKE}"
+                f"{self.folder} has no {subset} files", f"their names are like {pattern}; {_MAKE}"
             )
         return self.files[subset]
 
@@ -182,7 +182,8 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
             notices.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
         elif totals and totals[0] > len(matched):
             notices.append(
-                f"{folder} has {len(matched)} of {totals[0]} {subset} files: the others' images are left out."
+                f"{folder} has {len(matched)} of {totals[0]} {subset} files: images of the missing files "
+                "are skipped."
             )
     return DataFolder("imagenet", "tfrecord", folder, files, tuple(notices))
 
@@ -202,7 +203,7 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
         notices.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
     got, of = len(versions[form]["train"]), len(_CIFAR[form]["train"])
     if 0 < got < of:
-        notices.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
+        notices.append(f"{folder} has {got} of {of} training files: images of the missing files are skipped.")
     return DataFolder("cifar10", form, folder, versions[form], tuple(notices))
 
 
@@ -264,7 +265,7 @@ def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, 
     if not found:
         return
     (_, what), *rest = found.items()
-    also = f"; so it is with {', '.join(host for host, _ in rest)}" if rest else ""
+    also = f"; the same on {', '.join(host for host, _ in rest)}" if rest else ""
     raise InputError(f"{what}{also}", _HINT)
 
 

@@ -62,7 +62,7 @@ class Channel:
         if self._leads:
             self._writer.write(MAGIC + own + proofs[1])
         if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
-            raise ChannelError("has another secret")
+            raise ChannelError("has a different secret")
         if not self._leads:
             self._writer.write(proofs[0])
         self._key = key

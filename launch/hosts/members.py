@@ -231,7 +231,7 @@ class Members:
         if not 0 < joining.rank < size:
             return _refusal(
                 f"{where} cannot join: rank 0 waits for ranks 1 to {size - 1}",
-                "give each host its own rank, and the same number of hosts to all",
+                "give each host a different rank, and all hosts the same number of hosts",
             )
         return None
 

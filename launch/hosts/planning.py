@@ -259,7 +259,7 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
         without = [server.host for server, one in zip(servers, targets, strict=True) if one.backend == "cpu"]
         raise UsageError(
             f"{listed(without, 'and')} has no GPUs, but the other hosts have",
-            "leave out the hosts without GPUs, or train on the CPUs of all of them with --cpu",
+            "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
     counts = [one.counted for one in targets]

@@ -136,7 +136,7 @@ def _trials(
     if len(spec.devices) < 2:
         raise UsageError(
             "--autotune has nothing to compare: with one device, every placement is the same",
-            "leave --autotune out, or use more devices: --num-gpus 2",
+            "remove --autotune, or use more devices: --num-gpus 2",
         )
     found = contenders(target.plan, options.autotune or 0)
     trials, past = [], past_of(target)
@@ -153,7 +153,7 @@ def _trials(
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options allow only one placement",
-            "leave --autotune out, or some of --variable-update, --ps and --all-reduce",
+            "remove --autotune, or some of --variable-update, --ps and --all-reduce",
         )
     return trials
 

@@ -273,7 +273,7 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
 def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
     name = workload.require(model).name
     if gpus is not None and len(set(gpus)) != len(gpus):
-        raise UsageError(f"--gpus {','.join(map(str, gpus))} names a GPU twice", "name each once")
+        raise UsageError(f"--gpus {','.join(map(str, gpus))} lists a GPU twice", "list each once")
     count = cpu_devices if gpus is None else len(gpus)
     if count < 2:
         raise UsageError(

@@ -199,7 +199,7 @@ def supervise(job: RunJob) -> RunOutcome:
     except OSError as error:
         raise InputError(
             f"cannot write {job.folder.events}: {error.strerror}",
-            "name a folder that you may write to with --output",
+            "use a writable folder with --output",
         ) from error
     saved = restarting.SavedSteps()
 

@@ -39,7 +39,7 @@ def require_new(output: str | None) -> None:
         return
     runs.check_output(Path(output))
     if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
-        raise InputError(f"{output} holds another screen", "name a new folder with --output")
+        raise InputError(f"{output} holds another screen", "use a new folder with --output")
 
 
 def screen_job(options: ScreenOptions) -> Job:

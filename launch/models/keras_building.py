@@ -188,13 +188,13 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
         built.says += ("Random layers of Keras use other random numbers with --xla than without it.",)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
-            f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
+            f"The model's own layers compute in {built.layout}: {spec.data_format} is transposed for it.",
         )
     others = other_types(computes_in(built.keras), compute)
     if others:
         built.says += (
-            f"Layers of the model compute in {' and '.join(others)}, as they were made, whatever --precision "
-            f"({compute} here).",
+            f"Layers of the model compute in {' and '.join(others)}, as they were defined, regardless of "
+            f"--precision ({compute} here).",
         )
     return built
 

@@ -96,8 +96,8 @@ def sbatch(start: ExportedRun) -> str:
     strange = next((host for host in start.hosts if host.port is not None or host.is_ip), None)
     if strange is not None:
         raise UsageError(
-            f"--format sbatch names nodes, and {strange} is an address",
-            "name the hosts as `sinfo -N` does",
+            f"--format sbatch needs node names, but {strange} is an address",
+            "use the names that `sinfo -N` shows",
         )
     names = [name for host in start.hosts if not _UNSAFE.search(name := str(host))]
     nodes = [f"nodes={start.size}", *([f"nodelist={host_ranges(names)}"] if names else [])]
@@ -200,7 +200,7 @@ def hostfile(start: ExportedRun) -> str:
     if not line.isprintable():
         raise UsageError(
             "the command has a line break, or another character that a comment cannot have",
-            "write it into a script, and name that",
+            "put it into a script, and run the script",
         )
     text = [f"# {line}", *(f"{host.name} slots=1" for host in start.hosts)]
     return "".join(f"{one}\n" for one in text)

@@ -312,8 +312,8 @@ def _check_drills(spec: RunSpec) -> None:
         noun = "device" if on_cpu else "GPU"
         listed = ", ".join(map(str, known))
         raise UsageError(
-            f"--drill {stray.typed} names {noun} {stray.device}, this run has {listed}",
-            f"name a {noun} of this run, such as {known[-1]}",
+            f"--drill {stray.typed} is for {noun} {stray.device}, but this run has {listed}",
+            f"use a {noun} of this run, such as {known[-1]}",
         )
 
 
@@ -364,7 +364,7 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
     if number not in choice.gpus:
         raise UsageError(
             f"the variables cannot be on GPU {number}: the run uses GPUs {', '.join(map(str, choice.gpus))}",
-            "give --ps one of these, or add the GPU to --gpus",
+            "use one of these with --ps, or add the GPU to --gpus",
         )
     return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
 

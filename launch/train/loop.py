@@ -92,7 +92,7 @@ class Loop:
         ops = {} if counts is None else self._step.check_ops(counts)
         if not np.isfinite(outcome.marks).all():
             raise GputopoError(
-                "a time mark of the first step is not a number", "report this as a fault of gputopo"
+                "a time mark of the first step is not a number", "report this as a bug of gputopo"
             )
         self._emit(PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=seconds))
         if number == 1:

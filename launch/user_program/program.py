@@ -141,7 +141,7 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
             "put the full command after --, exactly as you would run it without gputopo",
         )
     if Path(name).is_file():
-        raise UsageError(f"{name} is not executable", f"name what runs it first: -- python {name}")
+        raise UsageError(f"{name} is not executable", f"put the interpreter first: -- python {name}")
     raise UsageError(
         f"there is no program {name}",
         "put the full command after --, exactly as you would run it without gputopo",

@@ -47,7 +47,7 @@ def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
     (one,) = training_tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
     assert (one.status, one.images_per_sec) == ("failed", None)
-    assert "its log lacks the command" in (one.reason or "")
+    assert "its log does not show the command" in (one.reason or "")
 
 
 _texts = st.none() | st.text(

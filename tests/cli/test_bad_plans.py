@@ -111,7 +111,7 @@ def test_bandwidth_that_contradicts_physics_or_itself_is_refused(
 ) -> None:
     file = capture(tmp_path, *samples)
     found = refused(call, "--from", file, "--model", "alexnet")
-    assert found[0].startswith("the measured bandwidth contradicts physics or itself: ")
+    assert found[0].startswith("the measured bandwidth is impossible or contradicts itself: ")
     assert what in found[0]
     assert "measure again" in found[1]
 

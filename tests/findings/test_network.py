@@ -90,8 +90,8 @@ def test_a_spare_ethernet_port_is_no_finding_unless_like_cards_are_in_use() -> N
 def test_two_rates_without_a_majority_are_no_accusation_and_two_mtus_name_both() -> None:
     two = machine(port(0), port(1, rate_gbit_per_s=100.0, mtu_bytes=2044), gpus=2)
     assert brief(two) == [
-        ("nic.link_slow", "info", "nic:1", "mlx5_1: 100 Gbit/s, 200 Gbit/s on a like port"),
-        ("nic.mtu_differs", "warning", "nics:0-1", "MTU of like ports: mlx5_0 4092, mlx5_1 2044 bytes"),
+        ("nic.link_slow", "info", "nic:1", "mlx5_1: 100 Gbit/s, 200 Gbit/s on a similar port"),
+        ("nic.mtu_differs", "warning", "nics:0-1", "MTU of similar ports: mlx5_0 4092, mlx5_1 2044 bytes"),
     ]
 
 

@@ -167,7 +167,7 @@ def test_sys_within_one_numa_node_counts_as_node_and_the_plan_reports_it() -> No
         links=tuple(Link(a=a, b=b, hop=hop, nvlinks=0) for (a, b), hop in links.items()),
     )
     reasons = " ".join(plan(machine, Request(num_gpus=2)).choice.reasons)
-    assert "SYS within one NUMA node (GPUs 0 and 2) counts as NODE" in reasons
+    assert "SYS within one NUMA node (GPUs 0 and 2) is treated as NODE" in reasons
     assert "gputopo bandwidth" in reasons
 
 

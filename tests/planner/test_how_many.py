@@ -154,7 +154,9 @@ def test_gpus_are_worth_it_by_their_last_doubling_and_all_together(
     counts = gains({2**power: float(speed) for power, speed in enumerate(speeds)})
     chosen = enough(counts, GAIN)
     assert chosen.num_gpus == number
-    assert ("bring 57% of their worth, the last step 95%" in reason_of(counts, chosen, GAIN)) == (number == 8)
+    assert ("bring 57% of the ideal speedup, the last step 95%" in reason_of(counts, chosen, GAIN)) == (
+        number == 8
+    )
     assert (": --num-gpus" in reason_of(counts, chosen, GAIN)) == (speeds[-1] in (400, 450))
 
 
@@ -198,7 +200,7 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
     assert found.choice == msgspec.structs.replace(
         planned(batch_size=None, single_gpu_images_per_sec=(100.0,)).choice, reasons=found.choice.reasons
     )
-    assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
+    assert "--batch-size auto: equal batches, as the GPUs have the same speed" in found.choice.reasons
 
 
 def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:

@@ -235,7 +235,7 @@ def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
     [
         (
             Learned(runs=5, jobs=3, step_factor=1.25),
-            "5 runs of 3 jobs on several GPUs: steps take 1.25 times as long as predicted otherwise",
+            "5 runs of 3 jobs on several GPUs: steps take 1.25 times as long as the default prediction",
         ),
         (
             Learned(runs=1, jobs=1),
@@ -270,7 +270,7 @@ SHARED = GroupSpeed(gpus=(0, 1, 2), images_per_sec=300.0, batch_sizes=(60, 60, 7
         (EQUAL, "--batch-size 64", "equal batches would be faster: --batch-size 64"),
         (ALONE, "--gpus 0,1", "GPUs 0-1 alone would be faster: --gpus 0,1"),
         (SHARED, "", "the plan is the fastest"),
-        (EQUAL, "", "nothing is clearly faster than the plan (10.0%)"),
+        (EQUAL, "", "no alternative is clearly faster than the plan (10.0%)"),
     ],
 )
 def test_unequal_gpus_are_compared_with_what_each_lacks_of_the_fastest(

@@ -27,7 +27,7 @@ def test_a_plain_run_is_reported_in_its_parts() -> None:
         "xla": False,
         "data_format": "NHWC",
         "optimizer": "sgd",
-        "data": "synthetic, made once on the device",
+        "data": "synthetic, created once on the device",
     }
 
 

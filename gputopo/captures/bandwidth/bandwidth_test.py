@@ -56,8 +56,8 @@ def _as(machine: Machine, index: int) -> Machine:
 
 
 _OLD_UNIT = (
-    "bandwidthTest's MB/s are read as 10^6 bytes; its older versions divide by 2^20, then the "
-    "links are 4.9% faster than the numbers here"
+    "bandwidthTest's MB/s are read as 10^6 bytes; older versions divide by 2^20; the links are then 4.9% "
+    "faster than these numbers"
 )
 _KINDS: dict[str, Kind] = {
     "Host to Device": "h2d",

@@ -409,7 +409,9 @@ def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> li
     if ranks == 1:
         notes.append(f"{SOURCE}: {kind} ran on one GPU: nothing was transferred between GPUs")
     if run.is_assumed:
-        notes.append(f"{SOURCE}: nothing names the operation of a run of two GPUs; it is taken as all-reduce")
+        notes.append(
+            f"{SOURCE}: the output does not show the operation of a run of two GPUs; all-reduce is assumed"
+        )
     if run.last_error:
         notes.append(f"{SOURCE}: the last error of NCCL in {kind}: {run.last_error[:200]}")
     if run.nccl_version:

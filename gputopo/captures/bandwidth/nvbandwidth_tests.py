@@ -29,7 +29,7 @@ Part = Literal["1", "2", "total"]  # of a bidirectional test between GPUs since 
 
 _NS_PER_US = 1000.0
 _LOCAL_NOTE = (
-    f"{SOURCE}'s device_local_copy counts the bytes copied once; here they count as read and written"
+    f"{SOURCE}'s device_local_copy counts each copied byte once; here each is counted as read and written"
 )
 _ARROW_NOTE = (
     f"{SOURCE}'s tests between GPUs: in a read test the column's GPU is the source and the row's fetches, "

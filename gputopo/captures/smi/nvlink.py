@@ -147,8 +147,8 @@ def _machine(
     gaps: list[Gap] = []
     for index, gpu in sorted(reported.items()):
         if gpu.is_cut or sorted(gpu.links) != [*range(len(gpu.links))]:
-            gpu.links, gpu.refused = {}, "the text leaves some of its links out"
-            gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are left out"))
+            gpu.links, gpu.refused = {}, "the text does not show some of its links"
+            gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are missing"))
         if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
             gpu.links = _down_like_its_peers(gpu, reported.values())
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None

@@ -239,11 +239,11 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
         if labels.count(label) > 1:
             yield f"the header names {label} twice"
     if not gpus:
-        yield f"no row for {', '.join(labels)}, which the header names"
+        yield f"no row for {', '.join(labels)}, which the header lists"
     at = {int(label[3:]): matrix.columns.index(label) for label in labels}
     for row in gpus.values():
         if row.more_cells:
-            source = "the header" if matrix.has_header else "there are rows, and no header names them"
+            source = "the header" if matrix.has_header else "there are rows without a header"
             yield f"the row of {row.label} (line {row.line}) has more cells than {source}"
         if len(row.cells) <= max(at.values()):
             yield f"the row of {row.label} (line {row.line}) has only {len(row.cells)} cells"
@@ -301,7 +301,7 @@ class _Builder:
                 for index in indices
             ),
             gaps=tuple(
-                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header names")
+                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header lists")
                 for index in indices
                 if index not in self.gpus
             ),

@@ -39,8 +39,9 @@ def _files_of(sources: Sequence[str], does: str) -> list[str]:
     if len(files) < 2:
         raise UsageError(
             f"--fleet {does}, and needs a file of each of two or more",
-            "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on each "
-            "host; or name hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
+            "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on "
+            "each host; or list the hosts to ask through ssh: --hosts LIST, or use srun: srun gputopo "
+            "inspect --fleet",
         )
     return files
 
@@ -61,7 +62,7 @@ def recorded(folder: Path) -> "dict[str, Machine]":
     """Return the machines of a folder, by host. Raises InputError."""
     files = sorted(str(one) for one in folder.glob("*.json"))
     if not files:
-        raise InputError(f"--baseline {folder} has no recordings", "make them: --fleet --record FOLDER")
+        raise InputError(f"--baseline {folder} has no recordings", "create them: --fleet --record FOLDER")
     return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
 
 

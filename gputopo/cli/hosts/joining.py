@@ -82,7 +82,7 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
             what = f"rank 0 is {leader}, which this host cannot resolve"
             why = getattr(error, "strerror", None) or error
             if isinstance(error, UnicodeError) or time.monotonic() >= deadline_s:
-                hint = "name it by its IP address, or by a name that all hosts know"
+                hint = "use its IP address, or a name that all hosts can resolve"
                 raise HardwareError(f"{what}: {why}", hint) from error
             if not has_waited:
                 note(f"{what} yet: {why}; retrying for {hosts.join_timeout:g} s")

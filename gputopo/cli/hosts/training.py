@@ -284,7 +284,7 @@ def _folder(options: OutputOptions, rank: int) -> Path:
     except OSError as error:
         raise InputError(
             f"cannot make the folder {path}: {error.strerror}",
-            "name a folder that you may write to with --output, or set GPUTOPO_HOME",
+            "use a writable folder with --output, or set GPUTOPO_HOME",
         ) from error
     return path
 

@@ -102,7 +102,7 @@ def make_folder(
     except GputopoError as error:
         if options.output is not None:
             raise
-        note(f"{error.what}: this run leaves no record")
+        note(f"{error.what}: this run is not recorded")
         return None
 
 

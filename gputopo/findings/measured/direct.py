@@ -48,7 +48,7 @@ LATENCY_SHARE = Threshold(
 
 NOT_IN_ALL_RESPECTS = Case(
     "not in all respects",
-    "direct copies are slower in one direction, and faster in both at once or of lower latency",
+    "direct copies are slower in one direction, but faster in both at once or with lower latency",
     severity="info",
     remedy=(
         "Leave P2P on. If a job sends large blocks in one direction at a time, time it with and without "
@@ -81,7 +81,7 @@ HOST_PATH_NOT_VERIFIED = Case(
 )
 NO_SETTING = Case(
     "no setting",
-    "no NCCL_P2P_LEVEL turns P2P off between these pairs alone",
+    "no NCCL_P2P_LEVEL turns P2P off only between these pairs",
     severity="warning",
     remedy=(
         "Choose other pairs (gputopo plan takes this result into account). On one switch look for ACS "

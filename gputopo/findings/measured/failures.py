@@ -72,8 +72,8 @@ WRONG_COLLECTIVES = Case(
     severity="error",
     remedy=(
         "Do not train with these GPUs. Run gputopo bandwidth: it compares every byte of each path and "
-        "names the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and try "
-        "another version of NCCL."
+        "reports the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and "
+        "try another version of NCCL."
     ),
 )
 WRONG_IN_GPU_MEMORY = Case(
@@ -98,7 +98,7 @@ WRONG_DATA = Rule(
     "bandwidth.wrong_data",
     "data corruption: copied bytes differ from the sent ones",
     remedy=(
-        "Do not train over these paths; gputopo bandwidth names the GPUs. Look for PCIe, NVLink and "
+        "Do not train over these paths; gputopo bandwidth reports the GPUs. Look for PCIe, NVLink and "
         "memory errors (gputopo inspect, sudo dmesg), and reseat cards, risers and bridges."
     ),
     severities=("error",),
@@ -301,7 +301,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     case = WRONG_DIRECT.remedy
     off = cutoff(machine, pairs)
     if off is None:
-        return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."
+        return f"{case} No setting of NCCL turns P2P off only between these pairs ({pairs_in_words(pairs)})."
     setting, others = off
     also = f" (and {pairs_in_words(others)})" if others else ""
     return f"{case} NCCL: {setting} turns it off between {pairs_in_words(pairs)}{also}."

@@ -83,7 +83,7 @@ LOW_IN_GPU_MEMORY = Case(
 )
 LOW_FOR_THE_MODEL = Case(
     "widest link of the model",
-    "copies with the host below the widest PCIe link of the model, where its slot is unknown",
+    "copies with the host below the widest PCIe link of the model; its slot is unknown",
     severity="info",
     remedy=(
         "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). If it has no "
@@ -92,7 +92,7 @@ LOW_FOR_THE_MODEL = Case(
 )
 LOW_FOR_ANY_LINK = Case(
     "no link has this rate",
-    "copies with the host at a rate that no PCIe link has, where its slot is unknown",
+    "copies with the host at a rate that no PCIe link has; its slot is unknown",
     severity="info",
     remedy=(
         "Copy with the memory of each NUMA node in turn: numactl --cpunodebind=0 --membind=0 PROGRAM, "

@@ -50,7 +50,7 @@ PAIR_SHARE = Threshold(
     ),
 )
 UNKNOWN_PAIR_SHARE = Threshold(
-    "pair slower than its peers, where no hop is known",
+    "pair slower than its peers, if the path is unknown",
     0.5,
     "of the expected rate",
     (

@@ -123,8 +123,8 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
             says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which is used"
         else:
             says = (
-                f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
-                "only where every run is below the limit"
+                f"{count} of several runs, which differ: {_ranges(found)}. The median is used, and is "
+                "judged only if every run is below the limit"
             )
         samples = [
             {**_evidence(sample), "runs": [{"run": run.name, "value": run.value} for run in sample.runs]}

@@ -200,7 +200,10 @@ def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> 
     named = " and ".join(
         [", ".join(map(index_ranges, sorted(groups)[:-1])), index_ranges(sorted(groups)[-1])]
     )
-    return f"{within} GB/s within GPUs {named}, {between} between them, as across CPU sockets or switches"
+    return (
+        f"{within} GB/s within GPUs {named}, {between} between them, for example across CPU "
+        "sockets or switches"
+    )
 
 
 def _span(rates: Iterable[float]) -> str:

@@ -64,7 +64,7 @@ def _headline(result: Result) -> list[Styled]:
     """Return the speed and what ran; of a busy host first that it is not reliable, or that the run failed."""
     speed = speed_words(result)
     if speed is None:
-        none = "" if result.failure else "No speed, as no step was counted: "
+        none = "" if result.failure else "No speed, because no step was counted: "
         return [Styled(f"{none}{title(result)}", "bold")]
     if _busy(result):
         doubt, ran = Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")
@@ -273,7 +273,7 @@ def _next_step(result: Result) -> Iterator[str]:
         other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
         yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
     elif result.anomalies and not result.drills:
-        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow on its own."
 
 
 def repeats_document(repeats: Repeats) -> Document:
@@ -307,7 +307,7 @@ def _repeat(number: int, run: Result) -> Styled:
 def _together(repeats: Repeats) -> str:
     found = repeats.images_per_sec
     if found is None:
-        return f"No repeat of {repeats.asked} gave a speed."
+        return f"None of {repeats.asked} repeats gave a speed."
     spread = "" if found.deviation is None else f" ± {units.images_per_sec(found.deviation)}"
     return (
         f"{units.images_per_sec(found.mean)} images/sec{spread} over {found.of} of {repeats.asked} repeats, "

@@ -130,7 +130,7 @@ def _note(row: Sequence[SweepCell]) -> str:
     if any(cell.steps == 1 for cell in row):
         words.append("one step")
     if any(cell.beside_other_work for cell in row):
-        words.append("beside other work")
+        words.append("other load")
     return ", ".join(words)
 
 

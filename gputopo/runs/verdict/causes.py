@@ -189,7 +189,7 @@ def _said(
     of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
     of += f" of {number(percent)}%"
     if not checked:
-        says = "Cause: not checked, for lack of samples"
+        says = "Cause: unknown (no samples)"
     elif not found:
         says = f"Cause: not explained{unchecked}"
     elif covered >= COVERED_SHARE:
@@ -226,7 +226,7 @@ PARTS = (
     StepPart("input-starved", "waiting for the input", "waited_s", sampled.INPUT),
     StepPart("weights-slow", "waiting for weights", "marks.weights_s", sampled.WEIGHTS),
     StepPart("compute-slow", "computing", "marks.compute_s", sampled.COMPUTE),
-    StepPart("reduction-slow", "reduction and update", "marks", sampled.REST),
+    StepPart("reduction-slow", "reducing gradients and updating", "marks", sampled.REST),
 )
 
 
@@ -253,7 +253,7 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
     causes = [
         Cause(
             id=part.id,
-            says=f"{part.title} {'take' if ' and ' in part.title else 'takes'} {1000 * one.middle:,.1f} ms more",
+            says=f"{part.title} takes {1000 * one.middle:,.1f} ms more",
             how=MEASURED,
             percent=scale * middle,
             percent_low=scale * low,

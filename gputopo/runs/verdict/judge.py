@@ -303,7 +303,7 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
     if found is None:
         return Verdict(
             word=CANNOT_TELL,
-            says=f"All devices: cannot tell against {expected.source}: too few steps",
+            says=f"All devices: cannot be compared with {expected.source}: too few steps",
             why="too few steps",
             against="expected",
             steps=paces.steps,

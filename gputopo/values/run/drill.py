@@ -70,7 +70,7 @@ def read_drills(flag: str, words: Sequence[str]) -> tuple[Drill, ...]:
     for word in words:
         drill = _read(flag, word.strip())
         if any(_same(drill, other) for other in found):
-            raise UsageError(f"{flag} {drill.typed} is named twice", "name every drill once")
+            raise UsageError(f"{flag} {drill.typed} is given twice", "give every drill once")
         found.append(drill)
     return tuple(found)
 

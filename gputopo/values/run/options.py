@@ -19,7 +19,7 @@ def read_written_file(flag: str, text: str) -> str:
         raise UsageError(f"{flag} needs a file name", "name a file")
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise InputError(f"{flag} {shown(text)} is a folder", "name a file in it")
+        raise InputError(f"{flag} {shown(text)} is a folder", "give a file in it")
     return str(path)
 
 
@@ -302,9 +302,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     order: Annotated[
         Literal["listed", "rounds", "random"] | None,
-        Option(
-            "--order", "Order of the cells; random: by --seed", default="that of the matrix", theme="Cells"
-        ),
+        Option("--order", "Order of the cells; random: by --seed", default="from the matrix", theme="Cells"),
     ] = None
     seed: Annotated[
         int | None, Option("--seed", "Random seed (printed)", default="from the clock", min=0, theme="Cells")
@@ -316,7 +314,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--time-budget",
             "Start no cell that would not end within this time; continue later with --resume",
             value="TIME",
-            default="that of the matrix, or what is left of it",
+            default="from the matrix, or the rest of it",
             unit="s",
             above=0,
             theme="Pace",
@@ -328,7 +326,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--cool-down",
             "Pause before each cell",
             value="TIME",
-            default="that of the matrix",
+            default="from the matrix",
             unit="s",
             min=0,
             theme="Pace",
@@ -340,7 +338,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--cool-below",
             "Wait before each cell until all GPUs are below this temperature",
             value="CELSIUS",
-            default="that of the matrix",
+            default="from the matrix",
             above=0,
             theme="Pace",
         ),

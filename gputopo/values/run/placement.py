@@ -32,14 +32,14 @@ _ELSEWHERE = {"byteps": "use --variable-update replicated; byteps is no longer m
 def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
     """Read `0,1`, `0-3` or `0-2,6` as GPU indices, in the order given.
 
-    Raises UsageError for anything else, and for an index that is named twice.
+    Raises UsageError for anything else, and for an index that is given twice.
     """
     indices: list[int] = []
     for part in text.split(","):
         indices.extend(_indices_of(part.strip(), text, flag))
     twice = next((index for index in indices if indices.count(index) > 1), None)
     if twice is not None:
-        raise UsageError(f"{flag} {shown(text)} names GPU {twice} twice", "name every GPU once")
+        raise UsageError(f"{flag} {shown(text)} lists GPU {twice} twice", "list every GPU once")
     return tuple(indices)
 
 
@@ -55,7 +55,7 @@ def parse_ps(flag: str, text: str) -> str:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
     if text == "gpu" or text == "gpu:N":
         raise UsageError(
-            f"{flag} cannot be {shown(text)}", "name the GPU by its index, such as gpu:0, or use gpu:spread"
+            f"{flag} cannot be {shown(text)}", "use the index of the GPU, such as gpu:0, or gpu:spread"
         )
     return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD, "host:N"))
 
@@ -126,14 +126,12 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     if last < first:
         raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
     if last >= MAX_GPUS:
-        raise UsageError(
-            f"{option} {shown(text)} names GPU {last}", "gputopo inspect shows the GPUs there are"
-        )
+        raise UsageError(f"{option} {shown(text)} names GPU {last}", "gputopo inspect lists the GPUs")
     return range(first, last + 1)
 
 
-GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
-EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST")
+GPUS = Option("--gpus", "Use only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
+EXCLUDE = Option("--exclude", "Exclude these GPUs: 2 or 2,5-7", value="LIST")
 MODEL = Option("--model", "Model to train, such as alexnet", value="NAME")
 
 

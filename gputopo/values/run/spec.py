@@ -339,7 +339,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_free(self) -> bool:
-        """Whether the examples are made once on the devices, so that the input takes no time."""
+        """Whether the examples are created once on the devices, so that the input takes no time."""
         return self.folder is None and self.source == "gpu"
 
     @property
@@ -367,7 +367,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--checkpoint-steps",
             "Steps between checkpoints",
-            default="at the end only",
+            default="only at the end",
             min=1,
             theme="Saved files",
             more=True,
@@ -492,10 +492,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         read_strategy,
         Option(
             "--strategy",
-            "Train with tf.distribute, to compare: mirrored, mirrored:nccl, mirrored:hierarchical, "
+            "Train with tf.distribute, for comparison: mirrored, mirrored:nccl, mirrored:hierarchical, "
             "mirrored:one, central, one-device, multi_worker_mirrored, multi_worker_mirrored:nccl, "
-            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, "
-            "fchollet",
+            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, fchollet",
             value="NAME",
             theme="Model and steps",
             more=True,

@@ -73,7 +73,7 @@ class Tracer(Observer):
         except (ImportError, OSError, tf.errors.OpError) as error:
             self._notice(
                 f"No trace of {_named(step.step for step in steps)}, because it cannot be written to "
-                f"{folder}: {disk_reason(error)}. Free some space, or name another folder with --output."
+                f"{folder}: {disk_reason(error)}. Free some space, or use another folder with --output."
             )
             return
         self._emit(

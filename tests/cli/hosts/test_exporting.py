@@ -178,7 +178,7 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
         ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
         ("--num-hosts 2 --format docker", "--format docker is for one host", "sbatch"),
-        ("--hosts a,b --restart 2 --format sbatch", "--restart is for one host", "leave --restart out"),
+        ("--hosts a,b --restart 2 --format sbatch", "--restart is for one host", "remove --restart"),
     ],
 )
 def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(

@@ -30,7 +30,7 @@ from tests.cli.conftest import ByName, Call
         ),
         (
             ("--single-gpu-images-per-sec", "9", "--", "python"),
-            "--single-gpu-images-per-sec is for a model, and a program after -- names none",
+            "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
         ),
         (("--model", "alexnet", "--ps", "gpu:7"), "--ps gpu:7"),
         (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),

@@ -85,7 +85,7 @@ def test_nothing_is_staged_that_was_not_seen_to_arrive_intact() -> None:
 
 def test_where_no_gpu_is_named_nothing_is_turned_off() -> None:
     (found,) = corrupted(measured(), wrong("p2p_direct", "gpus", "gpus")).values()
-    assert "gputopo bandwidth names the GPUs" in (found.remedy or "")
+    assert "gputopo bandwidth reports the GPUs" in (found.remedy or "")
     assert "NCCL" not in (found.remedy or "")
     (found,) = corrupted(measured(), wrong("h2d", "host", "gpus")).values()
     assert "another slot" in (found.remedy or "")

@@ -136,7 +136,7 @@ def test_of_a_large_folder_only_the_beginnings_are_looked_at(
     text.write_text("this is a text of some length")
     monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
     found = find(tmp_path)
-    assert check(found, "train") == [(text, 0, "the file is no TFRecord file")]
+    assert check(found, "train") == [(text, 0, "the file is not a TFRecord file")]
     assert count(found, "train") is None
 
 

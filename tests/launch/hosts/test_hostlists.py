@@ -36,7 +36,7 @@ def test_hosts_are_read_in_the_order_of_the_list(text: str, hosts: str) -> None:
         ("n[1-2", "a bracket is open", "n[1-4]"),
         ("n1;reboot", "cannot name a host", "n[1-4]"),
         ("-oProxyCommand=x", "cannot name a host", "n[1-4]"),
-        ("n1:4", "a port is from 1024 to 65535", "leave it out"),
+        ("n1:4", "a port is from 1024 to 65535", "remove it"),
         ("grpc://10.0.0.1:2222", "cannot name a host", "n[1-4]"),
         ("n1,8", "cannot name a host '8'", "n[1-4]"),
         ("n[0-99999999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),

@@ -218,7 +218,9 @@ def test_what_sends_more_than_a_ring_between_hosts_is_not_predicted(asked: dict[
     request = Request(model="vgg16", single_gpu_images_per_sec=(400.0,), **asked)  # type: ignore[arg-type]
     plan = planned(brought("n1", two_switches()), brought("n2", two_switches()), request=request)
     assert plan.choice.images_per_sec is None
-    assert plan.choice.reasons[-1] == "nothing predicted: of several hosts only rings between them are"
+    assert plan.choice.reasons[-1] == (
+        "nothing predicted: for several hosts, only ring reductions can be predicted"
+    )
 
 
 def test_where_the_network_is_unknown_nothing_is_predicted_and_that_is_said() -> None:

@@ -107,7 +107,7 @@ async def ends(
 def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
     async def check() -> None:
         leader, _, _, of_host, (at_leader, at_host) = await ends(A, B)
-        assert (str(at_host), type(at_leader)) == ("has another secret", asyncio.IncompleteReadError)
+        assert (str(at_host), type(at_leader)) == ("has a different secret", asyncio.IncompleteReadError)
         assert leader.has_greeted
         assert len(of_host.sent) == len(MAGIC) + 32
         reader = asyncio.StreamReader()

@@ -84,7 +84,7 @@ def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up(tmp_path: Pa
 def test_a_number_of_parameters_is_planned_for_as_the_nearest_model_which_is_stated() -> None:
     found = sized(62_000_000, {})
     assert (found.name, found.workload) == ("alexnet", None)
-    assert found.says == "62,000,000 parameters are planned for as alexnet with 61,842,345"
+    assert found.says == "62,000,000 parameters: planned as alexnet with 61,842,345"
 
 
 def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> None:

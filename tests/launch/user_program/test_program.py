@@ -282,5 +282,5 @@ def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(t
     twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
     done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)
     said, ending = done.stdout.splitlines()
-    assert said == "--on-anomaly sh: ended with exit code 3; the run goes on"
+    assert said == "--on-anomaly sh: ended with exit code 3; the run continues"
     assert "left=None" in ending

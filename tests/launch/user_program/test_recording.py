@@ -78,7 +78,7 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
     assert isinstance(found, RankFailed)
     assert found.kind == "hung"
     assert found.cause == (
-        "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100% busy 300 MHz"
+        "train hangs: no progress for 60 s in a step; a step usually takes 1 s; GPU 1 100% busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
 
@@ -330,7 +330,7 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
     record.begin(spec(0))
     record.add(Noticed(time_s=1.0, says="noticed"))
     record.finish("train", ProgramEnd(0))
-    assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
+    assert problems == ["cannot write /dev/full: No space left on device; continuing without recording"]
     assert record.summary.result().status == "complete"
 
 

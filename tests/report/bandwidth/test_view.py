@@ -299,7 +299,7 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
                 samples=(Sample(kind="network", source="host:a", destination="host:b", median_gb_per_s=1.0),),
             ),
             (),
-            "No host or pair is slow: hosts are compared with one another only.",
+            "No host or pair is slow: hosts were only compared with each other.",
         ),
         (only(), (), "Nothing was measured."),
     ],

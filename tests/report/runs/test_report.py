@@ -211,7 +211,7 @@ def test_every_beginning_of_a_run_can_be_shown() -> None:
 @pytest.mark.parametrize(
     ("mode", "difference", "says"),
     [
-        ("replicated", 0.0, "all equal, as they must be"),
+        ("replicated", 0.0, "all equal, as required"),
         ("replicated", 0.5, "differ by 0.5 at most, and must be equal"),
         ("independent", 0.5, "they drift apart"),
     ],
@@ -267,7 +267,7 @@ def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
     assert re.search(r"^GPU 0 .* 90.0 ", text, re.MULTILINE)
-    assert "images/sec of each GPU alone were measured in /runs/1" in text
+    assert "images/sec of each GPU alone: measured in /runs/1" in text
     assert alone_of_screen(result, msgspec.structs.replace(screen, batch_size=9)) == {}
     assert with_alone(result, {}, "") == result
 
@@ -308,7 +308,7 @@ def short(result: Result) -> list[str]:
 def test_a_slower_first_part_is_reported_with_its_length_and_the_speed_is_without_it() -> None:
     lines = short(summarise(stream(cpu_devices(2), steps_of((8, 0.3), (40, 0.1)))))
     assert lines[0].startswith("160.0 images/sec ± 0.00: alexnet on 2 CPU devices")
-    assert "warm-up  the first 8 steps were slower, for 2.40 s; the speed is without them" in lines
+    assert "warm-up  the first 8 steps were slower, for 2.40 s; the speed excludes them" in lines
     even = short(summarise(stream(cpu_devices(2), steps_of((40, 0.1)))))
     assert not any("warm-up" in line or "Slowed" in line for line in even)
 
@@ -378,7 +378,7 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     assert lines[0] == "123.1 images/sec, NOT RELIABLE: other programs used 90% of the CPU."
     assert lines[1].startswith("alexnet on 2 CPU devices")
     assert "±" not in lines[0]
-    assert lines[-1] == "Next: run it again when the host is idle; top shows what uses it."
+    assert lines[-1] == "Next: repeat the run when the host is idle; top shows what uses it."
     changed = busy(summarise(stream(cpu_devices(2), steps_of((20, 0.1), (20, 0.2)))))
     assert changed.speed_change is not None
     assert not any("Slowed" in line for line in short(changed)), "as other programs did it"

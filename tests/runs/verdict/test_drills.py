@@ -247,7 +247,7 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
     (slow,) = found(speeds(125), {}).slow
     assert slow.tower == 2
     assert slow.percent_under == pytest.approx(20, abs=1)
-    assert "slower than it should beside devices of another model (runs of one GPU here)" in slow.says
+    assert "slower than it should compared with devices of another model (runs of one GPU here)" in slow.says
     # So it must be seen as more than what is unsure of both speeds.
     assert words(found(speeds(125, share=0.3), {})) == ["even", "even", "cannot tell"]
     assert words(found(None, {})) == ["even", "even", "cannot tell"]

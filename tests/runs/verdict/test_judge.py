@@ -185,7 +185,7 @@ def test_every_device_has_a_bound_from_two_steps_on() -> None:
         found = check_run(InventedRun(4, noise=Noise(own=0.2), seed=count), count).devices
         assert all(0 <= there(one.percent_under_high) <= 100 for one in found)
         assert all("99.9% confidence" in one.says for one in found if one.word == "cannot tell")
-    assert check_run(InventedRun(2), 1).devices[0].says.endswith("one step was counted, a bound needs two")
+    assert check_run(InventedRun(2), 1).devices[0].says.endswith("a bound needs at least two counted steps")
 
 
 def test_without_a_peer_the_check_is_not_made() -> None:

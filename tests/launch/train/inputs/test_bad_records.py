@@ -16,7 +16,7 @@ LEFT = set(range(1, 22)) - {5, 8, 9, 11, 14, 17}
 WHY = {
     "checksum": "its checksum does not match its bytes",
     "truncated": "the file ends within record 1",
-    "picture": "it holds no picture that can be decoded",
+    "picture": "it has no image that can be decoded",
     "label": "its label 2000 is none of 1 to 1000",
     "empty_record": "it is empty",
 }
@@ -50,7 +50,7 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
 def test_training_goes_round_without_the_damaged_records_and_counts_them_once(given: dict[str, Any]) -> None:
     found = given["damage"]["train"]
     assert sorted(found["labels"]) == sorted([*LEFT] * PASSES)
-    assert found["says"][-1].startswith("5 bad records were left out, the first of them ")
+    assert found["says"][-1].startswith("5 bad records were skipped, the first one ")
 
 
 def test_wrong_boxes_are_no_matter_where_none_are_used(given: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def test_wrong_boxes_are_no_matter_where_none_are_used(given: dict[str, Any]) ->
 def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given: dict[str, Any]) -> None:
     what, _ = given["nothing_good"]
     assert what.startswith(
-        "there is not one good record: 5 bad records were left out, the first of them train-00000-of-00001"
+        "there is no valid record: 5 bad records were skipped, the first one train-00000-of-00001"
     )
 
 

@@ -68,5 +68,5 @@ def test_records_that_memory_cannot_hold_are_refused_before_they_are_read(given:
     assert found["raw fits"] is found["decoded fits"] is None
     assert found["raw"][0].startswith("--cache raw needs about 0.0 GiB of memory, and 0.0 GiB")
     assert "use --cache raw" in found["decoded"][1]
-    assert "leave --cache out" in found["neither"][1]
-    assert "leave --cache out" in found["raw"][1]
+    assert "remove --cache" in found["neither"][1]
+    assert "remove --cache" in found["raw"][1]

@@ -135,7 +135,7 @@ def test_checkpoints_with_numbers_that_are_not_finite_replace_no_good_one(tmp_pa
     found, remarks = files.newest(tmp_path)
     assert found == good[1]
     assert [remark.partition("npz ")[2] for remark in remarks] == [
-        "holds numbers that are not finite; the one of step 20 is taken"
+        "has numbers that are not finite; using the checkpoint of step 20"
     ] * 2
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
         folders.require_writable(tmp_path / "file" / "kept", option, named_by)
     assert reported.value.exit_code == ExitCode.USAGE
     assert reported.value.kind == kind
-    assert reported.value.hint == f"name a folder that you may write to with {named_by or option}"
+    assert reported.value.hint == f"use a writable folder with {named_by or option}"
 
 
 def test_modes_with_one_set_of_variables_go_on_from_one_another(tmp_path: Path) -> None:
