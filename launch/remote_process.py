@@ -104,7 +104,7 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
     if code in _CANNOT_RUN or "No module named" in last:
         return HardwareError(
             f"gputopo cannot be started on {host}: {last}",
-            f"install the same version there for {shlex.quote(python)}; --remote-python PATH names "
+            f"install the same version there for {shlex.quote(python)}; --remote-python PATH sets "
             "another Python",
         )
     return HardwareError(

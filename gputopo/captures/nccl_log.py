@@ -129,7 +129,7 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the log. Raises InputError if it names no GPU and has no warning, or is RCCL's."""
     if "RCCL" in text or "/XGMI)" in text:
-        raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
+        raise InputError(f"{origin} is from RCCL, which is for AMD GPUs", "gputopo supports NVIDIA GPUs only")
     reading = NcclLog()
     for line in text.splitlines():
         if "NCCL" in line:

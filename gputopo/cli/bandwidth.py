@@ -79,8 +79,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--soak",
-            "Stress test of this length: rising error counters, falling rates, wrong data",
-            detail="Copies between host, GPUs and memories, all at once",
+            "Stress test for this time; reports rising error counters, falling rates and wrong data",
+            detail="Copies between the host, GPUs and memories, all at once",
             value="TIME",
             unit="min",
             above=0,

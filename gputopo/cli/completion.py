@@ -27,9 +27,9 @@ _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `
 def completion(
     shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="from $SHELL")] = None,
 ) -> int:
-    """Print the script that completes commands, options and their values by the Tab key.
+    """Print a shell completion script for commands, options and their values.
 
-    On a terminal the command that installs it follows.
+    On a terminal, the command that installs it follows.
 
     Exit codes: 0 fine; 2 an unknown shell.
     """

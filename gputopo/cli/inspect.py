@@ -79,7 +79,7 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--gpu",
             "Show only these GPUs, with all their facts and findings",
-            detail="Each by its index, a range, its PCI address or UUID: 0-3,6 or 0000:5e:00.0",
+            detail="By index, range, PCI address or UUID: 0-3,6 or 0000:5e:00.0",
             value="LIST",
             letter="-i",
         ),
@@ -126,8 +126,8 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--identities",
-            "Include host name, UUIDs and user names",
-            detail="In output and recordings. --all always shows the users of processes",
+            "Include host name, UUIDs and user names in output and recordings",
+            detail="--all always shows the users of processes",
         ),
     ] = False
 
@@ -136,10 +136,10 @@ def inspect(
     options: Annotated[InspectOptions, OptionsOf(InspectOptions)],
     hosts: Annotated[Given, OptionsOf(HostOptions)],
 ) -> int:
-    """Show what is wrong with this machine, its GPUs, and how they are connected.
+    """Show this machine, its GPUs and links, and what is wrong with them.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
-    NVIDIA device is there and its driver does not work, or there is nothing to watch.
+    Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 the
+    driver of an NVIDIA device does not work, or there is nothing to watch.
     """
     if options.watch:
         from gputopo.cli.watch import watch

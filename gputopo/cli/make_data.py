@@ -32,7 +32,7 @@ def make_data(
 ) -> None:
     """Generate a small data set for testing: ImageNet TFRecords or CIFAR-10 binary files.
 
-    Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
+    Exit codes: 0 fine; 2 bad input; 3 the folder cannot be written (no files remain).
     """
     from gputopo.launch.data.make import DataRequest, make
     from gputopo.report import units

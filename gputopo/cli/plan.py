@@ -46,7 +46,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             "--batch-size",
             "Examples per GPU and step: one number, one per GPU, or auto (in proportion to their speeds)",
             value="N[,N...]|auto",
-            default="that of the model",
+            default="by model",
         ),
     ] = None
     precision: Annotated[

@@ -197,8 +197,8 @@ def _date(text: str) -> float:
 def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
     """Summarize measured runs: best configuration, scaling, ratios, comparisons.
 
-    Runs that failed are shown with their reasons. Only runs under the same conditions are compared; figures
-    that were published for the same GPU model stand beside them.
+    Runs that failed are shown with their reasons. Only runs under the same conditions are compared. Figures
+    published for the same GPU model are shown next to them.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input, or nothing to compare with --baseline.
     """

@@ -109,7 +109,8 @@ NCCL_SLOW = Rule(
 NCCL_WARNING = Rule(
     "nccl.warning",
     "warning in NCCL's log",
-    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
+    remedy="See the lines above it in the log, and the logs of the other ranks. The first warning is the "
+    "cause.",
 )
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)

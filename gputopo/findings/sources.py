@@ -154,8 +154,8 @@ def hidden_topology(machine: Machine) -> Iterator[Fault]:
             hop = next(iter(hops))
             yield TOPOLOGY_HIDDEN.fault(
                 MACHINE,
-                f"virtual machine ({virtual}) with the same hop for all pairs ({hop.value if hop else '?'}): "
-                "may differ from the real topology",
+                f"virtual machine ({virtual}) with the same path for all pairs "
+                f"({hop.value if hop else '?'}): may differ from the real topology",
                 {"virtual_machine": virtual},
             )
 

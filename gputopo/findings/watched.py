@@ -49,7 +49,7 @@ MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10
 
 LINK_SLOWER = Rule(
     "pcie.link_slower_than_peers",
-    "PCIe link slower than those of the same model under load",
+    "PCIe link slower under load than on GPUs of the same model",
     remedy=(
         "Compare with gputopo bandwidth. If it stays slow, reseat card and riser, and look for PCIe errors "
         "in sudo dmesg."

@@ -131,7 +131,7 @@ def usable(
         for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
     }
     whys |= unavailable
-    whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
+    whys |= dict.fromkeys(request.exclude, "listed in --exclude")
     left_out = {index for index, why in whys.items() if why}
     pool = request.gpus if request.gpus is not None else tuple(sorted(whys))
     named = request.gpus if request.gpus is not None and request.num_gpus is None else ()
@@ -143,7 +143,7 @@ def usable(
             )
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} left out: {_bound_to(driver)}") for address, driver in bound.items()),
+        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in bound.items()),
     )
 
 
@@ -269,7 +269,7 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
         if why:
             by_reason.setdefault(why, []).append(index)
     return tuple(
-        Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} left out: {why}")
+        Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} excluded: {why}")
         for why, gpus in by_reason.items()
     )
 

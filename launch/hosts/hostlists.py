@@ -72,7 +72,7 @@ def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
     seen: set[HostAddress] = set()
     for one in found:
         if one in seen:
-            raise UsageError(f"{where} names {one} twice", "list every host once, or give each a port")
+            raise UsageError(f"{where} lists {one} twice", "list every host once, or give each a port")
         seen.add(one)
     return tuple(found)
 

@@ -196,8 +196,8 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
-            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
-            "and each device has its own here",
+            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), but here "
+            "each device uses only its own batch",
             "use --strategy mirrored, or remove synchronized=True",
         )
 

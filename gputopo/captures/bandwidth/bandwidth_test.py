@@ -47,7 +47,7 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
 
 def _as(machine: Machine, index: int) -> Machine:
     bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
-    note = f"{SOURCE} calls its only device 0; it is taken as GPU {index} by the number in its file's name"
+    note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
     return msgspec.structs.replace(
         machine,
         gpus=(msgspec.structs.replace(machine.gpus[0], index=index),),

@@ -157,7 +157,7 @@ def _machine(
         elif gpu.refused and not _ALL_DOWN.search(gpu.refused):
             missing[at_gpu(index, item("nvlinks", EVERY))] = gpu.refused
         if gpu.uuid is None:
-            missing[at_gpu(index, "uuid")] = "masked or left out in the text"
+            missing[at_gpu(index, "uuid")] = "masked or missing in the text"
         mig = Mig(mode=True, instances=gpu.instances) if gpu.instances else Mig()
         gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, mig=mig, nvlinks=links))
     return Machine(

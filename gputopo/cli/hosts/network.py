@@ -47,7 +47,7 @@ def measure_network(
     if len(there) < 2:
         raise next(
             (error for _, error in absent),
-            UsageError("--network needs at least two hosts", "name others"),
+            UsageError("--network needs at least two hosts", "list others"),
         )
     python = options.remote_python or sys.executable
     names = [str(hosts[one.rank].name) for one in there]

@@ -186,7 +186,7 @@ def is_slower(one: Sample, other: Sample) -> bool:
 def class_of(machine: Machine, pair: Pair) -> str:
     """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown hop`."""
     hop = class_name(machine.link(*pair))
-    return "unknown hop" if hop == "unknown" else hop
+    return "unknown path" if hop == "unknown" else hop
 
 
 def subject_of(pairs: Iterable[Pair]) -> Subject:

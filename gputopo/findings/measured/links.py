@@ -32,7 +32,7 @@ PEERS_SHARE = Threshold(
     ),
 )
 HALF_SHARE = Threshold(
-    "copies at half of those of same-model GPUs",
+    "copies at half the rate of same-model GPUs",
     0.45,
     "of the best of the peers: info for GeForce, RTX and Quadro cards",
     "not measured on hardware: many boards give one card 16 lanes and the next 8. The rest is for noise",

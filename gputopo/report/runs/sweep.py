@@ -17,7 +17,7 @@ from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
-_WORDS = {"left_out": "left out", "pending": "to run", "running": "to run"}
+_WORDS = {"left_out": "skipped", "pending": "to run", "running": "to run"}
 
 
 def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:

@@ -130,7 +130,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | Literal["auto"] | None,
         Option(
             "--stall-timeout",
-            "End a run that makes no step for this time",
+            "End a run that completes no step for this time",
             detail="Also shows stacks and the state of the GPUs. The time includes import, compilation "
             "and the start of NCCL. A program after -- is only ended after it has reported a "
             "step. auto: 50 steps, at least 120 s (program: 30 min; before the first step: 1 h)",
@@ -186,7 +186,7 @@ class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
     exclude: Annotated[tuple[int, ...], parse_gpu_list, EXCLUDE] = ()
     batch_size: Annotated[
-        int | None, Option("--batch-size", "Examples per device and step", default="that of the model", min=1)
+        int | None, Option("--batch-size", "Examples per device and step", default="by model", min=1)
     ] = None
     quick: Annotated[
         bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
@@ -239,7 +239,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: Annotated[
         str | None,
-        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
+        Option("[PRESET]", "Bundled sweep, such as quick, scaling, tf-official or tensorpack"),
     ] = None
     matrix: Annotated[
         Path | None, Option("--matrix", "TOML file with your own matrix (gputopo explain sweep)")

@@ -126,7 +126,7 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     if last < first:
         raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
     if last >= MAX_GPUS:
-        raise UsageError(f"{option} {shown(text)} names GPU {last}", "gputopo inspect lists the GPUs")
+        raise UsageError(f"{option} {shown(text)} lists GPU {last}", "gputopo inspect lists the GPUs")
     return range(first, last + 1)
 
 
@@ -147,7 +147,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             detail="auto:0.3: the last doubling and all GPUs together bring at least 30% of the ideal "
             "speedup; auto: 50%",
             value="N|auto[:SHARE]",
-            default="all that may be used",
+            default="all usable GPUs",
         ),
     ] = None
     gain: float | None = None  # of --num-gpus auto:0.3
@@ -174,7 +174,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_all_reduce,
         Option(
             "--all-reduce",
-            "Reduction of replicated gradients: nccl, ring",
+            "Reduction of replicated gradients, such as nccl or ring",
             detail="One of copy, ring, hierarchical, pscpu, psgpu, collective, nccl, nccl_op, "
             "tf_hierarchical, one_device; #K: in K parts",
             value="NAME[#K]",

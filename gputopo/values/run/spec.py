@@ -272,8 +272,8 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         DataSource,
         Option(
             "--data-source",
-            "Source of synthetic examples: once on the device, or in each step by TensorFlow on the CPU "
-            "or in Python",
+            "Where synthetic examples are created: gpu: once, on the device; cpu: in each step, by "
+            "TensorFlow; python: in each step, in Python",
             theme="Data",
             more=True,
         ),
@@ -584,7 +584,7 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--drill",
             "Inject a fault, such as slow-gpu=1:0.85",
-            detail="slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, "
+            detail="Faults: slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, "
             "hang@100; @N: from counted step N on. Repeatable",
             value="FAULT[@N]",
             theme="Model and steps",

@@ -327,7 +327,7 @@ def _header(path: Path) -> Header | None:
 
 
 def _towers(header: Header) -> str:
-    return f"{header.places} independent towers" if header.alone else "one set of variables"
+    return f"{header.places} separate trainings" if header.alone else "one set of variables"
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class Checkpoints:
 def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:
     """Bring the newest whole checkpoint's variables and statistics into a placement, on any devices.
 
-    Returns the checkpoint and remarks. Of independent towers the first one's are loaded.
+    Returns the checkpoint and remarks. Of separate trainings the first one's are loaded.
     Raises InputError if there is none, or it is of another model.
     """
     found, damaged = files.to_evaluate(spec, model.classes)

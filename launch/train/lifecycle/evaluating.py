@@ -144,7 +144,7 @@ class ForwardStep(GraphStep):
         self.placement = place(model, plain)
         hosts = None if strategy is None else Hosts(spec)
         super().__init__(model, plain, source_of(model, spec), hosts)
-        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, by a process of its own."
+        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, in its own process."
         self.says += () if strategy is None else (ran,)
         self.math = TowerMath(model, spec, self.source)
         self._clocks = HostMarks(spec.devices)

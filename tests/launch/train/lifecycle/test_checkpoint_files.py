@@ -174,7 +174,7 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
 def test_modes_with_one_set_of_variables_go_on_from_one_another(tmp_path: Path) -> None:
     files.require_same(saved(tmp_path, 10), header(variable_update="parameter_server", seed=5))
     alone = saved(tmp_path, 20, variable_update="independent", places=2)
-    with pytest.raises(InputError, match="2 independent towers, not 3 independent towers"):
+    with pytest.raises(InputError, match="2 separate trainings, not 3 separate trainings"):
         files.require_same(alone, header(variable_update="independent", places=3))
 
 
@@ -225,7 +225,7 @@ def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Pat
     [
         ({"model": "alexnet"}, "the model resnet20, not alexnet; the number of classes 11, not 1001"),
         ({"optimization": Optimization(optimizer="adam")}, "the optimizer momentum, not adam"),
-        ({"variable_update": "independent"}, "one set of variables, not 2 independent towers"),
+        ({"variable_update": "independent"}, "one set of variables, not 2 separate trainings"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_by_its_header_alone(
