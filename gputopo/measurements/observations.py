@@ -77,12 +77,12 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         middle, noise = median(shares), DEVIATIONS * median(row.noise for row in rows)
         word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
         if noise > UNCLEAR_SHARE:
-            word = f"not significant, figures are uncertain by {100 * noise:.0f}%"
+            word = f"unclear (figures are uncertain by {100 * noise:.0f}%)"
         jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
         noun = figures.cells[rows[0].cell].of.device_word
         yield Observation(
             id="scaling.verdict",
-            says=f"{where or 'All runs'}: {word} to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
+            says=f"{where or 'All runs'}: {word} scaling to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
             evidence={"n_gpus": most, "median_efficiency_percent": round(middle, 2), "jobs": len(shares)},
             cells=tuple(row.cell for row in rows),
             weight=100 - middle,

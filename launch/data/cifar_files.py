@@ -127,7 +127,7 @@ def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:
 
 def bad_label(label: int) -> str:
     """Describe a label that is out of range."""
-    return f"its label {label} is not in 0 to {CLASSES - 1}"
+    return f"its label {label} is not between 0 and {CLASSES - 1}"
 
 
 def joined(parts: Iterable[CifarFile]) -> tuple[Bytes, Bytes]:

@@ -117,7 +117,7 @@ def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_p
     (one,) = read(file).measurements
 
     assert one.batch_per_gpu == 64
-    assert one.conditions == ("the name states batch_per_gpu 32, the log 64",)
+    assert one.conditions == ("the name says batch_per_gpu 32, the log 64",)
 
 
 @pytest.mark.parametrize(

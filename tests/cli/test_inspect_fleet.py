@@ -133,12 +133,12 @@ def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call) -> None:
         (("--fleet",), "--fleet compares hosts, and needs a file of each of two or more"),
         (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
         (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
-        (("--fleet", "--watch"), "--fleet and --watch do not go together"),
+        (("--fleet", "--watch"), "--fleet and --watch cannot be combined"),
         (("--from", "7gforce", "--baseline", "x"), "--baseline is for several hosts"),
         (("--from", "7gforce", "--format", "scontrol"), "--format scontrol is for several hosts"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--baseline", "x"), "--baseline x has no recordings"),
-        (("--fleet", "--diff", "7gforce"), "--fleet and --diff do not go together"),
-        (("--fleet", "--identities"), "--fleet and --identities do not go together"),
+        (("--fleet", "--diff", "7gforce"), "--fleet and --diff cannot be combined"),
+        (("--fleet", "--identities"), "--fleet and --identities cannot be combined"),
         (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),
     ]
     for options, what in cases:

@@ -135,7 +135,7 @@ def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
     done = call("plan", "--model", "alexnet", "--json")
     found = json.loads(done.out)
     assert (done.code, found["choice"]["gpus"]) == (0, [2, 3])
-    assert found["warnings"] == ["GPUs 0 and 1 left out: hidden by CUDA_VISIBLE_DEVICES"]
+    assert found["warnings"] == ["GPUs 0 and 1 excluded: hidden by CUDA_VISIBLE_DEVICES"]
     assert "hidden by CUDA_VISIBLE_DEVICES" in call("plan", "--model", "alexnet", "--format", "env").err
     assert call("plan", "--model", "alexnet", "--gpus", "0").code == 2
     captured = call("plan", "--model", "alexnet", "--from", "7gforce", "--json")

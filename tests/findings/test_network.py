@@ -38,23 +38,23 @@ def test_cards_that_are_alike_and_up_have_no_findings(count: int) -> None:
 @pytest.mark.parametrize(
     ("facts", "id", "says"),
     [
-        (DOWN, "nic.link_down", "mlx5_1: link down (Polling); up on 3 like ports"),
+        (DOWN, "nic.link_down", "mlx5_1: link down (Polling); up on 3 similar ports"),
         (
             {**DOWN, "state": "INIT", "phys_state": "LinkUp"},
             "nic.link_down",
-            "mlx5_1: link down (state INIT, waits for the subnet manager); up on 3 like ports",
+            "mlx5_1: link down (state INIT, waits for the subnet manager); up on 3 similar ports",
         ),
-        ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 like ports"),
-        ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 like ports"),
+        ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 similar ports"),
+        ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 similar ports"),
         (
             {"errors": {"symbol_error": 65_535, "out_of_sequence": 3}},
             "nic.errors",
-            "mlx5_1: symbol_error 65535, far more than on like ports",
+            "mlx5_1: symbol_error 65535, far more than on similar ports",
         ),
         (
             {"errors": {"symbol_error": 0, "out_of_sequence": 5_000}},
             "nic.errors",
-            "mlx5_1: out_of_sequence 5000, far more than on like ports",
+            "mlx5_1: out_of_sequence 5000, far more than on similar ports",
         ),
     ],
 )

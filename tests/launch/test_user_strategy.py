@@ -121,7 +121,7 @@ def test_several_cpu_devices_of_a_worker_are_refused_and_not_made_one() -> None:
     [
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 5}}',
-            "its cluster lacks",
+            "not in its cluster",
         ),
         ('{"cluster": {"worker": ["a:2222"], "ps": ["b:2222"]}, "task": {"type": "worker"}}', "has ps tasks"),
         ("{", "TF_CONFIG cannot be read"),

@@ -116,14 +116,14 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
 
 def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     (words,) = says([run(100), run(190, 2), run(225, 4)], "scaling.stops")
-    assert "take 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
+    assert "use 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
 
 
 def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
     runs = [run(55), run(180), run(70), run(69, 2)]
 
     (words,) = says(runs, "scaling.verdict")
-    assert "not clear, figures are uncertain by" in words
+    assert "unclear (figures are uncertain by" in words
     assert not says(runs, "scaling.stops")
 
 

@@ -27,7 +27,7 @@ def test_a_plan_shows_choice_reasons_others_and_refusals() -> None:
     plan = Plan(
         choice=CHOICE,
         candidates=(CHOICE, Candidate(gpus=(3, 4), ps_device="cpu", reasons=("farthest pair PHB", "more"))),
-        refused=(Refusal(reason="GPU 2 left out: lost"),),
+        refused=(Refusal(reason="GPU 2 excluded: lost"),),
         model="alexnet",
         source="nvidia-smi topo",
     )
@@ -36,14 +36,14 @@ def test_a_plan_shows_choice_reasons_others_and_refusals() -> None:
     assert "nvidia-smi topo" in text
     assert "- lowest of 9 equal sets" in text
     assert "3,4   parameter_server cpu  farthest pair PHB\n" in text
-    assert "- GPU 2 left out: lost" in text
+    assert "- GPU 2 excluded: lost" in text
 
 
 def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() -> None:
     many = Candidate(
-        gpus=(0, 1), ps_device="cpu", reasons=(*map(str, range(7)), "GPU 2 left out: lost", "use")
+        gpus=(0, 1), ps_device="cpu", reasons=(*map(str, range(7)), "GPU 2 excluded: lost", "use")
     )
-    refused = (Refusal(reason="GPU 2 left out: lost"),)
+    refused = (Refusal(reason="GPU 2 excluded: lost"),)
     why = (
         shown(Plan(choice=many, refused=refused, warnings=("use",)))
         .partition("Why\n")[2]

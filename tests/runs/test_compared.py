@@ -224,7 +224,7 @@ def test_a_smaller_batch_than_planned_is_not_compared() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"task": "forward"}, "only training"),
+        ({"task": "forward"}, "built-in training"),
         ({"data": {"folder": "/data"}}, "time of the input"),
         ({"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]}, "a drill"),
         ({"exchange": {"staged": True}}, "staged"),

@@ -48,7 +48,7 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
     ("exchange", "words"),
     [
         (Exchange(staged=True), "stale by one"),
-        (Exchange(relaxed=True), "step before"),
+        (Exchange(relaxed=True), "previous step"),
         (Exchange(asynchronous=True), "asynchronous"),
         (Exchange(repacking=4), "4 chunks"),
         (Exchange(small_bytes=64), "up to 64 bytes"),

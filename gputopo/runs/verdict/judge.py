@@ -144,16 +144,21 @@ def judge(
 
 def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:
     """Return the verdict on a device of a host whose network is slow. `busy`: what else may be the cause."""
-    what = "its gradients arrive" if slow.sends else "the gradients of the other hosts arrive there"
-    later = (
-        f"{slow.ms:.1f} ms later than those of the other hosts ({percent(slow.percent.middle)}% of the step)"
+    what, than = (
+        ("its gradients arrive", "those of the other hosts")
+        if slow.sends
+        else ("the gradients of the other hosts arrive there", "on the other hosts")
     )
-    sure = f"at least {at_least(slow.percent.low)}%, {100 * CONFIDENCE:g}% confidence"
+    sure = (
+        f"{percent(slow.percent.middle)}% of the step; at least {at_least(slow.percent.low)}%, "
+        f"{100 * CONFIDENCE:g}% confidence"
+    )
     why = paces.networks.get(device.rank) or "check its network card, link and switch port"
     why += f"; or its load: {busy}" if busy is not None else ""
+    host = f"host {device.host or f'rank {device.rank}'}"
     return Verdict(
         word=SLOW,
-        says=f"host {device.host or f'rank {device.rank}'}: {what} {later} ({sure}): {why}",
+        says=f"{host}: {what} {slow.ms:.1f} ms later than {than} ({sure}): {why}",
         tower=device.tower,
         gpu=None if device.is_cpu else device.gpu,
         against="peers",

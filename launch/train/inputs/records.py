@@ -129,7 +129,7 @@ class FileReading:
     ) -> np.bool_:
         """Note what is wrong with a record; return False. `low`, `high`: as stored. Raises as above."""
         stored = wrong_fields(record)
-        why = stored if isinstance(stored, str) else f"its label {stored} is not in {low} to {high}"
+        why = stored if isinstance(stored, str) else f"its label {stored} is not between {low} and {high}"
         self._bad.note(_path(name), int(number), why)
         return np.bool_(False)
 

@@ -25,7 +25,7 @@ REFUSED = [
     ("GPU0 GPU1 CPU Affinity\n", "no row for GPU0, GPU1"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU1 PIX X", "GPU1 has two rows, line 3 and line 4"),
-    ("GPU0 GPU0\nGPU0 X PIX", "the header names GPU0 twice"),
+    ("GPU0 GPU0\nGPU0 X PIX", "the header lists GPU0 twice"),
     ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has only 2 cells"),
     ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
     ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows without a header"),

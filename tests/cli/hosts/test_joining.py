@@ -49,7 +49,7 @@ def by(ssh: None) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--model", "trivial", "--cpu", "--ps", "gpu:9"), "--ps gpu:9 names a device that does not exist"),
+        (("--model", "trivial", "--cpu", "--ps", "gpu:9"), "--ps gpu:9 is a device that does not exist"),
         (("--", "no-such-program"), "there is no program no-such-program"),
     ],
 )

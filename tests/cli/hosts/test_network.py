@@ -25,13 +25,13 @@ from tests.launch.hosts.environs import slurm_step
     ("options", "what", "hint"),
     [
         (["--network"], "--network needs other hosts", "srun"),
-        (["--network", "--num-hosts", "1"], "--network is between hosts", "--hosts LIST"),
+        (["--network", "--num-hosts", "1"], "--network needs at least two hosts", "--hosts LIST"),
         (["--network-tool", "iperf3"], "--network-tool is for measuring between hosts", "--network"),
         (["--network", "--network-tool", "tcp"], "--network-tool cannot be 'tcp'", "nccl-tests"),
         (["--network", "--gpus", "0"], "--gpus is for one host", "remove it"),
         (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "remove it"),
         (["--hosts", "a,b", "--from", "x"], "--from is for one host", "remove it"),
-        (["--network", "--num-hosts", "2"], "rank of this one is not given", "--node-rank N"),
+        (["--network", "--num-hosts", "2"], "rank of this host is not given", "--node-rank N"),
         (["--hosts", "a,b", "--node-rank", "2"], "rank 2 is outside", "0 to 1"),
     ],
 )

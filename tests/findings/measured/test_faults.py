@@ -37,7 +37,7 @@ def corrupted(machine: Machine, *failures: Failure) -> dict[str, Finding]:
                                      wrong("bidirectional", "host", "gpu:3")])  # fmt: skip
 def test_corruption_with_the_host_is_a_matter_of_card_slot_and_memory(failure: Failure) -> None:
     (found,) = corrupted(measured(), failure).values()
-    assert "leave P2P on" in (found.remedy or "")
+    assert "Keep P2P on" in (found.remedy or "")
     assert "another slot" in (found.remedy or "")
     assert "NCCL" not in (found.remedy or "")
 

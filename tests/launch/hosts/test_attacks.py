@@ -186,7 +186,7 @@ def test_a_host_is_unharmed_whatever_stands_at_the_port_of_rank_0(capfd: pytest.
         with stranger_at_rank_0(lambda to, data=data: to.sendall(data)) as port:  # type: ignore[misc]
             host = RendezvousClient(LOOPBACK, port, TRUE, patience=replace(PROMPT, greeting_s=0.1))
             with pytest.raises(
-                (HardwareError, UsageError), match=r"not a gputopo run|another secret|did not answer"
+                (HardwareError, UsageError), match=r"not a gputopo run|different secret|did not answer"
             ):
                 host.join(joining(1), 0.05)
     for number, attack in enumerate(attacks(leads=True)):

@@ -179,7 +179,7 @@ def test_a_host_that_does_not_train_cannot_hold_the_variables() -> None:
 
 def test_hosts_with_and_without_gpus_do_not_train_together() -> None:
     without = Target("cpu", plan_for(()), None, why_cpu="No NVIDIA device")
-    with pytest.raises(UsageError, match="n2 would train on CPU devices"):
+    with pytest.raises(UsageError, match="n2 has no GPUs"):
         joint([target((0,), machine()), without], servers("n1", "n2"), Request(num_gpus=2))
 
 

@@ -113,7 +113,7 @@ def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(bytes(of_host.sent) + bytes(32))
         another = Channel(reader, cast("asyncio.StreamWriter", _Cable()), A, leads=True)
-        with pytest.raises(ChannelError, match="another secret"):
+        with pytest.raises(ChannelError, match="different secret"):
             await another.open()
         with pytest.raises(AssertionError):
             another.send(b"")

@@ -113,7 +113,7 @@ def test_a_function_that_fails_or_returns_no_model_or_ends_is_refused_with_its_r
 
     for build, what in (
         (raises, "KeyError: '-1'"),  # no GPU is visible to the child
-        (lambda: 7, "returns a int, no Keras model"),
+        (lambda: 7, "returns a int, not a Keras model"),
         (lambda: os._exit(3), "its process ended with 3"),
         (refuses, "not this one"),
     ):

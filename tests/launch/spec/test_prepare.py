@@ -182,7 +182,9 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
 @pytest.mark.parametrize(("gpus", "backend"), [((2, 3), "gpu"), ((), "cpu")])
 def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ...], backend: str) -> None:
     drills = read_drills("--drill", ["lost-gpu=4@9"])
-    with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|device) 4, this run has (2, 3|0, 1)$"):
+    with pytest.raises(
+        UsageError, match=r"lost-gpu=4@9 is for (GPU|device) 4, but this run has (2, 3|0, 1)$"
+    ):
         spec(gpus, backend=backend, drills=drills)
 
 

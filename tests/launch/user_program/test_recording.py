@@ -110,7 +110,7 @@ def test_a_program_that_reports_no_step_is_noticed_once_and_never_hangs() -> Non
     assert (looks.wait_s(10.0), looks.look(59.0)) == (50.0, None)
     said = looks.look(60.0)
     assert isinstance(said, Noticed)
-    assert said.says.startswith("No step was reported: ")
+    assert said.says.startswith("No step was reported; ")
     assert (looks.wait_s(61.0), looks.look(1e6), looks.unwatched()) == (None, None, None)
     assert watch(of_seconds(60)).unwatched() is not None  # it ended before that
 

@@ -283,8 +283,8 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
             (),
             "1 not judged: no reference data",
         ),
-        (judged(None), (), "Not judged: no reference data for these numbers."),
-        (judged(None, gpus=1), (), "Not judged: no reference data for these numbers.\n"),
+        (judged(None), (), "Not judged: no reference for these rates."),
+        (judged(None, gpus=1), (), "Not judged: no reference for these rates.\n"),
         (judged(12.3), (SLOW,), "1 warning: GPU 2 at 3.10 of 12.3 GB/s: Gen3 x4."),
         (
             judged(12.3),

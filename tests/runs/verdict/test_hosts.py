@@ -76,14 +76,14 @@ def test_a_host_whose_network_is_slow_is_named_and_none_else(way: str) -> None:
     (says,) = {one.says for one in verdicts if one is not None}
     assert says.startswith("host n3: ")
     assert "ms later" in says
-    assert "look at its network card" in says
+    assert "check its network card" in says
     assert ("its gradients arrive" in says) == (way == "sends")
     first = there(verdicts[0])
     assert first.percent_under == pytest.approx(100 * 15 / 130, rel=0.1), "of a step of about 130 ms"
     assert first.cost is not None
     assert first.cost.without > first.cost.images_per_sec
     text = report(result)
-    assert text.count("look at its network card") == 1, "once for both GPUs of the host"
+    assert text.count("check its network card") == 1, "once for both GPUs of the host"
     assert "host n3 costs" in text
 
 

@@ -240,7 +240,7 @@ def test_a_longer_wait_for_weights_is_named_beside_peers_on_the_same_class_of_li
     assert (slow.tower, slow.part) == (2, "weights")
     # 30 ms more, of 10 + 30 + 100 ms: 21 %.
     assert slow.percent_under == pytest.approx(100 * 30 / 140, abs=1.5)
-    assert "waits longer for its weights" in slow.says
+    assert "waits longer for weights" in slow.says
 
 
 @pytest.mark.parametrize("part", ["weights", "compute"])
@@ -254,7 +254,7 @@ def test_a_difference_that_time_marks_cannot_resolve_names_none_and_the_verdict_
 
     found = named_with(MARKS_RESOLUTION_S)  # 20 % of such a step
     assert words(found)[0] == "cannot tell"
-    assert "ms, a larger batch excludes more" in found.devices[0].says
+    assert "ms; use a larger batch" in found.devices[0].says
     assert named(named_with(MARKS_RESOLUTION_S + 1.1 * MARKS_OFFSET_S)) == [0]
 
 

@@ -17,7 +17,7 @@ WHY = {
     "checksum": "its checksum does not match its bytes",
     "truncated": "the file ends within record 1",
     "picture": "it has no image that can be decoded",
-    "label": "its label 2000 is none of 1 to 1000",
+    "label": "its label 2000 is not between 1 and 1000",
     "empty_record": "it is empty",
 }
 
@@ -25,8 +25,8 @@ WHY = {
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("let_go", r"train-00000-of-00001, record 0: its boxes are not within its picture$"),
-        ("unfit", r"train-0000\d-of-00003, record \d+: its label [234] is none of 1 to 1$"),
+        ("let_go", r"train-00000-of-00001, record 0: its boxes are not within its image$"),
+        ("unfit", r"train-0000\d-of-00003, record \d+: its label [234] is not between 1 and 1$"),
     ],
 )
 def test_a_bad_record_stops_a_run_by_its_file_and_number(given: dict[str, Any], case: str, says: str) -> None:
@@ -42,8 +42,8 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
         (f"validation-{file:05d}-of-00007", DAMAGED_RECORD, WHY[kind]) for file, kind in enumerate(DAMAGE, 1)
     ]
     assert [tuple(one) for one in found["noted"]] == noted
-    first = [f"the first of them {file} record {number} ({why})." for file, number, why in noted]
-    assert found["says"][-1] in [f"5 bad records were left out, {one}" for one in first]
+    first = [f"the first one {file} record {number} ({why})." for file, number, why in noted]
+    assert found["says"][-1] in [f"5 bad records were skipped, {one}" for one in first]
     assert found["images"] == len(LEFT)  # of which an evaluation reports whether it judged all
 
 
@@ -83,5 +83,5 @@ def test_a_file_that_cannot_be_opened_is_skipped_and_reported(given: dict[str, A
     found = given["not_opened"]
     assert sorted(found["read"]) == [[file, number] for file in (0, 2) for number in range(3)]
     (said,) = found["bad"]
-    assert "left out, the first of them train-00001-of-00003 record 0 (the file cannot be read" in said
+    assert "skipped, the first one train-00001-of-00003 record 0 (the file cannot be read" in said
     assert found["growth"] == 1.0

@@ -106,7 +106,7 @@ def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> 
             "several",
             [
                 "host n1 (rank 1) has 1 of the 3 train files",
-                "train-00000-of-00003 and 1 more are missing; so it is with n2 (rank 2)",
+                "train-00000-of-00003 and 1 more are missing; the same on n2 (rank 2)",
             ],
         ),
         ("more", ["rank 0 has 2 of the 3 train files that host n1 (rank 1) has", "train-00002-of-00003"]),

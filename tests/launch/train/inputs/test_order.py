@@ -31,7 +31,7 @@ def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got_also_by_a_cach
 def test_going_on_is_exact_where_bad_records_are_left_out(given: dict[str, Any]) -> None:
     found = given["gone_on"]
     assert found["rest"] == found["whole"]
-    assert found["notice"].startswith("3 bad records were left out")
+    assert found["notice"].startswith("3 bad records were skipped")
 
 
 def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(given: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_reported
     assert found == good
     (said,) = says
     assert "checkpoint-00000020.npz is damaged or cut short" in said
-    assert said.endswith("the one of step 10 is taken")
+    assert said.endswith("using the checkpoint of step 10")
 
 
 @given(where=st.floats(0.0, 1.0, exclude_max=True), bit=st.integers(0, 7))
