@@ -61,8 +61,8 @@ MEMORY_DIFFERS = Rule(
     "clocks.memory_differs",
     "max memory clock differs from GPUs of the same model",
     remedy=(
-        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU limits synchronous training: use GPUs with the same clocks."
+        "If the VBIOS version differs too, the card is a different build; otherwise look for clock "
+        "offsets. The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     thresholds=(MEMORY_SHARE,),
 )
@@ -70,8 +70,8 @@ CORE_DIFFERS = Rule(
     "clocks.core_differs",
     "max core clock differs from GPUs of the same model",
     remedy=(
-        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU limits synchronous training: use GPUs with the same clocks."
+        "If the VBIOS version differs too, the card is a different build; otherwise look for clock "
+        "offsets. The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     severities=("info",),
     thresholds=(CORE_SHARE,),

@@ -80,7 +80,7 @@ RESERVED = Case(
     "vfio-pci",
     "reserved for a virtual machine",
     severity="info",
-    remedy="Use it in the virtual machine, or bind it to nvidia.",
+    remedy="Use it in the virtual machine, or bind it to the nvidia driver.",
 )
 OTHER_DRIVER = Rule(
     "driver.other_driver",
@@ -94,7 +94,7 @@ HUNG = Rule(
     "a call into the NVIDIA driver did not return",
     remedy=(
         "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
-        "state D. End the programs on the GPUs and reset them (sudo nvidia-smi -r -i GPU), or reboot."
+        "state D. Stop the programs on the GPUs and reset them (sudo nvidia-smi -r -i GPU), or reboot."
     ),
     severities=("error", "warning"),
 )
@@ -192,8 +192,8 @@ GPU_NO_ANSWER = Rule(
     "the driver does not list this GPU, or cannot identify it",
     remedy=(
         "See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
-        "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables "
-        "and temperature of the card."
+        "permission. Otherwise reboot or power-cycle; if it happens again, check seat, riser, power "
+        "cables and temperature of the card."
     ),
     severities=("error", "warning"),
     fits="slot",

@@ -42,7 +42,7 @@ GPU_COUNT = Rule(
     "host with fewer or more GPUs than similar hosts",
     remedy=(
         "On the host without the GPU, see sudo dmesg | grep -i -e xid -e pcie, and whether lspci lists "
-        "it. Power-cycle the host; if the GPU stays away, reseat or replace it."
+        "it. Power-cycle the host; if the GPU is still missing, reseat or replace it."
     ),
     severities=("error",),
 )

@@ -51,12 +51,12 @@ KERNEL_ERROR = Rule(
         ),
         Case(
             "gfw boot",
-            "the GPU's own firmware did not start",
+            "the GPU's firmware did not start",
             severity="error",
             remedy=(
                 "Power the machine off for half a minute, and check seat, riser and power cables of the "
-                "card. If it stays, the card is defective: run nvidia-bug-report.sh and contact the "
-                "vendor."
+                "card. If the error persists, the card is defective: run nvidia-bug-report.sh and "
+                "contact the vendor."
             ),
             fits="slot",
         ),
@@ -132,7 +132,8 @@ KERNEL_ERROR = Rule(
             "the InfoROM is corrupted",
             severity="warning",
             remedy=(
-                "Reboot. If it stays, report it to the card's vendor with the output of nvidia-bug-report.sh."
+                "Reboot. If it persists, report it to the card's vendor with the output of "
+                "nvidia-bug-report.sh."
             ),
         ),
         Case(

@@ -143,7 +143,7 @@ RESET_REQUIRED = Rule(
             "must be reset before it can be used",
             severity="error",
             remedy=(
-                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once if "
+                "Stop all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once if "
                 "NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
             ),
         ),
@@ -158,7 +158,7 @@ RESET_REQUIRED = Rule(
             "all P2P traffic must end before the fault can be recovered",
             severity="error",
             remedy=(
-                "End all programs that copy between GPUs, then see the next action: nvidia-smi "
+                "Stop all programs that copy between GPUs, then see the next action: nvidia-smi "
                 "--query-gpu=gpu_recovery_action --format=csv. See sudo dmesg | grep -i xid for the "
                 "cause."
             ),

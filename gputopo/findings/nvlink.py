@@ -62,7 +62,7 @@ _FATAL = Case(
     "fatal NVSwitch error: programs on the GPUs of the fabric fail",
     severity="error",
     remedy=(
-        "End all programs, reset GPUs and NVSwitches together (sudo nvidia-smi -r) and restart "
+        "Stop all programs, reset GPUs and NVSwitches together (sudo nvidia-smi -r) and restart "
         "nvidia-fabricmanager, or reboot the host. If it happens again, run nvidia-bug-report.sh and "
         "contact the vendor (NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
@@ -96,7 +96,7 @@ _ACTIONS = {
         "(nvswitch-audit; NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
     "connection": Action(
-        "None needed after a reset or shutdown of one end. Else check the mechanical connections of "
+        "None needed after a reset or shutdown of one end. Otherwise check the mechanical connections of "
         "modules, trays and cables (NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
     "cooling": Action(
@@ -142,7 +142,7 @@ FABRIC_UNHEALTHY = Rule(
     "unhealthy NVSwitch fabric reported by the driver",
     remedy=(
         "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
-        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). If it persists, end all "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). If it persists, stop all "
         "programs and reset the GPUs together: sudo nvidia-smi -r."
     ),
     severities=("warning", "error"),

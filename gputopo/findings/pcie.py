@@ -151,8 +151,9 @@ ALL_GPUS = Case(
     "measured: all GPUs share one path to the host",
     severity="info",
     remedy=(
-        "Use fewer GPUs for jobs that are fed from the host, and keep exchanged data on the GPUs. If the "
-        "path is no bridge of the PCI tree, check that all memory channels are populated."
+        "Use fewer GPUs for jobs that read much data from the host, and keep exchanged data on "
+        "the GPUs. If the path is no bridge of the PCI tree, check that all memory channels are "
+        "populated."
     ),
 )
 ALL_GPUS_TO_THE_HOST = Case(
@@ -169,8 +170,8 @@ ALL_GPUS_FROM_THE_HOST = Case(
     "measured: all GPUs share one path from the host, but not to it",
     severity="info",
     remedy=(
-        "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
-        "Copies to the host are not limited."
+        "Use fewer GPUs for jobs that read much data from the host, and keep input and "
+        "variables on the GPUs. Copies to the host are not limited."
     ),
 )
 TO_THE_HOST = Case(
@@ -187,8 +188,8 @@ FROM_THE_HOST = Case(
     "measured: GPUs slow each other down, only in copies from the host",
     severity="info",
     remedy=(
-        "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-        "copies to the host are not limited."
+        "Choose GPUs of different uplinks for jobs that read much data from the host or staged "
+        "through it; copies to the host are not limited."
     ),
 )
 SHARED_UPLINK = Rule(

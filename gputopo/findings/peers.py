@@ -27,7 +27,7 @@ CARD_DIFFERS = Rule(
     "card.differs",
     "firmware, limits or capabilities differ from GPUs of the same model",
     remedy=(
-        "The card may be of another build, or its firmware of another version: compare part numbers and "
+        "The card may be a different build, or have another firmware version: compare part numbers and "
         "VBIOS versions (nvidia-smi -q), and update the older firmware."
     ),
     severities=("info",),

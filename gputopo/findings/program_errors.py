@@ -61,8 +61,9 @@ PROGRAM_ERROR = Rule(
             "a program crashed in a library of CUDA, NCCL or the framework",
             severity="warning",
             remedy=(
-                "See sudo dmesg | grep -i xid for the same time: an Xid is the cause. Else update NCCL, "
-                "the driver and the framework together, and report it with a stack trace (gdb, py-spy)."
+                "See sudo dmesg | grep -i xid for the same time: an Xid is the cause. Otherwise update "
+                "NCCL, the driver and the framework together, and report it with a stack trace (gdb, "
+                "py-spy)."
             ),
         ),
         Case(
@@ -99,7 +100,7 @@ PROGRAM_ERROR = Rule(
             severity="error",
             remedy=(
                 "Install the cuDNN that the framework was built with (pip install 'tensorflow[and-cuda]' "
-                "brings it). If nvidia-smi shows a GPU with full memory, end the programs on it or take "
+                "brings it). If nvidia-smi shows a GPU with full memory, stop the programs on it or take "
                 "a smaller batch."
             ),
         ),
@@ -140,7 +141,7 @@ PROGRAM_ERROR = Rule(
             "a GPU that programs use cannot be reset",
             severity="warning",
             remedy=(
-                "End the programs on it (sudo lsof /dev/nvidia*), stop nvidia-persistenced and "
+                "Stop the programs on it (sudo lsof /dev/nvidia*), stop nvidia-persistenced and "
                 "nvidia-fabricmanager, and reset it again."
             ),
         ),
@@ -195,7 +196,7 @@ PROGRAM_ERROR = Rule(
             "row remapping pending",
             severity="error",
             remedy=(
-                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; the "
+                "Stop all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; the "
                 "row is then remapped. It only qualifies for an RMA if remapping failed (nvidia-smi -q "
                 "-d ROW_REMAPPER)."
             ),
@@ -205,9 +206,9 @@ PROGRAM_ERROR = Rule(
             "uncorrectable memory error",
             severity="error",
             remedy=(
-                "See nvidia-smi -q -d ECC,ROW_REMAPPER and sudo dmesg | grep -i xid for the GPU. End its "
-                "programs and reset it (sudo nvidia-smi -r -i GPU), or reboot; if it happens again, run "
-                "NVIDIA's field diagnostic (required for an RMA)."
+                "See nvidia-smi -q -d ECC,ROW_REMAPPER and sudo dmesg | grep -i xid for the GPU. Stop "
+                "its programs and reset it (sudo nvidia-smi -r -i GPU), or reboot; if it happens again, "
+                "run NVIDIA's field diagnostic (required for an RMA)."
             ),
         ),
         Case(
@@ -215,8 +216,8 @@ PROGRAM_ERROR = Rule(
             "uncorrectable NVLink error",
             severity="error",
             remedy=(
-                "See sudo dmesg | grep -i xid, nvidia-smi nvlink -s and -e for the GPU and the link. End "
-                "all programs and reset the GPUs (sudo nvidia-smi -r), or reboot."
+                "See sudo dmesg | grep -i xid, nvidia-smi nvlink -s and -e for the GPU and the link. "
+                "Stop all programs and reset the GPUs (sudo nvidia-smi -r), or reboot."
             ),
             fits="bridge",
         ),
@@ -234,7 +235,7 @@ PROGRAM_ERROR = Rule(
             "the GPU was in use",
             severity="warning",
             remedy=(
-                "End all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
+                "Stop all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
                 "nvidia-smi -i GPU -c 0), and start the program again."
             ),
         ),
@@ -243,7 +244,7 @@ PROGRAM_ERROR = Rule(
             "the GPU was in use",
             severity="warning",
             remedy=(
-                "End all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
+                "Stop all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
                 "nvidia-smi -i GPU -c 0), and start the program again."
             ),
         ),

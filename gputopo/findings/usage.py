@@ -98,8 +98,8 @@ HUNG_KERNEL = Rule(
     "gpu.hung_kernel",
     "load at idle power: a kernel probably hangs",
     remedy=(
-        "End the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r -i "
-        "GPU), and if it still stays, reboot."
+        "Stop the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r "
+        "-i GPU), and if it still stays, reboot."
     ),
     thresholds=(HUNG_PERCENT, HUNG_POWER),
 )

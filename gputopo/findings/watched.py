@@ -51,8 +51,8 @@ LINK_SLOWER = Rule(
     "pcie.link_slower_than_peers",
     "PCIe link slower under load than on GPUs of the same model",
     remedy=(
-        "Compare with gputopo bandwidth. If it stays slow, reseat card and riser, and look for PCIe errors "
-        "in sudo dmesg."
+        "Compare with gputopo bandwidth. If it is still slow, reseat card and riser, and look for PCIe "
+        "errors in sudo dmesg."
     ),
     thresholds=(MIN_LOADED,),
     fits="slot",
@@ -68,7 +68,7 @@ CLOCKS_SAGGING = Rule(
 HOST_BUSY = Rule(
     "host.busy",
     "other programs take the CPU, the host swaps, or has no memory left",
-    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
+    remedy="See top and free -m. Stop other programs, or use less host memory (fewer examples prefetched).",
     thresholds=(MIN_HOST_SAMPLES,),
 )
 

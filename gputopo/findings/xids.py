@@ -45,8 +45,8 @@ _ACTIONS = {
         "Reboot the machine. If it happens again, run nvidia-bug-report.sh and contact the vendor."
     ),
     "drain": Action(
-        "End the programs that copy between GPUs, start no new ones, then reset the GPU (sudo nvidia-smi "
-        "-r -i GPU)."
+        "Stop the programs that copy between GPUs, start no new ones, then reset the GPU (sudo "
+        "nvidia-smi -r -i GPU)."
     ),
     "vm": Action("Restart the virtual machine that uses the GPU."),
     "power cycle": Action(

@@ -82,7 +82,8 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         noun = figures.cells[rows[0].cell].of.device_word
         yield Observation(
             id="scaling.verdict",
-            says=f"{where or 'All runs'}: {word} scaling to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
+            says=f"{where or 'All runs'}: {word} scaling to {most} {noun}s, "
+            f"{middle:.1f}% efficiency ({jobs}).",
             evidence={"n_gpus": most, "median_efficiency_percent": round(middle, 2), "jobs": len(shares)},
             cells=tuple(row.cell for row in rows),
             weight=100 - middle,

@@ -277,7 +277,7 @@ def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str 
         return None
     named = ", ".join(map(str, left))
     count = "a process" if len(left) == 1 else f"{len(left)} processes"
-    report(f"{name} left {count} running; gputopo ends them: {named}")
+    report(f"{name} left {count} running, which gputopo ends: {named}")
     _report_stuck(end_descendants(ours, came), report)
     return f"{name} left {count} behind: {named}"
 

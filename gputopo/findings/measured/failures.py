@@ -118,13 +118,13 @@ HUNG = Rule(
     "a copy did not complete",
     remedy=(
         "Look for ACS or an IOMMU between the GPUs (gputopo inspect), the usual cause for direct copies, "
-        "and see sudo dmesg | grep -i xid. End the programs on the GPUs and reset them (sudo nvidia-smi "
+        "and see sudo dmesg | grep -i xid. Stop the programs on the GPUs and reset them (sudo nvidia-smi "
         "-r -i GPU), or reboot; return a GPU that hangs again (RMA)."
     ),
     severities=("error",),
 )
 _RESET = (
-    "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | "
+    "Stop all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | "
     "grep -i -e xid -e nvrm."
 )
 COPY_FAILED = Rule(
@@ -155,7 +155,7 @@ COPY_FAILED = Rule(
             "out of memory",
             severity="error",
             remedy=(
-                "End the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and "
+                "Stop the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and "
                 "measure again."
             ),
         ),

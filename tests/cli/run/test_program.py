@@ -79,7 +79,7 @@ def test_processes_that_a_program_leaves_are_named_and_ended(tmp_path: Path) -> 
     done = commands.run("-m", "gputopo", "run", *program, GPUTOPO_ROOT=str(tmp_path))
     pid, said = int(done.stdout), done.stderr.splitlines()[-2]
     assert done.returncode == 0
-    assert said.startswith(f"gputopo: sh left a process running; gputopo ends them: {pid} (")
+    assert said.startswith(f"gputopo: sh left a process running, which gputopo ends: {pid} (")
     assert not Path(f"/proc/{pid}").exists()
 
 

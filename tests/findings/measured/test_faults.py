@@ -148,7 +148,7 @@ def refused(reason: str, *ends: tuple[str, str]) -> tuple[Failure, ...]:
     [
         ("CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error in GPU memory", "return the GPU (RMA)"),
         ("CUDA_ERROR_DEVICE_UNAVAILABLE", "does not answer (lost", "sudo nvidia-smi -r"),
-        ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "End the programs that use the memory"),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "Stop the programs that use the memory"),
         ("CUDA_ERROR_LAUNCH_FAILED", "stopped with an error", "return the GPU (RMA)"),
         ("CUDA_ERROR_OF_TOMORROW", "it did (CUDA_ERROR_OF_TOMORROW)", "sudo dmesg"),
     ],

@@ -95,7 +95,7 @@ def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_no_model_is_refused() -> None:
     cases: list[tuple[Any, str]] = [
-        (0, "no number of parameters"),
+        (0, "not a number of parameters"),
         (True, "cannot be a bool"),
         (1.5, "cannot be a float"),
     ]

@@ -197,7 +197,7 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
     done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
                         sys.executable, "-c", LEAVES)  # fmt: skip
     *pids, said = done.stdout.splitlines()
-    assert "left 3 processes behind" in said
+    assert "left 3 processes running" in said
     assert len(pids) == 2
     for pid in re.findall(r"(\d+) \(", said):
         assert not Path(f"/proc/{pid}").exists()
