@@ -235,7 +235,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "make-data": (
         Refusal(
             (AnyOf("files"), AnyOf("data_name=cifar10")),
-            "{option} cannot be combined with {other}: that has five training files",
+            "{option} cannot be combined with {other}: it always has five training files",
             "remove --files, or use --data-name imagenet",
         ),
     ),

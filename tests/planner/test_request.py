@@ -106,7 +106,7 @@ def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_num
     assert found.choice.gpus == (0, 1)
     assert found.refused[0].gpus is None
     assert found.refused[0].reason.startswith("0000:06:00.0 excluded: bound to the kernel driver vfio-pci")
-    assert "0000:06:00.0 left out" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
+    assert "0000:06:00.0 excluded" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
     numbered = changed(machine, 1, pci_address="0000:06:00.0")
     found = plan(numbered, Request(num_gpus=2))
     assert (found.choice.gpus, found.refused[0].gpus) == ((0, 2), (1,))
