@@ -164,5 +164,5 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
     else:
         # what the bus shows beside them has no number
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
-        what = f"requested {asked} GPUs, and this machine has {there}{others}"
+        what = f"requested {asked} GPUs, but this machine has {there}{others}"
     return NoPlanError(what, f"request at most {there}: --num-gpus {there}")

@@ -130,8 +130,8 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
 
 def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        (("--fleet",), "--fleet compares hosts, and needs a file of each of two or more"),
-        (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
+        (("--fleet",), "--fleet compares hosts and needs files of at least two hosts"),
+        (("--fleet", "--from", "7gforce"), "--fleet compares hosts and needs files of at least two hosts"),
         (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
         (("--fleet", "--watch"), "--fleet and --watch cannot be combined"),
         (("--from", "7gforce", "--baseline", "x"), "--baseline is for several hosts"),

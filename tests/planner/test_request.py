@@ -29,7 +29,7 @@ COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 
 
 BAD: list[tuple[type[GputopoError], Request, str, str]] = [
-    (NoPlanError, Request(num_gpus=8), "requested 8 GPUs, and this machine has 7", "--num-gpus 7"),
+    (NoPlanError, Request(num_gpus=8), "requested 8 GPUs, but this machine has 7", "--num-gpus 7"),
     (NoPlanError, Request(num_gpus=6, exclude=(0, 1)), "5 of the 7 can be used", "--num-gpus 5"),
     (NoPlanError, Request(exclude=(0, 1, 2, 3, 4, 5, 6)), "none of the 7 GPUs", "exclude fewer"),
     (NoPlanError, Request(num_gpus=3, gpus=(0, 1)), "2 of those in --gpus", "--num-gpus 2"),

@@ -38,7 +38,7 @@ def _files_of(sources: Sequence[str], does: str) -> list[str]:
         files = sorted(str(one) for one in Path(files[0]).iterdir() if one.is_file())
     if len(files) < 2:
         raise UsageError(
-            f"--fleet {does}, and needs a file of each of two or more",
+            f"--fleet {does} and needs files of at least two hosts",
             "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on "
             "each host; or list the hosts to ask through ssh: --hosts LIST, or use srun: srun gputopo "
             "inspect --fleet",

@@ -361,7 +361,7 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
             host = next((one.host for one in devices if one.rank == rank), None)
             return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
         case Silent():
-            return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
+            return f"no progress for {event.seconds:.0f} s ({event.during}): the worker {event.process}"
         case Resumed():
             return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():

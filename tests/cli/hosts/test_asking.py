@@ -252,8 +252,8 @@ def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--fleet",), "--fleet plans for several hosts, and needs a file of each of two or more"),
-        (("--fleet", "--from", "7gforce"), "needs a file of each of two or more"),
+        (("--fleet",), "--fleet plans for several hosts and needs files of at least two hosts"),
+        (("--fleet", "--from", "7gforce"), "needs files of at least two hosts"),
         (("--fleet", "--from", "7gforce", "nowhere.json"), "nowhere cannot be read"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--explain"), "--explain is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--what-if", "acs off"), "--what-if is for one host"),

@@ -25,7 +25,7 @@ from tests.launch.hosts.environs import slurm_step
     ("options", "what", "hint"),
     [
         (["--network"], "--network needs other hosts", "srun"),
-        (["--network", "--num-hosts", "1"], "--network needs at least two hosts", "--hosts LIST"),
+        (["--network", "--num-hosts", "1"], "--network needs other hosts", "--hosts LIST"),
         (["--network-tool", "iperf3"], "--network-tool is for measuring between hosts", "--network"),
         (["--network", "--network-tool", "tcp"], "--network-tool cannot be 'tcp'", "nccl-tests"),
         (["--network", "--gpus", "0"], "--gpus is for one host", "remove it"),
