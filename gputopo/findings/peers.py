@@ -45,7 +45,7 @@ SETTING_DIFFERS = Rule(
 )
 SLOT_DIFFERS = Rule(
     "pcie.slot_differs",
-    "slot of another PCIe generation or width than that of GPUs of the same model",
+    "slot of another PCIe generation or width than on GPUs of the same model",
     remedy=(
         "Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
         "Reseat card and riser."

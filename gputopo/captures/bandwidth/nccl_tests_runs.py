@@ -144,7 +144,9 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
     gpus, index_of = _gpus(listed)
     notes: list[str] = []
     if not single and all(len({rank.host for rank in run.ranks}) <= 1 for run in runs):
-        notes.append(f"{SOURCE}: the runs are of {len(hosts)} machines; only those of one machine are judged")
+        notes.append(
+            f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
+        )
     samples: list[Sample] = []
     failures: list[Failure] = []
     not_measured: list[NotMeasured] = []

@@ -57,7 +57,7 @@ NOT_IN_ALL_RESPECTS = Case(
 )
 PAIRS_WITH_NVLINK = Case(
     "pairs with NVLink",
-    "the slower direct copies are those of NVLinks",
+    "the slower direct copies use NVLinks",
     severity="warning",
     remedy="Leave P2P on, and look for NVLinks that are down or have errors (nvidia-smi nvlink -s and -e).",
 )

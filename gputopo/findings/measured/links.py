@@ -121,7 +121,7 @@ LOW_BESIDE_PEERS = Case(
 )
 LOW_NVLINKS_OF_A_GPU = Case(
     "NVLinks of a GPU",
-    "direct copies of one GPU below those of its peers over NVLink",
+    "direct copies of one GPU over NVLink slower than on its peers",
     severity="warning",
     remedy=(
         "Compare its NVLinks and their errors with a peer's (nvidia-smi nvlink -s and -e), and look for "

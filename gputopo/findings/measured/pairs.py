@@ -324,8 +324,8 @@ def _of_gpus(
         peers = {end for pair in rates if index in pair for end in pair} - {index}
         which = "every peer" if len(peers) == len(partners) else f"{len(partners)} of {len(peers)} peers"
         says = (
-            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of those of other "
-            f"pairs: {own:.0f} against {usual:.0f} GB/s{links}"
+            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of the rate of "
+            f"other pairs: {own:.0f} against {usual:.0f} GB/s{links}"
         )
         evidence = {
             "gb_per_s": own,

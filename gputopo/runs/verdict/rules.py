@@ -271,7 +271,7 @@ CAUSES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         id="host-swapping",
-        title="in some steps, the host swaps for lack of memory",
+        title="in some steps, the host swaps because memory is low",
         needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
         explains="the whole slowdown in these steps",
         parts=(COMPUTE, WEIGHTS),
