@@ -94,7 +94,7 @@ def inspect(*sources: str | Path, identities: bool = False) -> Inspection:
 def load(*sources: str | Path) -> Inspection:
     """Read and check the machine of captures: recordings, `nvidia-smi`, bug reports. Raises GputopoError."""
     if not sources:
-        raise _with_both_lines(UsageError("nothing to load", "name a capture, or call gputopo.inspect()"))
+        raise _with_both_lines(UsageError("nothing to load", "give a capture, or call gputopo.inspect()"))
     return inspect(*sources)
 
 

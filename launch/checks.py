@@ -51,7 +51,7 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
     """Raise UsageError where a run is to start again after a failure, and cannot."""
     if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
         raise UsageError(
-            "--restart goes on from a checkpoint, and this run has none",
+            "--restart continues from a checkpoint, but this run saves none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
         )
 
@@ -71,7 +71,7 @@ def _require_home_of_traces(home: Path) -> None:
     if not is_utf8(str(home)):
         raise InputError(
             f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
-            "name another folder with --output, or set GPUTOPO_HOME",
+            "use another folder with --output, or set GPUTOPO_HOME",
         )
 
 
@@ -87,5 +87,5 @@ def _require_repeatable(spec: RunSpec) -> None:
         if folder is not None:
             raise UsageError(
                 f"--repeats cannot be combined with {option}: all repeats would write to {folder}",
-                f"leave {option} out, or run once without --repeats",
+                f"remove {option}, or run once without --repeats",
             )

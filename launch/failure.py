@@ -42,19 +42,19 @@ _NO_SPACE = re.compile(r"[^\s\]][^\]]*: failed to map segment from shared object
 _NO_THREAD = re.compile(r"[^\]]*pthread_create\(\) failed|.*can't start new thread")
 _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
 _SEE_LOG = "see worker.log in the run folder"
-MORE_SPACE = "its libraries need more address space than there is: see ulimit -v, and the free memory"
+MORE_SPACE = "not enough address space for its libraries: check ulimit -v and the free memory"
 _MORE_THREADS = "raise the limit on threads (ulimit -u; of a container: pids) or on address space (ulimit -v)"
 
 _SIGNAL_HINTS = {
-    "SIGILL": "this TensorFlow needs instructions that this CPU lacks: install a build that fits the CPU",
+    "SIGILL": "this CPU does not support instructions that this TensorFlow needs: install another build",
     "SIGBUS": "a file in memory could not be read: look at the free space in /dev/shm and on the disk",
     "SIGSEGV": "TensorFlow or the driver crashed: see worker.log, and try another version of either",
-    "SIGABRT": "TensorFlow or the driver gave up: see worker.log for the check that failed",
+    "SIGABRT": "TensorFlow or the driver aborted: worker.log has the failed check",
 }
 
 _TRIED_COLLECTIVES = (
-    "it tried collectives between the hosts: start with --all-reduce copy, or hierarchical with several GPUs "
-    "a host, which leaves them out; worker.log has the crash"
+    "it used collectives between the hosts: use --all-reduce copy, or hierarchical with several GPUs per "
+    "host; worker.log has the crash"
 )
 
 # Shared and locked memory, IOMMU and ACS: NVIDIA's NCCL guide, troubleshooting.
@@ -122,7 +122,7 @@ def of_exit(
             return failed(OUT_OF_MEMORY, f"{cause}: {starved}", less_memory(spec), signal=name)
         if returncode == -signal.SIGKILL:
             cause += " from outside; the kernel counted no out-of-memory kill"
-        hint = _SIGNAL_HINTS.get(name, "look for who sent it: the batch system, an administrator, `dmesg`")
+        hint = _SIGNAL_HINTS.get(name, "find out who sent it: the batch system, an administrator, `dmesg`")
         if name in _SIGNAL_HINTS:
             hint = {EXCHANGE: _TRIED_COLLECTIVES, NCCL_TEST: NCCL_REMEDY}.get(phase or "", hint)
         return failed("killed", cause, hint, 128 - returncode, name)
@@ -198,7 +198,7 @@ _SHOWN = (
 def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
     """The failure to write a file of the run folder; what was measured stays in memory."""
     cause = f"cannot write {path}: {error.strerror or error}"
-    return _failed(time_s, (), "disk_full", cause, "free some space, or name another folder with --output")
+    return _failed(time_s, (), "disk_full", cause, "free some space, or use another folder with --output")
 
 
 def less_memory(spec: RunSpec) -> str:

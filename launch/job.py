@@ -94,9 +94,9 @@ class Job:
         if other is not None and "single_gpu_images_per_sec" in self.placement.fields:
             raise UsageError(
                 "--single-gpu-images-per-sec cannot be combined with "
-                f"--{'task' if other == 'task' else 'strategy'} {fields[other]}: "
-                "only training by the core is predicted",
-                "leave one of them out",
+                f"--{'task' if other == 'task' else 'strategy'} {fields[other]}: only gputopo's built-in "
+                "training is predicted",
+                "use only one of them",
             )
         return other is None
 

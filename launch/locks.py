@@ -65,7 +65,7 @@ def locked_folder(folder: Path, option: str) -> Iterator[None]:
         if not try_lock(handle):
             raise InputError(
                 f"another run is writing to {folder}",
-                f"wait until it has ended, or name another folder with {option}",
+                f"wait until it has ended, or use another folder with {option}",
             )
         yield
     finally:

@@ -65,7 +65,7 @@ def ask_step(
         except HardwareError:
             continue
         found |= {host: one for host in hosts if host.partition(".")[0] == one.name.partition(".")[0]}
-    why = f"srun: {said[0]}" if said else "its task has printed no answer"
+    why = f"srun: {said[0]}" if said else "its task printed no answer"
     return {
         host: found.get(host)
         or (_late(host, within_s) if is_late else HardwareError(f"{host} did not answer: {why}", "see sinfo"))
@@ -89,12 +89,12 @@ def _decoded(text: bytes, host: str) -> Joining:
     try:
         found = schema.decode(line, Joining, origin="the answer")
     except GputopoError as error:
-        what = f"{host} answered something else: {error.what}"
+        what = f"{host} gave an invalid answer: {error.what}"
         raise HardwareError(what, "see what its shell prints") from error
     for name, most in MOST.items():
         count = len(getattr(found.machine, name, ()))
         if count > most:
-            why = f"{count} {name}, and {most} is the most that is read"
+            why = f"{count} {name}, more than the limit of {most}"
             raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
     if _CONTROL.search(line) is not None:
         raise HardwareError(f"{host} answered with control characters", "see gputopo inspect there")
@@ -104,7 +104,7 @@ def _decoded(text: bytes, host: str) -> Joining:
 def _late(host: str, within_s: float) -> HardwareError:
     return HardwareError(
         f"{host} did not answer within {within_s:g} s",
-        f"see what hangs there: ssh {host}; --join-timeout waits longer",
+        f"find out what hangs there: ssh {host}; --join-timeout waits longer",
     )
 
 

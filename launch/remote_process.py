@@ -41,7 +41,7 @@ _SSH_FAILED, _CANNOT_RUN = 255, (126, 127)
 _HINTS = (
     (r"host key|host identification", "confirm the key of the host once by hand: ssh {host} true"),
     (r"permission denied", "`ssh {host} true` must succeed without a password: ssh-copy-id {host}"),
-    (r"resolve", "correct the name, or name its address in ~/.ssh/config"),
+    (r"resolve", "correct the name, or set its address in ~/.ssh/config"),
     (r"timed out|refused|no route|unreachable", "see whether the host is up, and sshd runs on it"),
     (r"", "try it by hand: ssh {host} true"),
 )
@@ -104,8 +104,8 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
     if code in _CANNOT_RUN or "No module named" in last:
         return HardwareError(
             f"gputopo cannot be started on {host}: {last}",
-            f"install it there too, the same version, for {shlex.quote(python)}; "
-            "--remote-python PATH names another Python",
+            f"install the same version there for {shlex.quote(python)}; --remote-python PATH sets "
+            "another Python",
         )
     return HardwareError(
         f"{host} ended with exit code {code} before gputopo started: {shown(last)}",

@@ -68,7 +68,7 @@ class Site:
         NoPlanError for a request that cannot be met.
         """
         if self.require_gpu and self.cpu:
-            raise UsageError("--require-gpu and --cpu contradict one another", "leave one of them out")
+            raise UsageError("--require-gpu and --cpu cannot be combined", "use only one of them")
         if self.rehearsal_of is not None:
             return self._rehearsal(request, self.rehearsal_of)
         if self.why_cpu is not None:
@@ -94,8 +94,8 @@ class Site:
     def _rehearsal(self, request: Request, name: str) -> "Target":
         if self.require_gpu:
             raise UsageError(
-                "--require-gpu and --from contradict one another: a rehearsal runs on CPU devices",
-                "leave one of them out",
+                "--require-gpu and --from cannot be combined: a rehearsal runs on CPU devices",
+                "use only one of them",
             )
         plan = planner.plan(self.machine, request, keep=self.keep)
         return Target(
@@ -258,23 +258,21 @@ def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: 
     check_predicting(request)
     if require_gpu:
         raise HardwareError(
-            f"{why}, and --require-gpu asks for one",
+            f"{why}, but --require-gpu needs one",
             "run it on a machine with GPUs; gputopo inspect lists them",
         )
     ps_gpu(request)
     for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
         if given:
             raise UsageError(
-                f"{option} names GPUs, and there is none: {why}",
-                f"leave {option} out to use CPU devices",
+                f"{option} needs GPUs, but there is none: {why}",
+                f"remove {option} to use CPU devices",
             )
     if request.num_gpus == "auto":
         why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
     devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
     if request.single_gpu_images_per_sec:
-        raise UsageError(
-            f"--single-gpu-images-per-sec is the speed of a GPU, and there is none: {why}", "leave it out"
-        )
+        raise UsageError(f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it")
     plan = cpu_plan(
         request.model,
         devices=devices,

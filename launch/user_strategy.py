@@ -127,7 +127,7 @@ def made_with_workers(
     if not on_gpus and asked not in (None, 1):
         raise UsageError(
             f"num_gpus={asked} of several workers needs GPUs: {target.why_cpu}",
-            "leave num_gpus out: MultiWorkerMirroredStrategy takes one CPU device of each host",
+            "remove num_gpus: MultiWorkerMirroredStrategy takes one CPU device of each host",
         )
     os.environ.update(target.plan.environment)
     import tensorflow as tf
@@ -143,7 +143,7 @@ def made_with_workers(
         if on_gpus:
             require_gpus(tf, len(target.plan.choice.gpus))
     except RuntimeError as error:
-        raise UsageError("TensorFlow has made its devices already", FIRST) from error
+        raise UsageError("TensorFlow has already created its devices", FIRST) from error
     for line in lines_of_workers(target, claim, says):
         print(line, file=sys.stderr)
     made = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -178,8 +178,8 @@ def strategy(
 
     `model`: decides how gradients travel between GPUs. A name of `gputopo models`, `keras:NAME`,
     `module:function`; the function that builds a Keras model, which is called once in a child process to
-    count what it costs, unless TensorFlow has started; a number of parameters; or a Keras model. None: the
-    distances alone.
+    measure its cost, unless TensorFlow has started; a number of parameters; or a Keras model. None: only the
+    distances.
     `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and if
     CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, those that it leaves, in order.
     Without GPUs it is logical CPU devices, `num_gpus` of them, or those that TensorFlow has made. `claim`:
@@ -212,7 +212,7 @@ def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "
     found = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
     if site.why_cpu is not None and asked["num_gpus"] is None and of_tensorflow("_initialized"):
         asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
-        found = found._replace(says="TensorFlow had made its devices before")
+        found = found._replace(says="TensorFlow had already created its devices")
     claims = contextlib.ExitStack()
     atexit.register(claims.close)
     target = site.claimed(request_for(site, found, **asked), claims if claim else None)
@@ -254,7 +254,7 @@ def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[s
     """Return what was chosen, and why."""
     why = "; ".join(target.plan.choice.reasons[:2]) or "the only one there is"
     if found.lacks is not None:
-        why += f"; tf.distribute lacks {found.lacks}, and this is the nearest"
+        why += f"; tf.distribute does not have {found.lacks}, and this is the nearest"
     if says is not None:
         why += f"; {says}"
     return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
@@ -289,7 +289,7 @@ def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
         _set_up(tf, target, count)
     except RuntimeError:  # TensorFlow has made its devices
         if len(tf.config.list_logical_devices(backend.upper())) != count:
-            raise UsageError("TensorFlow has made its devices already", FIRST) from None
+            raise UsageError("TensorFlow has already created its devices", FIRST) from None
     for line in lines_of(target, found, model.says):
         print(line, file=sys.stderr)
     devices = [f"/{backend.upper()}:{number}" for number in range(count)]

@@ -125,7 +125,7 @@ class RunWatch(Closed):
             watch.close()
         self._counted.begin_again()
         gap_s = round(self._clock() - self._sampled_s, 3)
-        self._notices.append(f"The GPUs are sampled again, after a gap of {gap_s:.0f} s")
+        self._notices.append(f"The GPUs are sampled again after a gap of {gap_s:.0f} s")
         return gap_s
 
 

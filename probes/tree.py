@@ -75,7 +75,7 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
 
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
-    """Return the link as sysfs shows it. Its maximum is what card and slot can do together."""
+    """Return the link as sysfs shows it. Its maximum is what card and slot support together."""
     own = generation_of(node.max_speed_gt_per_s)
     return {
         "gen_now": generation_of(node.speed_gt_per_s),

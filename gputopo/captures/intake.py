@@ -126,7 +126,7 @@ def clean(text: str, *, origin: str) -> str:
     Raises InputError for a diff, and if the lines come from several machines or ranks.
     """
     if _DIFF.match(text):
-        raise InputError(f"{origin} is a diff of two texts", "give each of the two in a file of its own")
+        raise InputError(f"{origin} is a diff of two texts", "give each text as a separate file")
     text = _LINE_END.sub("\n", text) if "\r" in text else text
     if any(mark in text for mark in _ESCAPED):
         text = _ESCAPE.sub("", text)
@@ -268,9 +268,9 @@ def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
     except (zlib.error, OSError, lzma.LZMAError) as error:
         raise InputError(f"{origin} is a damaged {kind} file: {error}", hint) from error
     if kind and len(content) > max_bytes:
-        raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give the capture alone")
+        raise InputError(f"{origin} is larger than {max_bytes >> 20} MiB unpacked", "give only the capture")
     if content[_TAR] == b"ustar":
         raise InputError(
-            f"{origin} is an archive", "unpack it (tar -xf FILE), and name the folder or a file in it"
+            f"{origin} is an archive", "unpack it (tar -xf FILE), and give the folder or a file in it"
         )
     return content

@@ -9,7 +9,7 @@ from types import FrameType
 
 from gputopo.values.errors import InputError
 
-_PART = "pass the capture alone, or a part of it"
+_PART = "give only the capture, or a part of it"
 MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
 # A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
 MAX_TEXT_BYTES = 32 * 2**20
@@ -52,7 +52,7 @@ def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise TooMuchError(f"{origin} takes more than {seconds:g} s of CPU time to read", _PART)
+        raise TooMuchError(f"{origin} needs more than {seconds:g} s of CPU time to read", _PART)
 
     former = signal.signal(signal.SIGPROF, end)
     signal.setitimer(signal.ITIMER_PROF, seconds)

@@ -129,7 +129,7 @@ def claims(text: str) -> Claims:
 def parse(text: str, *, origin: str) -> Machine:
     """Read the log. Raises InputError if it names no GPU and has no warning, or is RCCL's."""
     if "RCCL" in text or "/XGMI)" in text:
-        raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
+        raise InputError(f"{origin} is from RCCL, which is for AMD GPUs", "gputopo supports NVIDIA GPUs only")
     reading = NcclLog()
     for line in text.splitlines():
         if "NCCL" in line:
@@ -137,7 +137,7 @@ def parse(text: str, *, origin: str) -> Machine:
     gpus = reading.gpus()
     require_gpus(gpus, origin)
     if not gpus and not reading.warnings:
-        raise InputError(f"{origin} is a log of NCCL that names no GPU", _HINT)
+        raise InputError(f"{origin} is an NCCL log without a GPU", _HINT)
     return reading.machine(gpus)
 
 

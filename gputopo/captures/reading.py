@@ -32,7 +32,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
     """
     if not sources:
         raise InputError(
-            "there is nothing to read", "name a file, - for standard input, or a bundled machine"
+            "there is nothing to read", "give a file, - for standard input, or a bundled machine"
         )
     if sources.count("-") > 1:
         raise InputError("standard input can be read only once", "give - once")
@@ -125,7 +125,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         return _read_bytes(_standard_input(), _STDIN)
     if not source:
         raise InputError(
-            "the name of the file is empty", "name a file, - for standard input, or a bundled machine"
+            "the name of the file is empty", "give a file, - for standard input, or a bundled machine"
         )
     if not Path(source).is_file() and source in recording.bundled_names():
         return recording.read_bundled(source)
@@ -136,7 +136,7 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
 
 def _standard_input() -> bytes:
     if sys.stdin is None or sys.stdin.closed:
-        raise InputError("standard input is closed", "pipe a capture into it, or name a file")
+        raise InputError("standard input is closed", "pipe a capture into it, or give a file")
     return sys.stdin.buffer.read(limits.MAX_FILE_BYTES + 1)
 
 
@@ -145,15 +145,15 @@ def _content(path: Path) -> bytes:
         with open(path, "rb") as file:
             return file.read(limits.MAX_FILE_BYTES + 1)
     except IsADirectoryError as error:
-        hint = "name a file in it, or the folder that holds a copied sys"
+        hint = "give a file in it, or the folder with a copied sys"
         raise InputError(f"{path} is a folder", hint) from error
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}", _nearest(str(path))) from error
     except PermissionError as error:
-        raise InputError(f"{path} may not be read by you", "change its permissions, or copy it") from error
+        raise InputError(f"{path}: permission denied", "change its permissions, or copy it") from error
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"cannot read {path}: {reason}", "name a file that can be read") from error
+        raise InputError(f"cannot read {path}: {reason}", "give a readable file") from error
 
 
 def _nearest(source: str) -> str:
@@ -162,7 +162,7 @@ def _nearest(source: str) -> str:
         return "check the path"
     if near := nearest(source, known):
         return f"did you mean the bundled {listed(near)}? (all: {', '.join(known)})"
-    return f"check the path, or name a bundled machine: {', '.join(known)}"
+    return f"check the path, or use a bundled machine: {', '.join(known)}"
 
 
 def read_bytes(data: bytes, *, origin: str) -> Machine:
@@ -182,7 +182,7 @@ def _decoded(data: bytes, origin: str) -> str:
     """Return the text. Raises InputError if it is none, or too long."""
     if len(data) > limits.MAX_FILE_BYTES:
         size = limits.MAX_FILE_BYTES >> 20
-        raise InputError(f"{origin} is larger than {size} MiB", "give the capture alone")
+        raise InputError(f"{origin} is larger than {size} MiB", "give only the capture")
     text = intake.decoded(data)
     if text is None:
         raise InputError(f"{origin} is a binary file, not text", detect.USE)

@@ -84,7 +84,8 @@ def _check(machine: Machine, origin: str) -> None:
     for link in machine.links:
         if stranger := {link.a, link.b}.difference(indices):
             raise InputError(
-                f"{origin}: link {link.a}-{link.b} refers to GPU {min(stranger)}, which it lacks", _HINT
+                f"{origin}: link {link.a}-{link.b} refers to GPU {min(stranger)}, which it does not have",
+                _HINT,
             )
         if (link.a, link.b) in seen:
             raise InputError(f"{origin} has the link {link.a}-{link.b} twice", _HINT)

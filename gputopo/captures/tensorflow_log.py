@@ -119,7 +119,7 @@ def parse(text: str, *, origin: str) -> Machine:
     reading.read(text)
     machine = _machine(reading)
     if not machine.gpus:
-        raise InputError(f"{origin} has no line that names a GPU with its PCI address", _HINT)
+        raise InputError(f"{origin} has no line with the PCI address of a GPU", _HINT)
     return machine
 
 

@@ -70,7 +70,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
             if looked_at > MAX_FILES or len(found) > MAX_MEASUREMENTS:
                 raise limits.TooMuchError(
                     f"{given} has more than {MAX_FILES:,} files, or {MAX_MEASUREMENTS:,} measurements",
-                    "name folders in it",
+                    "give folders in it",
                 )
             try:
                 some = _read_file_or_run(file, read_run, read_json)
@@ -179,7 +179,7 @@ def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) 
         if name in facts and getattr(one, name) not in (None, "unknown") and one.version is not None
     }
     against = [
-        f"the name states {name} {facts[name]}, the log {value}"
+        f"the name says {name} {facts[name]}, the log {value}"
         for name, value in known.items()
         if facts[name] != value
     ]
@@ -202,4 +202,4 @@ def _content(path: Path) -> bytes | None:
             return file.read()
     except OSError as error:
         why = f"cannot read {path}: {error.strerror}"
-        raise InputError(why, "change its permissions, or leave it out") from error
+        raise InputError(why, "change its permissions, or remove it from the list") from error

@@ -120,7 +120,7 @@ def _reason(lines: Sequence[str], epochs: Sequence[_Epoch]) -> str:
     if not epochs:
         return "the log ends before the first epoch does"
     step_ms = 1000 * median(one.seconds_per_step for one in epochs)
-    return f"{step_ms:.3g} ms a step, and the log states no batch size"
+    return f"{step_ms:.3g} ms a step, but the log has no batch size"
 
 
 def is_horovod(text: str) -> bool:

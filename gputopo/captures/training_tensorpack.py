@@ -130,7 +130,7 @@ def _tensorpack_reason(lines: Sequence[str], batch: int | None) -> str:
     if known is not None:
         return known
     if any(_EPOCH.search(line) for line in lines) and batch is None:
-        return "it has epochs, but neither throughput nor batch: its log lacks the command"
+        return "it has epochs, but neither throughput nor batch: its log does not show the command"
     return "the log ends before the first epoch does"
 
 

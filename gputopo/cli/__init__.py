@@ -76,8 +76,8 @@ def _is_limit(error: Exception) -> bool:
 def _report_limit(error: Exception) -> int:
     what = stderr.one_line(str(error)) or type(error).__name__
     stderr.to_stderr(
-        f"gputopo: this system gives gputopo too little: {what[:200]}\n"
-        "  see the limits on open files (ulimit -n), processes (-u), address space (-v) and the free memory\n"
+        f"gputopo: out of system resources: {what[:200]}\n  see the limits on open files (ulimit -n), "
+        "processes (-u), address space (-v) and the free memory\n"
     )
     return int(ExitCode.HARDWARE)
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
-INTERRUPTED_NOTE = "gputopo: interrupted; this is what was measured until then\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement; this is what was measured until then\n"
+INTERRUPTED_NOTE = "gputopo: interrupted; showing the measurements so far\n"
+_ENDED_NOTE = "gputopo: the driver ended the measurement; showing the measurements so far\n"
 
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
@@ -68,9 +68,9 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_effort,
         Option(
             "--effort",
-            "quick: the main paths, a minute; full: everything; N: repeats",
-            detail="full: more repeats, all message sizes, remote NUMA nodes; takes minutes. N: quick "
-            "with N timed repeats of each copy instead of 3 to 13, by time and spread",
+            "quick: the main paths in about a minute; full: everything; N: number of repeats",
+            detail="full: more repeats, all message sizes, remote NUMA nodes; takes minutes. N: like "
+            "quick, with N timed repeats of each copy (default: 3 to 13)",
             value="quick|full|N",
             default="quick",
         ),
@@ -79,8 +79,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         Option(
             "--soak",
-            "Stress test for this time: error counters that rise, rates that fall, wrong data",
-            detail="Copies between host, GPUs and memories, all at once",
+            "Stress test for this time; reports rising error counters, falling rates and wrong data",
+            detail="Copies between the host, GPUs and memories, all at once",
             value="TIME",
             unit="min",
             above=0,
@@ -93,7 +93,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--numa",
             "NUMA node of host memory",
             value="NODE",
-            default="that of each GPU",
+            default="the node of each GPU",
             min=0,
             max=9999,
             more=True,
@@ -104,14 +104,15 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_sizes,
         Option(
             "--size",
-            "Bytes of each copy, one or several sizes: 64MiB,512MiB",
+            "Size of each copy; one or several: 64MiB,512MiB",
             value="LIST",
-            default="chosen by its speed",
+            default="depends on the speed of the copy",
         ),
     ] = ()
     loops: int | None = None  # timed repeats of each copy
     network: Annotated[
-        bool, Option("--network", "Measure between hosts instead: --hosts, or those of srun or mpirun")
+        bool,
+        Option("--network", "Measure between hosts (--hosts, srun or mpirun) instead of within this one"),
     ] = False
     network_tool: Annotated[
         ToolChoice,
@@ -126,8 +127,8 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--from",
             "Judge output of nvbandwidth, nccl-tests, perftest and others instead of measuring",
-            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo; with a "
-            "capture of the machine beside it. Repeatable",
+            detail="Also bandwidthTest, p2pBandwidthLatencyTest, iperf3, or JSON of gputopo. Add a "
+            "capture of the machine to judge its links. Repeatable",
             value="FILE",
             repeated=True,
         ),
@@ -137,22 +138,21 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--save",
             "Save the result for plan, run and --baseline",
-            detail="With --from for the machine that was read; with --network for the hosts, here",
+            detail="With --from: for the machine that was read. With --network: for these hosts, stored "
+            "on this host",
         ),
     ] = False
     baseline: Annotated[
         bool, Option("--baseline", "Show only what changed beyond noise since the last saved result")
     ] = False
-    whole: Annotated[bool, Option("--all", "Every number, as tables; remedies of all findings; notes")] = (
-        False
-    )
+    whole: Annotated[bool, Option("--all", "Show every number as tables, all remedies and notes")] = False
     shape: Annotated[Shape, FORMAT] = "table"
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
-            "Exit with 1 on a finding of this severity or worse: errors unless given",
-            detail="With --baseline, if anything got worse; not unless given",
+            "Exit with code 1 if a finding is at least this severe (default: error)",
+            detail="With --baseline: exit with code 1 if anything became worse; off by default",
         ),
     ] = None
 
@@ -160,11 +160,11 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
 def bandwidth(
     given: Annotated[Given, OptionsOf(BandwidthOptions)], hosts: Annotated[Given, OptionsOf(HostOptions)]
 ) -> int:
-    """Measure each link, alone and shared: host, GPU pairs, memory; or the network between hosts.
+    """Measure the bandwidth of every link and memory, alone and shared, or the network between hosts.
 
     Without a working driver only host memory is measured, and the rest is reported as not measured. Ctrl-C
-    ends the measurement and shows the results so far, which are not saved. Where a driver call hangs or
-    crashes, the measurement goes on without its GPU.
+    ends the measurement and shows the results so far, which are not saved. If a driver call hangs or
+    crashes, the measurement continues without its GPU.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on: corrupted data, a GPU that fails or hangs; 2 bad
     input; 3 no GPU could be measured, or the driver ended the measurement (not with --from); 130 Ctrl-C.
@@ -195,7 +195,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
 
     if options.loops is not None:
         raise UsageError(
-            f"--effort {options.loops} is for one host, and this measures between hosts",
+            f"--effort {options.loops} is for one host, but this measures between hosts",
             "give --effort quick or --effort full",
         )
 
@@ -257,7 +257,7 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
     if options.sources:
         if machine.bandwidth is None:
             raise InputError(
-                "what --from was given holds no bandwidth",
+                "the file given with --from has no bandwidth",
                 "give what bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, nccl-tests, perftest, iperf3 "
                 "or gputopo wrote",
             )
@@ -291,7 +291,7 @@ def _report(
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
         if findings.fails(found, None):
             failed = True
-            to_stderr("gputopo: copies corrupted data; without --baseline they are named\n")
+            to_stderr("gputopo: copies corrupted data; run without --baseline to list them\n")
     return _code(options, measured, found, failed=failed)
 
 
@@ -400,7 +400,10 @@ def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
     for gpu in machine.gpus:
         use = None if gpu.lost or (gpus is not None and gpu.index not in gpus) else use_of(gpu)
         if use is not None and use.severity == "warning":
-            note(f"GPU {gpu.index} is {use.words}: copies beside it are slower, and slow it down")
+            note(
+                f"GPU {gpu.index} is {use.words}: measured rates will be low, and that program will be "
+                "slowed down"
+            )
 
 
 def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":

@@ -31,13 +31,13 @@ def bench_reduction(
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None,
     shape: Annotated[Shape, FORMAT] = "table",
     fail_on: Annotated[
-        FailOn | None, Option("--fail-on", "Exit with 1 on a finding of this severity or worse")
+        FailOn | None, Option("--fail-on", "Exit with code 1 if a finding is at least this severe")
     ] = None,
 ) -> int:
-    """Time the reduction of a model's gradients with TensorFlow, by each method of --all-reduce.
+    """Time the reduction of a model's gradients in TensorFlow, with each method of --all-reduce.
 
-    Without an NVIDIA device it is timed over CPU devices, which every output shows. Ctrl-C ends it and shows
-    the results so far.
+    Without an NVIDIA device, CPU devices are used, and every output shows this. Ctrl-C ends the measurement
+    and shows the results so far.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on, or wrong sums; 2 bad input; 3 the driver does not
     work, or TensorFlow cannot be used; 130 ended by Ctrl-C.

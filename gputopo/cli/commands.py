@@ -26,26 +26,28 @@ class CommandPlace(NamedTuple):
 _LOOK, _TRAIN = "Look at the machine", "Train"
 # In the order of the help.
 COMMANDS: Mapping[str, CommandPlace] = {
-    "inspect": CommandPlace("inspect", "Show the machine, its GPUs and links, and diagnose them.", _LOOK),
-    "bandwidth": CommandPlace("bandwidth", "Measure the bandwidth of all links, and judge it.", _LOOK),
+    "inspect": CommandPlace(
+        "inspect", "Show the machine, its GPUs and links, and what is wrong with them.", _LOOK
+    ),
+    "bandwidth": CommandPlace(
+        "bandwidth", "Measure the bandwidth of all links and compare it with what they should reach.", _LOOK
+    ),
     "plan": CommandPlace("plan", "Choose the GPUs of a training job, with reasons.", _LOOK),
     "run": CommandPlace("run.command", "Train a model on the best GPUs, and monitor each.", _TRAIN),
     "screen": CommandPlace(
-        "run.screen", "Train on each GPU alone and on all at once: which is slow, and why.", _TRAIN
+        "run.screen", "Find slow GPUs: train on each GPU alone, then on all of them together.", _TRAIN
     ),
-    "sweep": CommandPlace(
-        "run.sweep", "Run a matrix of trainings, each in a process of its own; resumable.", _TRAIN
-    ),
+    "sweep": CommandPlace("run.sweep", "Train a grid of configurations; can be resumed.", _TRAIN),
     "report": CommandPlace(
-        "report", "Tables and observations from runs, logs of other programs and published figures.", _TRAIN
+        "report", "Summarize measured runs: best configuration, scaling, comparisons.", _TRAIN
     ),
     "bench-reduction": CommandPlace(
         "bench_reduction", "Time the reduction of a model's gradients, by method."
     ),
-    "make-data": CommandPlace("make_data", "Write a small data folder to try real input with."),
+    "make-data": CommandPlace("make_data", "Generate a small ImageNet or CIFAR-10 data set for testing."),
     "models": CommandPlace("explain", "List the models that can be trained."),
     "explain": CommandPlace("explain", "Show reference pages; explain a finding, a model, an option."),
-    "completion": CommandPlace("completion", "Print the script that completes by the Tab key."),
+    "completion": CommandPlace("completion", "Print a shell completion script."),
 }
 _OWN_FLAGS = ("--version", "--help", "-h")
 
@@ -140,7 +142,7 @@ def _gputopo(
 ) -> None:
     """Diagnose multi-GPU machines: health, topology, bandwidth. Choose the GPUs of a job, and train on them.
 
-    Options of a command: gputopo inspect --help, all of them: --help-all. Pages: gputopo explain
+    Help for a command: gputopo inspect --help; all its options: --help-all. Reference pages: gputopo explain
     """
     if version:
         from gputopo import __version__

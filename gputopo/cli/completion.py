@@ -25,11 +25,11 @@ _TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `
 
 
 def completion(
-    shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="that of $SHELL")] = None,
+    shell: Annotated[Shell | None, Option("SHELL", "bash, zsh or fish", default="from $SHELL")] = None,
 ) -> int:
-    """Print the script that completes commands, options and their values by the Tab key.
+    """Print a shell completion script for commands, options and their values.
 
-    On a terminal the command that installs it follows.
+    On a terminal, the command that installs it follows.
 
     Exit codes: 0 fine; 2 an unknown shell.
     """
@@ -73,8 +73,10 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
     name = Path(environ.get("SHELL", "")).name
     if name not in known:
         raise UsageError(
-            f"there is no completion for the shell {shown(name)}" if name else "SHELL names no shell",
-            "name one: gputopo completion bash, zsh or fish",
+            f"there is no completion for the shell {shown(name)}"
+            if name
+            else "SHELL does not show which shell to use",
+            "choose one: gputopo completion bash, zsh or fish",
         )
     return known[name]
 

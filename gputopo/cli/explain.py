@@ -32,7 +32,7 @@ def explain(
     Exit codes: 0 fine; 2 unknown topic.
     """
     if search is not None and topic:
-        raise UsageError("--search looks in all pages, not in one", "leave the topic or --search out")
+        raise UsageError("--search looks in all pages, not in one", "remove the topic or --search")
     if search is not None:
         _search(search)
     elif not topic:

@@ -35,16 +35,16 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--record",
             "Also write the machine to a file that --from reads",
-            detail="with --fleet a folder, with a file of each host",
+            detail="With --fleet: a folder with one file per host",
         ),
     ] = None
     shape: Annotated[
         Shape,
         Option(
             "--format",
-            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch, "
-            "scontrol with --fleet: commands of Slurm that drain hosts with errors, with --fail-on "
-            "warning also with warnings",
+            "Output format: markdown for bug reports, prometheus for textfiles, csv with --watch; "
+            "scontrol with --fleet prints Slurm commands that drain hosts with errors (with --fail-on "
+            "warning: also with warnings)",
         ),
     ] = "table"
     diff: Annotated[
@@ -52,7 +52,7 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--diff",
             "Show what differs from another recording or capture",
-            detail="of this machine or of another one",
+            detail="The recording may be of another machine",
             value="OTHER",
         ),
     ] = None
@@ -60,8 +60,8 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--fleet",
-            "Compare several hosts, and name those that differ",
-            detail="the hosts of several --from files, or those of --hosts or the starter (srun)",
+            "Compare several hosts and report those that differ",
+            detail="The hosts are several --from files, --hosts, or the tasks of srun",
         ),
     ] = False
     baseline: Annotated[
@@ -69,7 +69,7 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--baseline",
             "Also show what changed on each host since a recording",
-            detail="with --fleet; the folder that --record wrote",
+            detail="With --fleet: the folder that --record wrote",
             value="FOLDER",
             more=True,
         ),
@@ -78,8 +78,8 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--gpu",
-            "Show these GPUs alone: all their facts and findings",
-            detail="Each by its index, a range, its PCI address or UUID: 0-3,6 or 0000:5e:00.0",
+            "Show only these GPUs, with all their facts and findings",
+            detail="By index, range, PCI address or UUID: 0-3,6 or 0000:5e:00.0",
             value="LIST",
             letter="-i",
         ),
@@ -117,15 +117,17 @@ class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
     fail_on: Annotated[
         FailOn | None,
         Option(
-            "--fail-on", "Exit with 1 on a finding this severe or worse", detail="differences do not count"
+            "--fail-on",
+            "Exit with code 1 if a finding is at least this severe",
+            detail="Differences are not included",
         ),
     ] = None
     identities: Annotated[
         bool,
         Option(
             "--identities",
-            "Include host name, UUIDs and user names",
-            detail="in output and recordings; the table of --all always names the users of processes",
+            "Include host name, UUIDs and user names in output and recordings",
+            detail="--all always shows the users of processes",
         ),
     ] = False
 
@@ -134,10 +136,10 @@ def inspect(
     options: Annotated[InspectOptions, OptionsOf(InspectOptions)],
     hosts: Annotated[Given, OptionsOf(HostOptions)],
 ) -> int:
-    """Show what is wrong with this machine, its GPUs, and how they are connected.
+    """Show this machine, its GPUs and links, and what is wrong with them.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 an
-    NVIDIA device is there and its driver does not work, or there is nothing to watch.
+    Exit codes: 0 fine; 1 findings at or above --fail-on, or copies that corrupt data; 2 bad input; 3 the
+    driver of an NVIDIA device does not work, or there is nothing to watch.
     """
     if options.watch:
         from gputopo.cli.watch import watch

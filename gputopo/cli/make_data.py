@@ -30,9 +30,9 @@ def make_data(
         int | None, Option("--seed", "Random seed of images", default="1234", min=0, max=2147483647)
     ] = None,
 ) -> None:
-    """Write a small valid data folder of drawn images: TFRecords of ImageNet or binary files of CIFAR-10.
+    """Generate a small data set for testing: ImageNet TFRecords or CIFAR-10 binary files.
 
-    Exit codes: 0 fine; 2 bad input; 3 it cannot be written. Then nothing is left behind.
+    Exit codes: 0 fine; 2 bad input; 3 the folder cannot be written (no files remain).
     """
     from gputopo.launch.data.make import DataRequest, make
     from gputopo.report import units
@@ -42,10 +42,9 @@ def make_data(
     with _ended_tidily():
         done = make(_place(folder), request)
     emit(
-        f"{done.folder}: {units.counted(done.train, 'image')} to train with and {done.validation} for "
-        f"validation, {units.size(done.bytes)}.\n"
-        f"Train with them: gputopo run --model {'resnet20' if name == 'cifar10' else 'resnet50'} "
-        f"--data-dir {shlex.quote(str(done.folder))}\n"
+        f"{done.folder}: {units.counted(done.train, 'image')} for training and {done.validation} for "
+        f"validation, {units.size(done.bytes)}.\nTrain with them: gputopo run --model "
+        f"{'resnet20' if name == 'cifar10' else 'resnet50'} --data-dir {shlex.quote(str(done.folder))}\n"
     )
 
 
@@ -72,4 +71,4 @@ def _place(folder: Path) -> Path:
         return folder.expanduser().absolute()
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{folder} cannot be found: {why}", "name the folder by its whole path") from error
+        raise InputError(f"{folder} cannot be found: {why}", "give the full path of the folder") from error

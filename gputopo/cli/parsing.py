@@ -171,7 +171,7 @@ class Command(TyperCommand):
             if before:
                 raise UsageError(
                     f"{command} takes no argument {shown(before[0])}",
-                    f"leave it out; a program comes after --: {command} [options] -- PROGRAM",
+                    f"remove it; a program comes after --: {command} [options] -- PROGRAM",
                 )
             return {argument.name: behind}
         words = [*before, *behind]

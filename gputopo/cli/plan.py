@@ -44,9 +44,9 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         read_batch_size,
         Option(
             "--batch-size",
-            "Examples per GPU and step; one number for each GPU, or auto: in proportion to their speeds",
+            "Examples per GPU and step: one number, one per GPU, or auto (in proportion to their speeds)",
             value="N[,N...]|auto",
-            default="that of the model",
+            default="by model",
         ),
     ] = None
     precision: Annotated[
@@ -58,7 +58,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         parse_program,
         Option(
             "--program",
-            "Program whose constants predict a step (gputopo explain plan)",
+            "Training program that the prediction assumes (gputopo explain prediction)",
             value="NAME",
             more=True,
         ),
@@ -67,7 +67,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--candidates",
-            "Number of candidates in the JSON; all: also modes that are not chosen by default",
+            "Number of candidates in the JSON; all: also placements that are not chosen by default",
             default="10",
             min=1,
             words={"all": {"candidates": ALL}},
@@ -78,8 +78,8 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--what-if",
-            'Predict for a changed machine: "gpu3: x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX 4090"; '
-            "may be repeated. Alone: find the single change that pays most",
+            'Predict for a changed machine: "gpu3: x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX '
+            '4090"; repeatable. Without a value: find the single change that helps most',
             value="[CHANGE]",
             repeated=True,
         ),
@@ -88,8 +88,8 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--autotune",
-            "Measure the best placements, use the fastest",
-            detail="K: their number, 3 unless given",
+            "Measure the best placements and use the fastest",
+            detail="K: number of placements (default: 3)",
             value="[K]",
             min=2,
             max=10,
@@ -100,14 +100,13 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--explain",
-            "Show the step of the choice in time: what each link carries, when gradients are through",
+            "Show a timeline of the planned step: traffic on each link, and when each gradient has been "
+            "reduced",
         ),
     ] = False
     fleet: Annotated[
         bool,
-        Option(
-            "--fleet", "Plan for the hosts of several --from files together, each file one host", more=True
-        ),
+        Option("--fleet", "Plan for several hosts together; each --from file is one host", more=True),
     ] = False
 
 
@@ -119,7 +118,8 @@ class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
         Shape,
         Option(
             "--format",
-            "Output format; env: variables to set; sbatch: a Slurm script, docker: a command that trains so",
+            "Output format; env: environment variables; sbatch: a Slurm script; docker: a docker run "
+            "command for this plan",
         ),
     ] = "table"
 
@@ -231,8 +231,8 @@ def _refuse_on_hosts(asked: _Asked) -> None:
     found = next((flag for flag, is_asked in alone.items() if is_asked), None)
     if found is not None:
         raise UsageError(
-            f"{found} is for one host, and this is a plan of several",
-            f"leave {found} out, or {for_one}",
+            f"{found} is for one host, but this plan has several",
+            f"remove {found}, or {for_one}",
         )
 
 

@@ -58,18 +58,18 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "inspect": (
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
-            "--from and {other} are mutually exclusive",
-            "leave one of them out",
+            "--from and {other} cannot be combined",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("fleet", *_HOSTS), AnyOf("watch", "diff", "identities")),
-            "{option} and {other} do not go together",
-            "leave out one of them: --fleet only compares hosts",
+            "{option} and {other} cannot be combined",
+            "use only one of them; --fleet only compares hosts",
         ),
         Refusal(
             (AnyOf("watch"), AnyOf("from", "record", "diff", "identities")),
-            "{option} and {other} do not go together",
-            "leave out one of them: --watch samples this machine",
+            "{option} and {other} cannot be combined",
+            "use only one of them; --watch samples this machine",
         ),
         Refusal(
             (AnyOf("fleet", *_HOSTS, "diff"), AnyOf("format=prometheus")),
@@ -84,23 +84,23 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
         Refusal(
             (AnyOf("all", "topology", "gpu"), AnyOf("fleet", "diff", "format=json", "format=prometheus")),
             "{option} is for the report of one machine, not with {other}",
-            "leave one of them out; --json has everything",
+            "use only one of them; --json has everything",
         ),
         Refusal(
             (AnyOf("all", "topology"), AnyOf("watch")),
-            "{option} and {other} do not go together",
-            "leave one of them out",
+            "{option} and {other} cannot be combined",
+            "use only one of them",
         ),
         Refusal((AnyOf("format=csv"), NoneOf("watch")), "{option} is for --watch", "add --watch, or --json"),
         Refusal(
             (AnyOf("all"), AnyOf("topology", "gpu")),
-            "{option} and {other} do not go together",
-            "leave one of them out",
+            "{option} and {other} cannot be combined",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("topology"), AnyOf("gpu")),
-            "{option} and {other} do not go together",
-            "leave one of them out",
+            "{option} and {other} cannot be combined",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("interval", "duration"), NoneOf("watch")),
@@ -111,87 +111,87 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "plan": (
         Refusal(
             (AnyOf("from"), AnyOf(*_HOSTS)),
-            "--from and {other} are mutually exclusive",
-            "leave one of them out",
+            "--from and {other} cannot be combined",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("from")),
-            "{option} cannot be combined with {other}: runs here do not measure that machine",
-            "leave --autotune out, or run it on that machine",
+            "{option} cannot be combined with {other}: runs here cannot measure that machine",
+            "remove --autotune, or run it on that machine",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("what_if")),
             "{option} cannot be combined with {other}: a changed machine cannot be measured",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("candidates=all")),
             "--autotune cannot be combined with {other}, which lists predictions",
-            "leave one of them out, or give a number",
+            "use only one of them, or give a number",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("program!=gputopo")),
-            "{option} cannot be combined with {other}: it measures training by gputopo",
-            "leave one of them out",
+            "{option} cannot be combined with {other}: it measures gputopo's built-in training",
+            "use only one of them",
         ),
     ),
     "bandwidth": (
         Refusal(
             (AnyOf("network", *_HOSTS), AnyOf("gpus", "soak", "numa", "size", "from", "baseline")),
-            "{other} is for one host, and this measures between hosts",
-            "leave it out; without --network and options of hosts this host is measured",
+            "{other} is for one host, but this measures between hosts",
+            "remove it; without --network and host options, this host is measured",
         ),
         Refusal(
             (AnyOf("from"), AnyOf("gpus", "effort", "numa", "size", "soak")),
-            "{other} is for measuring, and --from only reads",
-            "leave one of the two out",
+            "{other} applies to measurements, but --from only reads a file",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("network_tool"), NoneOf("network", *_HOSTS)),
             "--network-tool is for measuring between hosts",
-            "add --network, or leave it out",
+            "add --network, or remove it",
         ),
         Refusal(
             (AnyOf("soak"), AnyOf("effort", "size", "save", "baseline")),
-            "--soak measures rates under load, which {other} is not for",
-            "leave one out",
+            "--soak cannot be combined with {other}",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("all"), AnyOf("baseline", "format=json", "format=markdown")),
             "--all is for the tables; Markdown and JSON have every number",
-            "leave it out",
+            "remove it",
         ),
     ),
     "run": (
         Refusal(
             (AnyOf("autotune"), AnyOf("dry_run")),
             "{option} cannot be combined with {other}: it starts runs to measure them",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("from")),
-            "{option} cannot be combined with {other}: runs on this CPU do not measure that machine",
-            "leave --autotune out, or run it on that machine",
+            "{option} cannot be combined with {other}: runs on this CPU cannot measure that machine",
+            "remove --autotune, or run it on that machine",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("drill")),
             "{option} cannot be combined with {other}: it compares placements without faults",
-            "leave one of them out",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("autotune"), AnyOf("task!=train", "strategy")),
-            "{option} cannot be combined with {other}: it compares placements of the core's own training",
-            "leave one of them out",
+            "{option} cannot be combined with {other}: it compares placements of gputopo's built-in training",
+            "use only one of them",
         ),
         Refusal(
             (AnyOf("format=env", "format=sbatch", "format=docker", "format=hostfile"), NoneOf("dry_run")),
-            "{option} shows how a run is started, and starts none",
+            "{option} needs --dry-run: it only prints how to start the run",
             "add --dry-run",
         ),
         Refusal(
             (AnyOf("node_rank", "remote_python"), AnyOf("format=hostfile")),
-            "{option} is for gputopo's own start, and {other} is for another one",
-            "leave {option} out",
+            "{option} cannot be combined with {other}, which starts the run in another way",
+            "remove {option}",
         ),
         Refusal(
             (
@@ -199,8 +199,8 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
                 AnyOf("format=sbatch"),
                 AnyOf("hosts", "hostfile", "num_hosts"),
             ),
-            "{option} is for gputopo's own start, and {other} is for another one",
-            "leave {option} out",
+            "{option} cannot be combined with {other}, which starts the run in another way",
+            "remove {option}",
         ),
         Refusal(
             (AnyOf("sbatch_option"), NoneOf("format=sbatch")),
@@ -211,37 +211,37 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "sweep": (
         Refusal(
             (AnyOf("retry_failed"), NoneOf("resume")),
-            "--retry-failed needs a sweep to go on with",
+            "--retry-failed only works with --resume",
             "add --resume DIR",
         ),
         Refusal(
             (AnyOf("resume"), AnyOf("compare_pairs", "data_dir", "order", "seed", "cpu", "output")),
-            "{other} cannot be combined with --resume: it goes on as the sweep began",
-            "leave it out, or begin a new sweep without --resume",
+            "{other} cannot be combined with --resume, which keeps the settings of the sweep",
+            "remove it, or start a new sweep without --resume",
         ),
     ),
     "report": (
         Refusal(
             (AnyOf("history"), AnyOf("runs", "import", "published", "baseline")),
-            "--history cannot be combined with runs: it shows those of this machine",
-            "leave them out, or leave --history out",
+            "--history cannot be combined with a list of runs: it shows the runs of this machine",
+            "remove them, or remove --history",
         ),
         Refusal(
             (AnyOf("model", "since"), NoneOf("history")),
             "--model and --since choose runs of --history",
-            "add --history, or name run folders",
+            "add --history, or give run folders",
         ),
         Refusal(
             (AnyOf("published"), AnyOf("runs", "import", "baseline")),
             "--published cannot be combined with runs",
-            "the published figures of a GPU stand beside its runs without it: leave it out",
+            "remove --published: published figures of a GPU are shown next to its runs anyway",
         ),
     ),
     "make-data": (
         Refusal(
             (AnyOf("files"), AnyOf("data_name=cifar10")),
-            "{option} cannot be combined with {other}: that has five training files",
-            "leave --files out, or use --data-name imagenet",
+            "{option} cannot be combined with {other}: it always has five training files",
+            "remove --files, or use --data-name imagenet",
         ),
     ),
 }
@@ -252,10 +252,9 @@ MOVED: Mapping[str, Mapping[str, str]] = {
     "plan": {"gain": "give the share with the number: --num-gpus auto:0.5"},
     "run": {
         "gain": "give the share with the number: --num-gpus auto:0.5",
-        "program": "it is for plan; run trains with the built-in core, or your program after --",
+        "program": "it is for plan; run uses gputopo's built-in training, or your program after --",
         "time-budget": "it is for sweep; --num-batches N limits the steps of a run",
-        "min-hosts": "a training over several hosts ends with its first host that fails: "
-        "start it again with --resume auto",
+        "min-hosts": "a run on several hosts ends when one host fails: start it again with --resume auto",
         "resume-or-start": "write --resume auto",
     },
     "bandwidth": {
@@ -265,8 +264,8 @@ MOVED: Mapping[str, Mapping[str, str]] = {
         "loops": "give the number of repeats as --effort N",
         "matrices": "write --all",
     },
-    "screen": {"from": "runs here do not screen that machine; run it there"},
-    "sweep": {"from": "runs here do not measure that machine; run it there"},
+    "screen": {"from": "screen has to run on the machine itself"},
+    "sweep": {"from": "sweep has to run on the machine itself"},
 }
 
 

@@ -48,7 +48,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "[RUNS...]",
-            "Run folders, sweeps, folders of runs, result.json, or what report --json wrote; by default "
+            "Run folders, sweeps, folders of runs, result.json, or the output of report --json; default: "
             "the runs of this user",
             repeated=True,
         ),
@@ -57,7 +57,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--import",
-            "Also these: logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, CSV "
+            "Also read logs of tf_cnn_benchmarks or tensorpack, folders of Lambda's benchmarks, or CSV "
             "tables. Repeatable",
             value="PATH",
             repeated=True,
@@ -71,8 +71,8 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Option(
             "--baseline",
-            "Compare with these earlier runs of the same machine: folders, or what report --json wrote. "
-            "Repeatable",
+            "Compare with these earlier runs of the same machine: folders, or the output of report "
+            "--json. Repeatable",
             value="PATH",
             repeated=True,
         ),
@@ -81,7 +81,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Option(
             "--smallest-effect",
-            "Smallest difference from --baseline that counts, if it is beyond the noise",
+            "Smallest difference from --baseline to report, if it exceeds the noise",
             value="PERCENT",
             min=0,
             below=100,
@@ -91,8 +91,8 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--history",
-            "Show the past runs and saved bandwidths of this machine instead: regressions, with the date "
-            "they began",
+            "Show the history of this machine instead: which runs and bandwidths became worse, and since "
+            "when",
             theme="History",
         ),
     ] = False  # of this machine, instead
@@ -100,24 +100,24 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None, Option("--model", "Only runs of this model", value="NAME", theme="History")
     ] = None
     since: Annotated[
-        str | None, Option("--since", "Only what is not older than this", value="DATE", theme="History")
+        str | None, Option("--since", "Only results since this date", value="DATE", theme="History")
     ] = None
     whole: Annotated[
-        bool, Option("--all", "Show all rows and observations; files and the other formats always have them")
+        bool, Option("--all", "Show all rows and observations (always on for files and other formats)")
     ] = False
     shape: Annotated[
         Shape | None,
-        Option("--format", "Output format", default="that of the suffix of --output, else table"),
+        Option("--format", "Output format", default="by the suffix of --output, otherwise table"),
     ] = None
     output: Annotated[
-        Path | None, Option("--output", "Write it to this file, whole or not at all", default="stdout")
+        Path | None, Option("--output", "Write the report to this file (atomically)", default="stdout")
     ] = None
     fail_on: Annotated[
         FailOn | None,
         Option(
             "--fail-on",
-            "Exit with 1 on a run that failed (an error), or that is slower than in --baseline under the "
-            "same conditions (a warning)",
+            "Exit with code 1 if a run failed (error), or is slower than in --baseline under the same "
+            "conditions (warning)",
         ),
     ] = None
 
@@ -194,10 +194,10 @@ def _date(text: str) -> float:
 
 
 def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
-    """Show what runs measured: what to take, scaling, ratios, comparisons, with the numbers.
+    """Summarize measured runs: best configuration, scaling, ratios, comparisons.
 
-    Runs that failed are shown with their reasons. Only runs under the same conditions are compared; figures
-    that were published for the same GPU model stand beside them.
+    Runs that failed are shown with their reasons. Only runs under the same conditions are compared. Figures
+    published for the same GPU model are shown next to them.
 
     Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input, or nothing to compare with --baseline.
     """
@@ -269,11 +269,11 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(
             f"there are no measurements in {', '.join(paths[:3])}{why}",
-            "name run folders of gputopo, or logs with --import: gputopo explain report",
+            "give run folders of gputopo, or logs with --import: gputopo explain report",
         )
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
-        to_stderr(f"gputopo: {files} ignored: neither logs of training nor runs\n")
+        to_stderr(f"gputopo: {files} ignored (not training logs or gputopo runs)\n")
     unread = (*found.unread, *ours.failed, *before.unread)
     study = study_of(
         found.measurements,
@@ -301,7 +301,7 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
         why = not_comparable(cells, cells_of(earlier))
         raise InputError(
             f"0 of {len(cells)} cells compared with --baseline: {why}",
-            "name runs of the same machine and job, or leave --baseline out",
+            "give runs of the same machine and job, or remove --baseline",
         )
 
 
@@ -320,7 +320,7 @@ def _home() -> str:
     if not Path(home).is_dir():
         raise InputError(
             f"there are no runs in {home}",
-            "name run folders, logs with --import, or a document with --published",
+            "give run folders, logs with --import, or a document with --published",
         )
     return str(home)
 
@@ -369,7 +369,7 @@ def _foot(value: "Study | Box") -> str:
     if isinstance(value, Study):
         machines = list(dict.fromkeys(cell.of.machine for cell in value.figures.cells))
     named = [one for one in machines if one]
-    of = f"of {listed(named)}" if named else "of machines that the runs do not name"
+    of = f"of {listed(named)}" if named else "of unknown machines"
     command = shlex.join(["gputopo", *sys.argv[1:]])
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, gputopo {__version__}, {of}: {command}"
 

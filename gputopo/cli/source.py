@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FROM = Option(
     "--from",
-    "Capture or bundled machine (7gforce) to read",
-    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "Read a capture or a bundled machine (7gforce) instead of this machine",
+    detail="Captures: a gputopo recording, output or a log of nvidia-smi, "
     "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
     "TensorFlow or a bandwidth test, topology XML of NCCL, a folder with a copied /sys; compressed or not; "
     "- for stdin. The format is detected by content. Repeatable",
@@ -96,7 +96,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
     if wrong := contradiction(machine):
-        to_stderr(f"gputopo: not all of it counts: {wrong}\n")
+        to_stderr(f"gputopo: some of it is not used: {wrong}\n")
     return machine
 
 
@@ -117,8 +117,8 @@ def _require_consistent(machine: "Machine") -> None:
 
     if wrong := contradiction(machine):
         raise InputError(
-            f"the measured bandwidth contradicts physics or itself: {wrong}",
-            "measure again, or leave out the capture that is wrong: gputopo bandwidth --from FILE shows it",
+            f"the measured bandwidth is impossible or contradicts itself: {wrong}",
+            "measure again, or remove the wrong capture: gputopo bandwidth --from FILE shows it",
         )
 
 

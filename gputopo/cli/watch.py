@@ -61,7 +61,8 @@ def watch(
 
     if duration and duration < every:
         to_stderr(
-            f"gputopo: one reading: the next would come after {every:g} s, and --duration is {duration:g} s\n"
+            f"gputopo: only one sample: the next one is due after {every:g} s, and --duration is "
+            f"{duration:g} s\n"
         )
     history = History(models={gpu.index: gpu.name for gpu in machine.gpus})
     began_s = time.monotonic()

@@ -105,7 +105,7 @@ def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str |
             return tool, "; ".join(why) or None
         why.append(f"no {tool}: {lacking}")
     hint = HINTS[IPERF3 if asked == "auto" else asked]
-    raise HardwareError(f"nothing can measure between these hosts: {'; '.join(why)}", hint)
+    raise HardwareError(f"no tool can measure between these hosts: {'; '.join(why)}", hint)
 
 
 def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
@@ -245,7 +245,7 @@ def method(tool: Tool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) 
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
     alone = "" if all(one.expected_gb_per_s for one in samples) else "; nothing is expected of these cards: "
-    alone = alone and f"{alone}hosts are compared with one another only"
+    alone = alone and f"{alone}hosts are only compared with each other"
     if tool == IPERF3:
         return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"
     facts = ", ".join(dict.fromkeys(fact for one in samples for fact in one.nccl))

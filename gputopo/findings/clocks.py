@@ -51,7 +51,7 @@ MEAN_BELOW_SHARE = Threshold(
 )
 CORE_BUSY_FLOOR = Threshold("core clock under load", 0.9, "of the rated boost or application clock")
 CORE_MAXIMUM_FLOOR = Threshold(
-    "core clock under load, where only NVML's maximum is known",
+    "core clock under load, if only NVML's maximum is known",
     0.65,
     "of the maximum clock",
     "Rated boost clocks are at least 0.68 of NVML's maximum (gpus.csv)",
@@ -61,8 +61,8 @@ MEMORY_DIFFERS = Rule(
     "clocks.memory_differs",
     "max memory clock differs from GPUs of the same model",
     remedy=(
-        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+        "If the VBIOS version differs too, the card is a different build; otherwise look for clock "
+        "offsets. The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     thresholds=(MEMORY_SHARE,),
 )
@@ -70,8 +70,8 @@ CORE_DIFFERS = Rule(
     "clocks.core_differs",
     "max core clock differs from GPUs of the same model",
     remedy=(
-        "If the VBIOS version differs too, the card is of another build; else look for clock offsets. "
-        "The slowest GPU sets the pace of synchronous training: use GPUs with the same clocks."
+        "If the VBIOS version differs too, the card is a different build; otherwise look for clock "
+        "offsets. The slowest GPU limits synchronous training: use GPUs with the same clocks."
     ),
     severities=("info",),
     thresholds=(CORE_SHARE,),
@@ -79,7 +79,8 @@ CORE_DIFFERS = Rule(
 APPLICATION_BELOW_DEFAULT = Rule(
     "clocks.application_below_default",
     "application clock set below the default",
-    remedy="If not wanted, reset it: sudo nvidia-smi -i GPU -rac. Look for a start-up script that sets it.",
+    remedy="If this is not intended, reset it with sudo nvidia-smi -i GPU -rac, and look for a boot "
+    "script that sets it.",
     thresholds=(MEMORY_SHARE,),
 )
 CORE_BELOW_MAXIMUM = Rule(
@@ -119,14 +120,14 @@ LOW_DRAW_SHARE = Threshold(
     "low power draw under load",
     0.6,
     "of the median of the peers",
-    "not measured on hardware: GPUs of one training draw within a tenth of one another",
+    "not measured on hardware: GPUs of one training draw within a tenth of each other",
 )
 ALIKE_SHARE = Threshold("peers with the same power draw", 0.8, "of their median, or more")
 LOW_DRAW = Rule(
     "power.below_peers",
-    "much lower power draw than GPUs of the same model at the same load",
+    "much lower power draw than GPUs of the same model under the same load",
     remedy=(
-        "Look whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
+        "Check whether its program waits or does less than on the other GPUs (NCCL_DEBUG=INFO, py-spy "
         "dump --pid PID), and compare clocks and limits (nvidia-smi -q -d CLOCK,POWER,PERFORMANCE)."
     ),
     thresholds=(LOW_DRAW_SHARE, ALIKE_SHARE, SAME_LOAD_POINTS, PEERS),

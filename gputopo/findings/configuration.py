@@ -13,8 +13,8 @@ MIXED_MODELS = Rule(
     "machine.mixed_models",
     "GPUs of different models",
     remedy=(
-        "Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training the slowest sets "
-        "the pace, and the smallest memory the batch size."
+        "Train on GPUs of one model (gputopo plan --gpus LIST): in synchronous training, the slowest GPU "
+        "limits the speed and the smallest memory limits the batch size."
     ),
     severities=("info",),
 )
@@ -22,7 +22,7 @@ NO_EXPECTATION = Rule(
     "card.no_expectation",
     "no reference data for this model",
     remedy=(
-        "Compare clocks and link with the data sheet: they were compared with GPUs of the same model only."
+        "Compare clocks and link with the data sheet: they were only compared with GPUs of the same model."
     ),
     severities=("info",),
 )

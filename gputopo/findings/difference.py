@@ -113,12 +113,16 @@ class _Comparing:
     def _gpu(self, was: Gpu, now: Gpu) -> None:
         path, subject = at_gpu(now.index), f"GPU {now.index}"
         if was.index != now.index:
-            says = f"{subject} is GPU {was.index} there: the GPUs are numbered otherwise"
+            says = f"{subject} is GPU {was.index} there: the GPUs have different numbers"
             self._report(within(path, "index"), was.index, now.index, says)
         if was.uuid and now.uuid and was.uuid != now.uuid:
             self._report(within(path, "uuid"), None, None, f"{subject} is another card")
         if was.lost != now.lost:
-            state = "is lost: it is counted and does not answer" if now.lost else "answers, and is lost there"
+            state = (
+                "is lost: the driver counts it, but it does not answer"
+                if now.lost
+                else "answers, and is lost there"
+            )
             self._report(within(path, "lost"), was.lost, now.lost, f"{subject} {state}")
         if not (under_load(was) and under_load(now)):
             # An idle GPU lowers its link: only two readings under load can be compared.

@@ -72,8 +72,8 @@ NO_PERMISSION = Rule(
     "driver.no_permission",
     "/dev/nvidia* is missing, or permission is denied",
     remedy=(
-        "Join the group that may open it (ls -l /dev/nvidia*). In a container, start it with GPU access "
-        "(docker run --gpus all)."
+        "Add your user to the group that may open it (ls -l /dev/nvidia*). In a container, start it with "
+        "GPU access (docker run --gpus all)."
     ),
     severities=("error", "warning"),
 )
@@ -81,7 +81,7 @@ RESERVED = Case(
     "vfio-pci",
     "reserved for a virtual machine",
     severity="info",
-    remedy="Use it in the virtual machine, or bind it to nvidia.",
+    remedy="Use it in the virtual machine, or bind it to the nvidia driver.",
 )
 OTHER_DRIVER = Rule(
     "driver.other_driver",
@@ -95,7 +95,7 @@ HUNG = Rule(
     "a call into the NVIDIA driver did not return",
     remedy=(
         "See sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in "
-        "state D. End the programs on the GPUs and reset them (sudo nvidia-smi -r -i GPU), or reboot."
+        "state D. Stop the programs on the GPUs and reset them (sudo nvidia-smi -r -i GPU), or reboot."
     ),
     severities=("error", "warning"),
 )
@@ -172,8 +172,8 @@ GPU_LOST = Rule(
             "",
             severity="error",
             remedy=(
-                "Connect all power cables of the card to the power supply, each by a cable of its own, "
-                "and power-cycle."
+                "Connect every power connector of the card to the power supply with a separate cable, "
+                "then power-cycle."
             ),
             fits="slot",
         ),
@@ -182,7 +182,7 @@ GPU_LOST = Rule(
             "",
             severity="error",
             remedy=(
-                "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. See "
+                "Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. See "
                 "sudo dmesg | grep -i xid for the cause."
             ),
         ),
@@ -190,11 +190,11 @@ GPU_LOST = Rule(
 )
 GPU_NO_ANSWER = Rule(
     "gpu.no_answer",
-    "the driver refuses to report what the GPU is, or does not list it",
+    "the driver does not list this GPU, or cannot identify it",
     remedy=(
         "See sudo dmesg | grep -i -e nvrm -e xid for its PCI address, and ls -l /dev/nvidia* for missing "
-        "permission. Else reboot or power-cycle; if it happens again, check seat, riser, power cables "
-        "and temperature of the card."
+        "permission. Otherwise reboot or power-cycle; if it happens again, check seat, riser, power "
+        "cables and temperature of the card."
     ),
     severities=("error", "warning"),
     fits="slot",
@@ -324,7 +324,7 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
         else:
             when = f" ({code})" if code not in ("", "GPU_IS_LOST", "no answer") else ""
             who = named(gpu) if (known := label(machine, gpu)) == str(gpu.index) else f"GPU {known}"
-            says = f"{who} was enumerated and then did not answer{when}{also}"
+            says = f"{who} was detected but stopped responding{when}{also}"
             yield GPU_LOST.fault(subject, says, evidence, case=GPU_LOST.case_in(code))
 
 

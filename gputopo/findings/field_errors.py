@@ -42,7 +42,7 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
             }
             if failed:
                 words = ", ".join(path_in_words(Gpu, fact) for fact in failed)
-                says = f"{'; '.join(dict.fromkeys(failed.values()))} in place of {words}"
+                says = f"{'; '.join(dict.fromkeys(failed.values()))} instead of {words}"
                 yield FIELD_ERROR.fault(gpu, says, {"missing": failed})
 
 

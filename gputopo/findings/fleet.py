@@ -34,48 +34,49 @@ NO_ANSWER = Rule(
 )
 GPU_COUNT = Rule(
     "fleet.gpu_count",
-    "host with fewer or more GPUs than like hosts",
+    "host with fewer or more GPUs than similar hosts",
     remedy=(
-        "On the host that lacks the GPU, see sudo dmesg | grep -i -e xid -e pcie, and whether lspci "
-        "lists it. Power-cycle the host; if the GPU stays away, reseat or replace it."
+        "On the host without the GPU, see sudo dmesg | grep -i -e xid -e pcie, and whether lspci lists "
+        "it. Power-cycle the host; if the GPU is still missing, reseat or replace it."
     ),
     severities=("error",),
 )
 NIC_COUNT = Rule(
     "fleet.nic_count",
-    "host with fewer or more network cards than like hosts",
-    remedy="See whether lspci lists the card on the host that lacks it, and reseat it.",
+    "host with fewer or more network cards than similar hosts",
+    remedy="See whether lspci lists the card on the host without it, and reseat it.",
 )
 DIFFERS = Rule(
     "fleet.differs",
-    "host with facts that differ from those of like hosts",
+    "host with facts that differ from similar hosts",
     remedy=(
-        "Compare the host with a like one (gputopo inspect --from HOST --diff OTHER), and bring it to "
-        "the same state, or replace what is defective."
+        "Compare the host with a similar one (gputopo inspect --from HOST --diff OTHER), then bring it "
+        "to the same state, or replace the defective part."
     ),
 )
 SPLIT = Rule(
     "fleet.split",
-    "like hosts of which no majority agrees",
-    remedy="Decide which value is right: none is on more than half of the hosts, so no host is an outlier.",
+    "similar hosts without a majority",
+    remedy="Decide which value is right. No value is on more than half of the hosts, so no host is an "
+    "outlier.",
 )
 NOT_READ = Rule(
     "fleet.not_read",
-    "facts that one host does not show and like hosts do",
-    remedy="Read the host again, with the same rights and from outside of a container, to compare them.",
+    "facts missing on one host that similar hosts have",
+    remedy="To compare them, read the host again with the same rights and outside a container.",
     severities=("info",),
 )
 CHANGED = Rule(
     "fleet.changed",
-    "host that is not as in the baseline",
+    "host that differs from the baseline",
     remedy=(
-        "See what was changed or repaired on this host. If the new state is right, record the hosts "
+        "Find out what was changed or repaired on this host. If the new state is right, record the hosts "
         "again (--fleet --record FOLDER)."
     ),
 )
 # Devices whose number is compared, with their rule and name.
 _COUNTED = {"gpus": (GPU_COUNT, "GPU"), "nics": (NIC_COUNT, "network card")}
-_NOT_ASKED = "in the baseline, and not asked"
+_NOT_ASKED = "in the baseline, but not asked"
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
 
 
@@ -259,7 +260,7 @@ class _Comparison:
                 words = list(dict.fromkeys(words))
                 more = ", ..." if len(words) > MAX_MESSAGES else ""
                 some = ", ".join(words[:MAX_MESSAGES]) + more
-                says = f"{_counted(len(lacking), 'fact')} not read that like hosts have ({some})"
+                says = f"{_counted(len(lacking), 'fact')} not read that similar hosts have ({some})"
                 yield _of(name, NOT_READ, MACHINE, says, {"facts": [_path(*key) for key in lacking]})
 
 

@@ -42,27 +42,27 @@ KERNEL_ERROR = Rule(
         ),
         Case(
             "wpr2",
-            "the GPU kept its state over a reboot",
+            "the GPU was not reset by a reboot",
             severity="error",
             remedy=(
-                "Power the machine off, not only reboot, for half a minute. A virtual machine: stop it "
+                "Power the machine off for 30 s; a reboot is not enough. For a virtual machine, stop it "
                 "and reset the GPU on the host. If it happens again, update the driver."
             ),
         ),
         Case(
             "gfw boot",
-            "the GPU's own firmware did not start",
+            "the GPU's firmware did not start",
             severity="error",
             remedy=(
                 "Power the machine off for half a minute, and check seat, riser and power cables of the "
-                "card. If it stays, the card is defective: run nvidia-bug-report.sh and contact the "
-                "vendor."
+                "card. If the error persists, the card is defective: run nvidia-bug-report.sh and "
+                "contact the vendor."
             ),
             fits="slot",
         ),
         Case(
             "i/o region",
-            "no address space for the memory of the GPU",
+            "no address space for the GPU's memory",
             severity="error",
             remedy=(
                 "Turn on 'Above 4G Decoding' in the BIOS, or add pci=realloc to the kernel's options. In "
@@ -92,7 +92,7 @@ KERNEL_ERROR = Rule(
             "legacy",
             "the GPU needs a legacy driver",
             severity="error",
-            remedy="Install the legacy driver that the message names.",
+            remedy="Install the legacy driver that the message gives.",
         ),
         Case(
             "unlicensed",
@@ -123,7 +123,7 @@ KERNEL_ERROR = Rule(
         ),
         Case(
             "nouveau",
-            "another driver has the GPU",
+            "another driver uses the GPU",
             severity="error",
             remedy="Blacklist nouveau, update the initramfs and reboot.",
         ),
@@ -132,7 +132,8 @@ KERNEL_ERROR = Rule(
             "the InfoROM is corrupted",
             severity="warning",
             remedy=(
-                "Reboot. If it stays, report it to the card's vendor with the output of nvidia-bug-report.sh."
+                "Reboot. If it persists, report it to the card's vendor with the output of "
+                "nvidia-bug-report.sh."
             ),
         ),
         Case(

@@ -27,7 +27,7 @@ RETIRED_PAGES = Threshold(
     "retired pages",
     60,
     "pages",
-    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages is to be returned",
+    "NVIDIA, Dynamic Page Retirement: a card with 60 or more retired pages qualifies for an RMA",
 )
 NO_SPARE_BANKS = Threshold(
     "memory banks without spare rows",
@@ -44,8 +44,8 @@ ECC_UNCORRECTED = Rule(
     "ecc.uncorrected",
     "uncorrected ECC errors since the driver was loaded",
     remedy=(
-        "Rerun what ran since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
-        "reboot. If it happens again, run NVIDIA's field diagnostic, which decides on a return."
+        "Repeat all work since then: results may be wrong. Reset the GPU (sudo nvidia-smi -r -i GPU) or "
+        "reboot. If it happens again, run NVIDIA's field diagnostic (required for an RMA)."
     ),
     severities=("error",),
 )
@@ -62,8 +62,8 @@ ECC_OFF = Rule(
     "ecc.off",
     "ECC off on a model that has it on by default: memory errors corrupt results unnoticed",
     remedy=(
-        "If not wanted, turn it on: sudo nvidia-smi -i GPU -e 1, and reboot. GDDR models have 1/16 less "
-        "memory with ECC, those with HBM the same."
+        "If this is not intended, turn it on (sudo nvidia-smi -i GPU -e 1) and reboot. With ECC, GDDR "
+        "models have 1/16 less memory; HBM models have the same."
     ),
     severities=("warning", "info"),
 )
@@ -71,8 +71,8 @@ SRAM_THRESHOLD = Rule(
     "memory.sram_threshold_exceeded",
     "SRAM threshold exceeded: more uncorrectable errors in on-chip memory than NVIDIA allows",
     remedy=(
-        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
-        "RMA policy); the field diagnostic decides."
+        "Do not use this GPU. It qualifies for an RMA if the field diagnostic confirms it (NVIDIA, GPU "
+        "Memory Error Management, RMA policy)."
     ),
     severities=("error",),
 )
@@ -80,8 +80,8 @@ REMAP_FAILED = Rule(
     "memory.remap_failed",
     "row remapping failed: a failing memory row could not be replaced",
     remedy=(
-        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
-        "RMA policy); the field diagnostic decides."
+        "Do not use this GPU. It qualifies for an RMA if the field diagnostic confirms it (NVIDIA, GPU "
+        "Memory Error Management, RMA policy)."
     ),
     severities=("error",),
 )
@@ -89,8 +89,8 @@ UNREPAIRABLE = Rule(
     "memory.unrepairable",
     "unrepairable memory: a failing memory channel could not be replaced",
     remedy=(
-        "Do not use this GPU. It reached NVIDIA's threshold for a return (GPU Memory Error Management, "
-        "RMA policy); the field diagnostic decides."
+        "Do not use this GPU. It qualifies for an RMA if the field diagnostic confirms it (NVIDIA, GPU "
+        "Memory Error Management, RMA policy)."
     ),
     severities=("error",),
 )
@@ -104,23 +104,23 @@ MANY_RETIRED_PAGES = Rule(
 REPAIR_PENDING = Rule(
     "memory.repair_pending",
     "repair of a memory channel or TPC pending: done at the next GPU reset",
-    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+    remedy="Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
 )
 REMAP_PENDING = Rule(
     "memory.remap_pending",
     "row remapping pending: done at the next GPU reset",
-    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+    remedy="Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
 )
 RETIREMENT_PENDING = Rule(
     "memory.retirement_pending",
     "page retirement pending: done at the next reboot",
-    remedy="End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
+    remedy="Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot.",
 )
 FEW_SPARE_ROWS = Rule(
     "memory.few_spare_rows",
     "memory banks with few or no spare rows: remapping may fail at the next error",
     remedy=(
-        "Keep long runs off this GPU where others are free, and watch nvidia-smi -q -d ROW_REMAPPER. "
+        "Do not use this GPU for long runs if others are free, and watch nvidia-smi -q -d ROW_REMAPPER. "
         "Have the card replaced when remapping fails."
     ),
     severities=("warning", "info"),
@@ -143,7 +143,7 @@ RESET_REQUIRED = Rule(
             "must be reset before it can be used",
             severity="error",
             remedy=(
-                "End all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once where "
+                "Stop all programs on it, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs at once if "
                 "NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
             ),
         ),
@@ -158,7 +158,7 @@ RESET_REQUIRED = Rule(
             "all P2P traffic must end before the fault can be recovered",
             severity="error",
             remedy=(
-                "End all programs that copy between GPUs, then see the next action: nvidia-smi "
+                "Stop all programs that copy between GPUs, then see the next action: nvidia-smi "
                 "--query-gpu=gpu_recovery_action --format=csv. See sudo dmesg | grep -i xid for the "
                 "cause."
             ),
@@ -170,7 +170,7 @@ RESET_RECOMMENDED = Rule(
     "the GPU works with reduced capacity until it is reset (drain and reset)",
     remedy=(
         "Let its programs finish, start no new ones, then sudo nvidia-smi --gpu-reset -i GPU (all GPUs "
-        "at once where NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
+        "at once if NVLink connects them), or reboot. See sudo dmesg | grep -i xid for the cause."
     ),
 )
 
@@ -259,7 +259,7 @@ def _errors(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
         yield "reset", ECC_UNCORRECTED.fault(gpu, says, _counts(gpu))
     elif ever:
         repaired = (gpu.remapped_rows.uncorrectable or 0) + (gpu.retired_pages.double_bit or 0)
-        says = f"{ever} uncorrected ECC errors in all, none since the driver was loaded"
+        says = f"{ever} uncorrected ECC errors in total, none since the driver was loaded"
         severity: Severity = "info" if ever <= repaired else "warning"
         yield "watch", ECC_UNCORRECTED_BEFORE.fault(gpu, says, _counts(gpu), severity)
 

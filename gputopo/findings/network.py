@@ -24,8 +24,8 @@ DROPPED = Threshold(
     "packets",
     "infiniband-diags: 100 dropped packets of VL15 in the example of ibqueryerrors' thresholds",
 )
-MANY_TIMES = Threshold("more errors than like ports", 10, "times their median")
-MANY = Threshold("more errors than like ports, at least", 1000, "errors of one counter")
+MANY_TIMES = Threshold("more errors than similar ports", 10, "times their median")
+MANY = Threshold("more errors than similar ports, at least", 1000, "errors of one counter")
 NARROW_LANES = Threshold(
     "lanes of an InfiniBand link",
     1,
@@ -44,7 +44,7 @@ LINK_DOWN = Rule(
 )
 LINK_SLOW = Rule(
     "nic.link_slow",
-    "network link slower than the port supports or than like ports",
+    "network link slower than the port supports or than similar ports",
     remedy=(
         "Reseat or replace cable and transceiver, and compare the settings of the switch port (speed, "
         "autonegotiation, forward error correction)."
@@ -54,7 +54,7 @@ LINK_SLOW = Rule(
 )
 MTU_DIFFERS = Rule(
     "nic.mtu_differs",
-    "MTU of a network interface differs from those of like cards",
+    "MTU of a network interface differs from similar cards",
     remedy=(
         "Set one MTU on all interfaces of a network and on its switches: sudo ip link set INTERFACE mtu "
         "BYTES."
@@ -74,14 +74,14 @@ ERRORS_RISING = Rule(
     "nic.errors_rising",
     "errors counted by a network port while it was watched",
     remedy=(
-        "The fault is present: clean or replace cable and transceiver, and try another switch port. "
+        "The fault still occurs: clean or replace cable and transceiver, and try another switch port. "
         "Repeated packets without errors of the link point to congestion."
     ),
     severities=("warning", "info"),
 )
 GPU_FAR = Rule(
     "nic.gpu_far",
-    "GPU without a near RDMA card, where other GPUs have one",
+    "GPU without a near RDMA card, although other GPUs have one",
     remedy=(
         "Prefer the other GPUs for jobs over several hosts, or move a card below the same PCIe switch: "
         "through the CPU, GPUDirect RDMA is slow or off (NCCL_NET_GDR_LEVEL)."
@@ -90,7 +90,7 @@ GPU_FAR = Rule(
 )
 NO_PEER_MEMORY = Rule(
     "nic.gpudirect_off",
-    "RDMA cards, and no kernel module for GPUDirect RDMA",
+    "RDMA cards without a kernel module for GPUDirect RDMA",
     remedy=(
         "Run sudo modprobe nvidia-peermem. With the open kernel modules and Linux 5.12 or later NCCL can "
         "use DMA-BUF instead."
@@ -109,7 +109,8 @@ NCCL_SLOW = Rule(
 NCCL_WARNING = Rule(
     "nccl.warning",
     "warning in NCCL's log",
-    remedy="See the lines above it in the log, and those of the other ranks: the first one is the cause.",
+    remedy="See the lines above it in the log, and the logs of the other ranks. The first warning is the "
+    "cause.",
 )
 
 _NEAR = Hop.PXB  # no host bridge between: what NCCL calls local (NCCL_NET_GDR_LEVEL's default)
@@ -154,7 +155,7 @@ def links_down(machine: Machine) -> Iterator[Fault]:
             why = "the interface is disabled" if port.port.enabled is False else _why_down(port.port)
             says = f"{port.name}: link down{f' ({why})' if why else ''}"
             if beside:
-                says += f"; up on {len(beside)} like port{'s' if len(beside) > 1 else ''}"
+                says += f"; up on {len(beside)} similar port{'s' if len(beside) > 1 else ''}"
             state = {
                 name: getattr(port.port, name) for name in ("state", "phys_state", "operstate", "enabled")
             }
@@ -175,12 +176,12 @@ def rates(machine: Machine) -> Iterator[Fault]:
             evidence = {"rate_gbit_per_s": rate, "max_rate_gbit_per_s": top, "lanes": port.lanes}
             severity: Severity
             if found is not None and found.common is not None and rate < found.common and place in found.odd:
-                words, severity = f"{_gbit(found.common)} on {found.others} like ports", "warning"
+                words, severity = f"{_gbit(found.common)} on {found.others} similar ports", "warning"
                 evidence["peers_gbit_per_s"] = found.common
             elif port.lanes is not None and port.lanes <= NARROW_LANES.value:
                 words, severity = f"on {port.lanes} lane", "warning"
             elif found is not None and found.common is None and rate < others:
-                words, severity = f"{_gbit(others)} on a like port", "info"
+                words, severity = f"{_gbit(others)} on a similar port", "info"
                 evidence["peers_gbit_per_s"] = others
             elif top is not None and rate < top:
                 words, severity = f"the port supports {_gbit(top)}", "info"
@@ -206,10 +207,10 @@ def mtus(machine: Machine) -> Iterator[Fault]:
         if found.common is None:
             words = ", ".join(f"{group[place].name} {size}" for place, size in sizes.items())
             subject = Subject.of_nics(group[place].nic.index for place in sizes)
-            yield MTU_DIFFERS.fault(subject, f"MTU of like ports: {words} bytes", evidence)
+            yield MTU_DIFFERS.fault(subject, f"MTU of similar ports: {words} bytes", evidence)
             continue
         for place, size in found.odd.items():
-            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} like ports"
+            says = f"{group[place].name}: MTU {size} bytes, {found.common} on {found.others} similar ports"
             yield MTU_DIFFERS.fault(_subject(group[place]), says, evidence)
 
 
@@ -222,7 +223,7 @@ def errors(machine: Machine) -> Iterator[Fault]:
             more = {name: count for name, count in counts.items() if _is_more(name, count, port, group)}
             if found := {name: count for name, count in counts.items() if _is_large(name, count)} | more:
                 words = ", ".join(f"{name} {count}" for name, count in found.items())
-                beside = ", far more than on like ports" if more else ""
+                beside = ", far more than on similar ports" if more else ""
                 evidence = {"errors": found, "more_than_peers": sorted(more)}
                 severity: Severity = "warning" if more else "info"
                 yield ERRORS.fault(_subject(port), f"{port.name}: {words}{beside}", evidence, severity)
@@ -274,8 +275,8 @@ def peer_memory(machine: Machine) -> Iterator[Fault]:
         return
     yield NO_PEER_MEMORY.fault(
         DRIVER,
-        f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, and neither nvidia_peermem nor "
-        "nv_peer_mem is loaded",
+        f"{len(cards)} RDMA card{'s' if len(cards) > 1 else ''} with a link, but neither nvidia_peermem "
+        "nor nv_peer_mem is loaded",
         {"cards": list(map(_card_name, cards)), "open_kernel_module": driver.open_kernel_module},
     )
 
@@ -289,7 +290,7 @@ def of_nccl(machine: Machine) -> Iterator[Fault]:
     evidence = {"between_hosts": list(between), "network": machine.nccl.network}
     rdma = any(port.rdma_device for nic in machine.nics for port in nic.ports or ())
     if "NET/Socket" in between:
-        says = f"NCCL uses TCP between hosts (NET/Socket){', beside RDMA cards' if rdma else ''}"
+        says = f"NCCL uses TCP between hosts (NET/Socket){', although there are RDMA cards' if rdma else ''}"
         yield NCCL_SLOW.fault(MACHINE, says, evidence, "warning" if rdma else "info")
     elif any(via.startswith("NET/IB") for via in between) and not any("GDRDMA" in via for via in between):
         says = "NCCL copies through host memory between hosts (NET/IB without GDRDMA)"
@@ -316,8 +317,8 @@ def _without_ports(machine: Machine) -> Iterator[Fault]:
                 driver = nodes[nic.pci_address or ""].driver
                 yield LINK_DOWN.fault(
                     Subject.of_nics([nic.index]),
-                    f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); like cards "
-                    f"have one: {', '.join(beside)}",
+                    f"{nic.pci_address}: no network interface (kernel driver {driver or 'none'}); "
+                    f"similar cards have one: {', '.join(beside)}",
                     {"driver": driver, "up": beside},
                 )
 

@@ -54,7 +54,7 @@ NVLINK_DOWN = Rule(
 THIN_BRIDGE = Rule(
     "nvlink.thin_bridge",
     "a pair of GPUs has fewer NVLinks than another pair",
-    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat the bridge, or replace it.",
+    remedy="See nvidia-smi nvlink -s for the links that are down. Reseat or replace the bridge.",
     fits="bridge",
 )
 _FATAL = Case(
@@ -62,7 +62,7 @@ _FATAL = Case(
     "fatal NVSwitch error: programs on the GPUs of the fabric fail",
     severity="error",
     remedy=(
-        "End all programs, reset GPUs and NVSwitches together (sudo nvidia-smi -r) and restart "
+        "Stop all programs, reset GPUs and NVSwitches together (sudo nvidia-smi -r) and restart "
         "nvidia-fabricmanager, or reboot the host. If it happens again, run nvidia-bug-report.sh and "
         "contact the vendor (NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
@@ -96,7 +96,7 @@ _ACTIONS = {
         "(nvswitch-audit; NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
     "connection": Action(
-        "None needed after a reset or shutdown of one end. Else check the mechanical connections of "
+        "None needed after a reset or shutdown of one end. Otherwise check the mechanical connections of "
         "modules, trays and cables (NVIDIA, Fabric Manager User Guide, SXid errors)."
     ),
     "cooling": Action(
@@ -123,8 +123,7 @@ NVLINK_DIFFERS = Rule(
     "NVLink-C2C or fabric clique differs from GPUs of the same model",
     remedy=(
         "C2C: see sudo dmesg | grep -i c2c, and reset the GPU (sudo nvidia-smi -r -i GPU) or reboot. "
-        "Clique: only GPUs of one clique reach one another by NVLink; check the fabric manager's "
-        "partitions."
+        "Clique: only GPUs of one clique are connected by NVLink; check the fabric manager's partitions."
     ),
 )
 FABRIC_NOT_READY = Rule(
@@ -132,8 +131,8 @@ FABRIC_NOT_READY = Rule(
     "the GPU has not joined its NVSwitch fabric",
     remedy=(
         "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
-        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). In a virtual machine with a "
-        "part of a board, the host must assign a partition, or load the driver without NVLink "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). In a virtual machine with some "
+        "GPUs of a board, the host has to assign a partition; otherwise load the driver without NVLink "
         "(NVreg_NvLinkDisable=1)."
     ),
     severities=("error",),
@@ -143,7 +142,7 @@ FABRIC_UNHEALTHY = Rule(
     "unhealthy NVSwitch fabric reported by the driver",
     remedy=(
         "Check that nvidia-fabricmanager runs and has the driver's version (sudo systemctl restart "
-        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). If it persists, end all "
+        "nvidia-fabricmanager, then journalctl -u nvidia-fabricmanager). If it persists, stop all "
         "programs and reset the GPUs together: sudo nvidia-smi -r."
     ),
     severities=("warning", "error"),

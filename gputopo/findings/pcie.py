@@ -83,8 +83,8 @@ USUAL_LANES = Case(
     "fewer lanes, as is usual for this model in servers and clouds",
     severity="info",
     remedy=(
-        "None needed where the server or instance gives this model no more lanes. If its documentation "
-        "promises more, report it to the operator."
+        "None needed if the server or instance provides no more lanes for this model. If its "
+        "documentation says otherwise, report it to the operator."
     ),
 )
 WIDTH_DEGRADED = Rule(
@@ -102,8 +102,8 @@ GENERATION_DEGRADED = Rule(
     "pcie.generation_degraded",
     "PCIe link below the generation of card and slot under load",
     remedy=(
-        "Reseat card and riser, or try without the riser: a bad contact makes the link fall back. Look "
-        "for PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand."
+        "Reseat card and riser, or try without the riser: a bad contact lowers the link speed. Look for "
+        "PCIe errors in sudo dmesg, and set the slot's generation in the BIOS by hand."
     ),
     thresholds=(LOADED_SAMPLES, LOADED_SHARE, BUSY_PERCENT),
     fits="slot",
@@ -151,13 +151,14 @@ ALL_GPUS = Case(
     "measured: all GPUs share one path to the host",
     severity="info",
     remedy=(
-        "Use fewer GPUs for jobs that are fed from the host, and keep exchanged data on the GPUs. If the "
-        "path is no bridge of the PCI tree, check that all memory channels are populated."
+        "Use fewer GPUs for jobs that read much data from the host, and keep exchanged data on "
+        "the GPUs. If the path is no bridge of the PCI tree, check that all memory channels are "
+        "populated."
     ),
 )
 ALL_GPUS_TO_THE_HOST = Case(
     "all GPUs, to the host only",
-    "measured: all GPUs share one path in the direction to the host; from the host they do not",
+    "measured: all GPUs share one path to the host, but not from it",
     severity="info",
     remedy=(
         "Use fewer GPUs for jobs that send much to the host (variables or gradients on the CPU, staged "
@@ -166,16 +167,16 @@ ALL_GPUS_TO_THE_HOST = Case(
 )
 ALL_GPUS_FROM_THE_HOST = Case(
     "all GPUs, from the host only",
-    "measured: all GPUs share one path in the direction from the host; to the host they do not",
+    "measured: all GPUs share one path from the host, but not to it",
     severity="info",
     remedy=(
-        "Use fewer GPUs for jobs that are fed from the host, and keep input and variables on the GPUs. "
-        "Copies to the host are not limited."
+        "Use fewer GPUs for jobs that read much data from the host, and keep input and "
+        "variables on the GPUs. Copies to the host are not limited."
     ),
 )
 TO_THE_HOST = Case(
     "to the host only",
-    "measured: GPUs slow one another down in the direction to the host only",
+    "measured: GPUs slow each other down, only in copies to the host",
     severity="info",
     remedy=(
         "Choose GPUs of different uplinks for jobs that send much to the host (variables or gradients on "
@@ -184,19 +185,19 @@ TO_THE_HOST = Case(
 )
 FROM_THE_HOST = Case(
     "from the host only",
-    "measured: GPUs slow one another down in the direction from the host only",
+    "measured: GPUs slow each other down, only in copies from the host",
     severity="info",
     remedy=(
-        "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-        "copies to the host are not limited."
+        "Choose GPUs of different uplinks for jobs that read much data from the host or staged "
+        "through it; copies to the host are not limited."
     ),
 )
 SHARED_UPLINK = Rule(
     "pcie.shared_uplink",
     "several GPUs share an oversubscribed uplink to the CPU",
     remedy=(
-        "Choose GPUs of different uplinks for jobs that are fed from the host or staged through it; "
-        "gputopo bandwidth measures what is left."
+        "For jobs that copy much data from or through the host, choose GPUs of different uplinks. "
+        "gputopo bandwidth measures the remaining rate."
     ),
     severities=("info", "warning"),
     thresholds=(SHARED_TIMES, SHARED_SHARE),

@@ -17,7 +17,7 @@ _OWN_RULE = ("acs", "iommu")
 # Pairs that can never be peers are no fault of the machine: the report shows them, with the cause.
 _BY_DESIGN = ("different_chips", "across_sockets")
 _NEVER = (*_BY_DESIGN, "geforce_policy")
-_NO_FIX = "No fix exists: copies go through host memory; gputopo bandwidth measures their rate."
+_NO_FIX = "This cannot be changed. Copies go through host memory; gputopo bandwidth measures their rate."
 
 
 def _severity(cause: Cause) -> Severity:
@@ -40,8 +40,8 @@ P2P_ACS_ON = Rule(
     "p2p.acs_on",
     "P2P traffic is redirected through the root complex (ACS)",
     remedy=(
-        "Turn ACS (and the IOMMU, if not needed) off in the BIOS, or by setpci on these bridges at each "
-        "boot: NVIDIA's NCCL guide, troubleshooting, PCI Access Control Services."
+        "Disable ACS (and the IOMMU, if unused) in the BIOS, or with setpci on these bridges at each "
+        'boot. See "PCI Access Control Services" in NVIDIA\'s NCCL troubleshooting guide.'
     ),
     severities=("warning", "info"),
 )
@@ -49,7 +49,7 @@ OFF_BY_A_VARIABLE = Case(
     "variable",
     "turned off by a variable",
     severity="info",
-    remedy="Unset the variable, unless it works around a fault of these GPUs, and train again.",
+    remedy="Unset the variable and train again, unless it is a workaround for a fault of these GPUs.",
 )
 NCCL_STAGED = Rule(
     "nccl.staged",

@@ -27,8 +27,8 @@ CARD_DIFFERS = Rule(
     "card.differs",
     "firmware, limits or capabilities differ from GPUs of the same model",
     remedy=(
-        "The card may be of another build, or its firmware of another version: compare part numbers and "
-        "VBIOS versions (nvidia-smi -q), and update the firmware of those that are behind."
+        "The card may be a different build, or have another firmware version: compare part numbers and "
+        "VBIOS versions (nvidia-smi -q), and update the older firmware."
     ),
     severities=("info",),
     thresholds=(throttling.LIMIT_SHARE, MEMORY_SHARE),
@@ -37,7 +37,7 @@ SETTING_DIFFERS = Rule(
     "configuration.differs",
     "a setting differs from GPUs of the same model",
     remedy=(
-        "Set it alike on all GPUs: settings of the driver with nvidia-smi (nvidia-smi -h), BAR1 with "
+        "Use the same setting on all GPUs: driver settings with nvidia-smi (nvidia-smi -h), BAR1 with "
         "Resizable BAR in the BIOS."
     ),
     severities=("warning", "info"),
@@ -45,7 +45,7 @@ SETTING_DIFFERS = Rule(
 )
 SLOT_DIFFERS = Rule(
     "pcie.slot_differs",
-    "slot of another PCIe generation or width than that of GPUs of the same model",
+    "slot of another PCIe generation or width than on GPUs of the same model",
     remedy=(
         "Compare the slots in the board manual, and the BIOS settings of their generation and lanes. "
         "Reseat card and riser."

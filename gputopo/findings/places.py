@@ -28,11 +28,11 @@ ELSEWHERE: Mapping[Fits, Mapping[Place, str]] = {
         "virtual machine": _ASK_THE_OPERATOR,
         "notebook": (
             "Connect the original power supply, and update BIOS and driver. GPU and lanes are soldered: "
-            "if it stays, the mainboard is at fault."
+            "if it persists, the mainboard is at fault."
         ),
         "module": (
-            "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it stays, have the "
-            "operator reseat or replace the module or its baseboard."
+            "Reset the GPU (sudo nvidia-smi -r -i GPU) or power-cycle the machine. If it persists, have "
+            "the operator reseat or replace the module or its baseboard."
         ),
     },
     "cooling": {
@@ -47,8 +47,8 @@ ELSEWHERE: Mapping[Fits, Mapping[Place, str]] = {
     "bridge": {
         "virtual machine": _ASK_THE_OPERATOR,
         "module": (
-            "See nvidia-smi nvlink -s and -e, and whether nvidia-fabricmanager runs. Reset the GPUs together "
-            "(sudo nvidia-smi -r). If it stays, have the operator check module and baseboard."
+            "See nvidia-smi nvlink -s and -e, and whether nvidia-fabricmanager runs. Reset the GPUs "
+            "together (sudo nvidia-smi -r). If it persists, have the operator check module and baseboard."
         ),
     },
     "power": {

@@ -14,8 +14,8 @@ PROGRAM_ERROR = Rule(
     "a program reports an error",
     remedy=(
         "Run it again with nothing else on the GPU, and see sudo dmesg | grep -i -e xid -e nvrm and "
-        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE. If it fails again, run NVIDIA's field "
-        "diagnostic, which decides on a return."
+        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE. If it fails again, run NVIDIA's field diagnostic "
+        "(required for an RMA)."
     ),
     severities=("error", "warning"),
     cases=(
@@ -31,16 +31,16 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "collective operation",
-            "a rank of a collective operation failed, hangs or is behind",
+            "a rank of a collective operation failed, hangs or is late",
             severity="error",
             remedy=(
-                "Look for the rank that failed first or is behind: see its log (NCCL_DEBUG=INFO), sudo "
-                "dmesg | grep -i xid and gputopo inspect on its host."
+                "Find the rank that failed first or is late: check its log (NCCL_DEBUG=INFO), sudo dmesg "
+                "| grep -i xid and gputopo inspect on its host."
             ),
         ),
         Case(
             "shared memory",
-            "too little shared memory, or a process of the input ended",
+            "too little shared memory, or an input worker ended",
             severity="error",
             remedy=(
                 "See df -h /dev/shm and free -m. Start a container with more (docker run --shm-size=8g, "
@@ -49,7 +49,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "host ran out of memory",
-            "the kernel ended a process, because the memory of the host or of its container was full",
+            "the kernel killed a process because the host or its container ran out of memory",
             severity="error",
             remedy=(
                 "See free -m. Use fewer input workers, a smaller shuffle buffer or batch, or give the "
@@ -61,13 +61,14 @@ PROGRAM_ERROR = Rule(
             "a program crashed in a library of CUDA, NCCL or the framework",
             severity="warning",
             remedy=(
-                "See sudo dmesg | grep -i xid for the same time: an Xid is the cause. Else update NCCL, "
-                "the driver and the framework together, and report it with a stack trace (gdb, py-spy)."
+                "See sudo dmesg | grep -i xid for the same time: an Xid is the cause. Otherwise update "
+                "NCCL, the driver and the framework together, and report it with a stack trace (gdb, "
+                "py-spy)."
             ),
         ),
         Case(
             "no code for this gpu",
-            "the framework or its compiler does not know this GPU, no fault of the machine",
+            "the framework or its compiler does not support this GPU; not a fault of the machine",
             severity="error",
             remedy=(
                 "Install a build of the framework for the GPU's compute capability, or use NVIDIA's "
@@ -89,7 +90,7 @@ PROGRAM_ERROR = Rule(
             severity="error",
             remedy=(
                 "Install the framework with its CUDA packages (pip install 'tensorflow[and-cuda]', pip "
-                "install 'jax[cuda12]') in an environment of its own: gputopo explain install. See "
+                "install 'jax[cuda12]') in a separate environment: gputopo explain install. See "
                 "nvidia-smi for the driver."
             ),
         ),
@@ -99,13 +100,13 @@ PROGRAM_ERROR = Rule(
             severity="error",
             remedy=(
                 "Install the cuDNN that the framework was built with (pip install 'tensorflow[and-cuda]' "
-                "brings it). If nvidia-smi shows a GPU with full memory, end the programs on it or take "
+                "brings it). If nvidia-smi shows a GPU with full memory, stop the programs on it or take "
                 "a smaller batch."
             ),
         ),
         Case(
             "merge call",
-            "a synchronization within a nested tf.function, no fault of the machine",
+            "a synchronization within a nested tf.function; not a fault of the machine",
             severity="warning",
             remedy=(
                 "Do not decorate train_step with tf.function, and wrap the whole strategy.run in one "
@@ -114,7 +115,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "access resource",
-            "a variable on another device than the compiled code (XLA), no fault of the machine",
+            "a variable on another device than the compiled code (XLA); not a fault of the machine",
             severity="warning",
             remedy="Compile the model without XLA under a strategy: model.compile(..., jit_compile=False).",
         ),
@@ -140,7 +141,7 @@ PROGRAM_ERROR = Rule(
             "a GPU that programs use cannot be reset",
             severity="warning",
             remedy=(
-                "End the programs on it (sudo lsof /dev/nvidia*), stop nvidia-persistenced and "
+                "Stop the programs on it (sudo lsof /dev/nvidia*), stop nvidia-persistenced and "
                 "nvidia-fabricmanager, and reset it again."
             ),
         ),
@@ -172,7 +173,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "gb/s of pcie",
-            "a GPU behind a slower PCIe path than another one",
+            "a GPU has a slower PCIe path than another GPU",
             severity="warning",
             remedy=(
                 "See sudo lspci -vvv for LnkCap and LnkSta of the GPU and of the bridges above it. "
@@ -195,9 +196,9 @@ PROGRAM_ERROR = Rule(
             "row remapping pending",
             severity="error",
             remedy=(
-                "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot, for "
-                "the repair. No reason for a return, unless remapping failed (nvidia-smi -q -d "
-                "ROW_REMAPPER)."
+                "Stop all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; the "
+                "row is then remapped. It only qualifies for an RMA if remapping failed (nvidia-smi -q "
+                "-d ROW_REMAPPER)."
             ),
         ),
         Case(
@@ -205,9 +206,9 @@ PROGRAM_ERROR = Rule(
             "uncorrectable memory error",
             severity="error",
             remedy=(
-                "See nvidia-smi -q -d ECC,ROW_REMAPPER and sudo dmesg | grep -i xid for the GPU. End its "
-                "programs and reset it (sudo nvidia-smi -r -i GPU), or reboot; if it happens again, run "
-                "NVIDIA's field diagnostic, which decides on a return."
+                "See nvidia-smi -q -d ECC,ROW_REMAPPER and sudo dmesg | grep -i xid for the GPU. Stop "
+                "its programs and reset it (sudo nvidia-smi -r -i GPU), or reboot; if it happens again, "
+                "run NVIDIA's field diagnostic (required for an RMA)."
             ),
         ),
         Case(
@@ -215,8 +216,8 @@ PROGRAM_ERROR = Rule(
             "uncorrectable NVLink error",
             severity="error",
             remedy=(
-                "See sudo dmesg | grep -i xid, nvidia-smi nvlink -s and -e for the GPU and the link. End "
-                "all programs and reset the GPUs (sudo nvidia-smi -r), or reboot."
+                "See sudo dmesg | grep -i xid, nvidia-smi nvlink -s and -e for the GPU and the link. "
+                "Stop all programs and reset the GPUs (sudo nvidia-smi -r), or reboot."
             ),
             fits="bridge",
         ),
@@ -234,7 +235,7 @@ PROGRAM_ERROR = Rule(
             "the GPU was in use",
             severity="warning",
             remedy=(
-                "End all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
+                "Stop all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
                 "nvidia-smi -i GPU -c 0), and start the program again."
             ),
         ),
@@ -243,15 +244,15 @@ PROGRAM_ERROR = Rule(
             "the GPU was in use",
             severity="warning",
             remedy=(
-                "End all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
+                "Stop all programs on the GPU (nvidia-smi), set its compute mode to Default (sudo "
                 "nvidia-smi -i GPU -c 0), and start the program again."
             ),
         ),
         Case(
             "out of memory",
-            "too little free GPU memory, no fault of the machine",
+            "too little free GPU memory; not a fault of the machine",
             severity="warning",
-            remedy="See nvidia-smi for programs that use the memory, or take a smaller batch.",
+            remedy="Check nvidia-smi for programs that use the memory, or use a smaller batch.",
         ),
         Case(
             "couldn't init",
@@ -264,7 +265,7 @@ PROGRAM_ERROR = Rule(
         ),
         Case(
             "no kernel image",
-            "not built for this GPU, no fault of the machine",
+            "not built for this GPU; not a fault of the machine",
             severity="warning",
             remedy="Install a build of the framework for the GPU's compute capability.",
         ),

@@ -21,8 +21,8 @@ ERRORS_RISING = Rule(
     "errors.rising",
     "errors counted between two samples",
     remedy=(
-        "The fault is present, not of the past: see the counters (nvidia-smi -q -d ECC, sudo dmesg | "
-        "grep -i -e xid -e aer), and keep long runs off this GPU until they stop."
+        "The fault still occurs. See the counters (nvidia-smi -q -d ECC, sudo dmesg | grep -i -e xid -e "
+        "aer), and keep long runs off this GPU until they stop."
     ),
     severities=("warning", "info"),
     thresholds=(REPLAYS_A_MINUTE,),

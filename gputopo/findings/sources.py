@@ -32,7 +32,7 @@ CONTRADICTION = Rule(
 _DRIVER_CONTRADICTS = "Compare with nvidia-smi -L and lspci -d 10de:. Install the driver again, and reboot."
 UNKNOWN_HOST = Rule(
     "machine.unknown_host",
-    "recordings are read as one host, and not each has a fingerprint of its host",
+    "recordings without a host fingerprint are read as one host",
     remedy="If they are of several hosts, add --fleet. Record them again: gputopo inspect --record FILE.",
 )
 TOPOLOGY_UNKNOWN = Rule(
@@ -52,7 +52,7 @@ TOPOLOGY_HIDDEN = Rule(
 )
 TOPOLOGY_DOUBTFUL = Rule(
     "topology.doubtful",
-    "the topology matrix cannot be right as it stands",
+    "the topology matrix is not plausible",
     remedy=(
         "Do not rely on it: measure the pairs with gputopo bandwidth. Read it outside of containers and "
         "virtual machines where possible."
@@ -112,7 +112,7 @@ def contradictions(machine: Machine) -> Iterator[Fault]:
             says = f"{_named(list(said))} are read as one host; {_named(without)} {do} not say of which"
             yield UNKNOWN_HOST.fault(MACHINE, says, evidence)
         elif fact == "gpus":
-            says = f"the driver contradicts itself on the number of GPUs: {values}; the first is used"
+            says = f"the driver reports different numbers of GPUs: {values}; the first is used"
             yield CONTRADICTION.fault(DRIVER, says, evidence, remedy=_DRIVER_CONTRADICTS)
         else:
             says = f"sources disagree on the {fact_in_words(fact)}: {values}; the first is used"
@@ -154,8 +154,8 @@ def hidden_topology(machine: Machine) -> Iterator[Fault]:
             hop = next(iter(hops))
             yield TOPOLOGY_HIDDEN.fault(
                 MACHINE,
-                f"virtual machine ({virtual}) with the same hop for all pairs ({hop.value if hop else '?'}): "
-                "may differ from the real topology",
+                f"virtual machine ({virtual}) with the same path for all pairs "
+                f"({hop.value if hop else '?'}): may differ from the real topology",
                 {"virtual_machine": virtual},
             )
 
@@ -196,7 +196,7 @@ def cut_affinities(machine: Machine) -> Iterator[Fault]:
         those = f"GPU{'s' if len(gpus) > 1 else ''} {index_ranges(gpus)}"
         yield AFFINITY_CUT.fault(
             Subject.of_gpus(gpus),
-            f"CPU affinity of {those} is not that of a NUMA node: {words}",
+            f"CPU affinity of {those} does not match a NUMA node: {words}",
             {"cpu_affinity": {str(affinity.gpu): affinity.cpus for affinity in cut}},
         )
 

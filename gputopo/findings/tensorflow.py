@@ -38,7 +38,7 @@ UNREACHED = Rule(
     "tensorflow.unreached_library",
     "TensorFlow does not find a CUDA library that is installed",
     remedy=(
-        "None needed for gputopo, which loads it. For other programs add its folder below "
+        "None needed for gputopo, which loads it. For other programs, add its folder in "
         "site-packages/nvidia to LD_LIBRARY_PATH."
     ),
     severities=("info",),
@@ -94,7 +94,7 @@ def install_support(install: TensorFlowInstall) -> Support:
     if install.is_cuda_build is False:
         return Support("error", f"{name} is built without CUDA", _cuda_build(install))
     if install.missing_libraries is None:
-        reason = f"gputopo cannot tell whether the CUDA libraries of {name} are installed"
+        reason = f"it is unknown whether the CUDA libraries of {name} are installed"
         return Support("warning", reason, "if TensorFlow finds no GPU, see gputopo explain install")
     if install.missing_libraries:
         reason = f"{name} cannot use GPUs: {missing_libraries(install.missing_libraries)}"

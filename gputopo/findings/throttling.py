@@ -84,7 +84,8 @@ THROTTLE: Mapping[str, Rule] = {
     "sync_boost": Rule(
         "throttle.sync_boost",
         CLOCK_EVENTS["sync_boost"].effect,
-        remedy="If not wanted, remove the group with the tool that created it (dcgmi config --syncboost 0).",
+        remedy="If this is not intended, remove the group with the tool that created it (dcgmi config "
+        "--syncboost 0).",
         severities=("info",),
     ),
     "sw_thermal_slowdown": Rule(
@@ -147,7 +148,7 @@ HW_THERMAL_S = Threshold(
     "s since the driver was loaded",
     (
         "not measured on hardware: the hardware acts where the driver's own slowdown was not enough: "
-        "minutes are no usual operation"
+        "minutes are not usual"
     ),
 )
 POWER_BRAKE_S = Threshold(
@@ -155,23 +156,23 @@ POWER_BRAKE_S = Threshold(
     600,
     "s since the driver was loaded",
     (
-        "not measured on hardware: power supplies brake for seconds when one fails; minutes are a lack "
-        "of power"
+        "not measured on hardware: power supplies brake for seconds when one fails; minutes mean too "
+        "little power"
     ),
 )
 SW_THERMAL_S = Threshold(
     "time in SW thermal slowdown",
     3600,
     "s since the driver was loaded",
-    "not measured on hardware: minutes add up in warm rooms over weeks; an hour is a lack of cooling",
+    "not measured on hardware: minutes add up in warm rooms over weeks; an hour means too little cooling",
 )
 TIMES = Rule(
     "throttle.time",
     "throttled for long since the driver was loaded",
     remedy=(
-        "Heat: check fans, dust, space between cards and air temperature. Power brake: check cables, "
-        "power supplies and the chassis' power budget. See whether the time grows: nvidia-smi -q -d "
-        "PERFORMANCE."
+        "If it is heat, check fans, dust, space between cards and air temperature. If it is the power "
+        "brake, check cables, power supplies and the chassis' power budget. See whether the time grows: "
+        "nvidia-smi -q -d PERFORMANCE."
     ),
     thresholds=(HW_THERMAL_S, POWER_BRAKE_S, SW_THERMAL_S),
 )
@@ -189,17 +190,17 @@ LIMIT_BELOW_DEFAULT = Rule(
     "power.limit_below_default",
     "power limit set below the default",
     remedy=(
-        "If not wanted: sudo nvidia-smi -i GPU -pl DEFAULT_WATTS restores it until the next boot. Look "
-        "for a start-up script that lowers it."
+        "If this is not intended, restore it with sudo nvidia-smi -i GPU -pl DEFAULT_WATTS (until "
+        "reboot), and look for a boot script that lowers it."
     ),
     thresholds=(LIMIT_SHARE,),
 )
 LIMIT_OVERRULED = Rule(
     "power.limit_overruled",
-    "enforced power limit below the set one",
+    "enforced power limit below the configured one",
     remedy=(
-        "Look for a limit above the GPU: the server's management (BMC, power budget), or a limit for a "
-        "module of several GPUs (nvidia-smi -q -d POWER)."
+        "Look for another limit: the server's management (BMC, power budget), or a limit for a module of "
+        "several GPUs (nvidia-smi -q -d POWER)."
     ),
     thresholds=(LIMIT_SHARE,),
 )

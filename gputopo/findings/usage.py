@@ -27,7 +27,7 @@ USED_SHARE = Threshold(
     "not measured on hardware: a process below this leaves memory to others",
 )
 USED_MIB = Threshold(
-    "memory used where no process is visible",
+    "memory used if no process is visible",
     512,
     "MiB",
     (
@@ -40,8 +40,8 @@ RESERVED_MIB = Threshold(
     1024,
     "MiB",
     (
-        "not measured on hardware: the driver reserves 200 to 800 MiB; where total is used + free, that "
-        "is counted as used"
+        "not measured on hardware: the driver reserves 200 to 800 MiB; if total is used + free, that is "
+        "counted as used"
     ),
 )
 CONTEXT_MIB = Threshold(
@@ -54,7 +54,7 @@ CONTEXT_MIB = Threshold(
     ),
 )
 USED_POWER = Threshold(
-    "power where no process is visible",
+    "power if no process is visible",
     0.6,
     "of the power limit",
     (
@@ -88,18 +88,18 @@ GPU_BUSY = Rule(
     "gpu.busy",
     "another program runs on the GPU",
     remedy=(
-        "Wait for it, end it, or use other GPUs. Measurements are not meaningful until then. No process "
-        "is listed in a container (nvidia-smi on the host lists it), or without privileges."
+        "Wait for it, stop it, or use other GPUs. Measurements are not meaningful until then. In a "
+        "container or without privileges, processes are not listed; use nvidia-smi on the host."
     ),
     severities=("warning", "info"),
     thresholds=(*USE_THRESHOLDS,),
 )
 HUNG_KERNEL = Rule(
     "gpu.hung_kernel",
-    "load at idle power: probably a kernel that hangs",
+    "load at idle power: a kernel probably hangs",
     remedy=(
-        "End the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r -i "
-        "GPU), and if it still stays, reboot."
+        "Stop the job on the GPU if there is one. If the load stays, reset the GPU (sudo nvidia-smi -r "
+        "-i GPU), and if it still stays, reboot."
     ),
     thresholds=(HUNG_PERCENT, HUNG_POWER),
 )
@@ -233,7 +233,7 @@ def used(machine: Machine) -> Iterator[Fault]:
             share = log.loaded / max(log.samples, 1)
             says = f"under load in {share:.0%} of {log.samples} samples, {log.peak_percent}% at most"
             evidence = {"loaded": log.loaded, "samples": log.samples, "peak_percent": log.peak_percent}
-            yield GPU_BUSY.fault(gpu, f"{says}; the log names no program", evidence, "info", part="log")
+            yield GPU_BUSY.fault(gpu, f"{says}; the log shows no program", evidence, "info", part="log")
 
 
 def in_use(gpus: Iterable[Gpu]) -> Iterator[Fault]:

@@ -49,10 +49,10 @@ MIN_HOST_SAMPLES = Threshold("samples of the host before its load is judged", 10
 
 LINK_SLOWER = Rule(
     "pcie.link_slower_than_peers",
-    "PCIe link slower than those of the same model under load",
+    "PCIe link slower under load than on GPUs of the same model",
     remedy=(
-        "Compare with gputopo bandwidth. If it stays slow, reseat card and riser, and look for PCIe errors "
-        "in sudo dmesg."
+        "Compare with gputopo bandwidth. If it is still slow, reseat card and riser, and look for PCIe "
+        "errors in sudo dmesg."
     ),
     thresholds=(MIN_LOADED,),
     fits="slot",
@@ -68,7 +68,7 @@ CLOCKS_SAGGING = Rule(
 HOST_BUSY = Rule(
     "host.busy",
     "other programs take the CPU, the host swaps, or has no memory left",
-    remedy="See top and free -m. End other programs, or use less host memory (fewer examples prefetched).",
+    remedy="See top and free -m. Stop other programs, or use less host memory (fewer examples prefetched).",
     thresholds=(MIN_HOST_SAMPLES,),
 )
 
@@ -206,7 +206,7 @@ def _others(machine: Machine, history: History) -> Iterator[Fault]:
         evidence = {"other_processes": others.max, "at_first": others.first}
         more = others.max - others.first
         if more:
-            came = "another process came" if more == 1 else f"{more} other processes came"
+            came = "another process started" if more == 1 else f"{more} other processes started"
             yield GPU_BUSY.fault(gpu, f"{came} during the run", evidence)
         else:
             there = "another process" if others.first == 1 else f"{others.first} other processes"
@@ -258,7 +258,9 @@ def _below_peers(gpu: Gpu, history: History, names: Mapping[int, str | None]) ->
     # Logarithms of the rates: a recording may name any generation.
     if median(map(_log2_rate, links.values())) < 1 + _log2_rate(own):
         return None
-    says = f"PCIe link generation {own[0]} x{own[1]} under load, twice as fast or more on others of its model"
+    says = (
+        f"PCIe link generation {own[0]} x{own[1]} under load, at least twice as fast on others of its model"
+    )
     return LINK_SLOWER.fault(gpu, says, {"generation": own[0], "width": own[1]})
 
 
@@ -349,12 +351,12 @@ WATCHES = (
         _LOAD,
         _slower,
         lambda history: bool(history.peers),
-        "no two GPUs of one model were under the same load",
+        "no two GPUs of the same model were under the same load",
     ),
     Watch(CLOCKS_SAGGING.id, "core clock fell under load", _LOAD, _sagging),
     Watch(
         "pcie.*",
-        "PCIe link fell or changes repeatedly under load, or is half as fast as those of the same model",
+        "PCIe link fell or changes repeatedly under load, or is half as fast as on GPUs of the same model",
         ("pcie_gen", "pcie_width"),
         _links,
         lambda history: any(seen.generations for seen in history.gpus.values() if is_loaded(seen)),

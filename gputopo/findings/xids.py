@@ -30,56 +30,58 @@ class Action(NamedTuple):
 _ACTIONS = {
     "none": Action("None needed."),
     "ended": Action(
-        "None after a program was ended, or with another Xid. Alone on a machine with NVSwitches: sudo "
-        "systemctl restart nvidia-fabricmanager."
+        "None needed after a program was stopped, or together with another Xid. If it is the only Xid on "
+        "a machine with NVSwitches: sudo systemctl restart nvidia-fabricmanager."
     ),
     "program": Action("Debug the program first (compute-sanitizer); the GPU is rarely the cause."),
     "restart": Action(
         "Start the program again. If it happens again, update the driver and debug the program."
     ),
     "reset": Action(
-        "End all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it happens "
-        "again, run NVIDIA's field diagnostic, which decides on a return."
+        "Stop all programs on this GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot. If it "
+        "happens again, run NVIDIA's field diagnostic (required for an RMA)."
     ),
     "reboot": Action(
         "Reboot the machine. If it happens again, run nvidia-bug-report.sh and contact the vendor."
     ),
     "drain": Action(
-        "End the programs that copy between GPUs, start no new ones, then reset the GPU (sudo nvidia-smi "
-        "-r -i GPU)."
+        "Stop the programs that copy between GPUs, start no new ones, then reset the GPU (sudo "
+        "nvidia-smi -r -i GPU)."
     ),
     "vm": Action("Restart the virtual machine that uses the GPU."),
     "power cycle": Action(
-        "Undo recent changes of the hardware and power-cycle. If it stays, contact the vendor."
+        "Undo recent hardware changes and power-cycle. If the error persists, contact the vendor."
     ),
-    "ecc on": Action("Turn ECC on (sudo nvidia-smi -i GPU -e 1) and reboot: only then rows can be remapped."),
+    "ecc on": Action(
+        "Turn ECC on (sudo nvidia-smi -i GPU -e 1) and reboot. Rows cannot be remapped without ECC."
+    ),
     "remap": Action(
-        "Reset the GPU when its programs have ended, for the repair. No reason for a return (NVIDIA, GPU "
-        "Memory Error Management)."
+        "Reset the GPU after its programs have finished; the row is then remapped. This alone does not "
+        "qualify for an RMA (NVIDIA, GPU Memory Error Management)."
     ),
     "retire": Action(
-        "Reboot when its programs have ended: then the page is no longer used. No reason for a return "
-        "below 60 pages (NVIDIA, Dynamic Page Retirement)."
+        "Reboot after its programs have finished; the page is then no longer used. Fewer than 60 pages "
+        "do not qualify for an RMA (NVIDIA, Dynamic Page Retirement)."
     ),
     "contained": Action(
-        "Start the program again that was ended, and reset the GPU when its programs have ended."
+        "Restart the program that was ended, and reset the GPU after its programs have finished."
     ),
     "watch": Action(
-        "Results are right: the errors were corrected. Watch whether they go on (nvidia-smi -q -d ECC)."
+        "Results are not affected: the errors were corrected. Watch for more (nvidia-smi -q -d ECC)."
     ),
-    "retrain": Action("None needed at once: reset the GPU when its programs have ended."),
+    "retrain": Action("None needed at once. Reset the GPU after its programs have finished."),
     "gsp": Action(
         "Reset the GPU (sudo nvidia-smi -r -i GPU) or reboot, and update the driver. If it happens "
         "again, run nvidia-bug-report.sh and report it to NVIDIA."
     ),
     "nvlink": Action(
-        "See nvidia-smi nvlink -s and -e; a bridge: reseat it. End all programs on this GPU and reset it "
-        "(sudo nvidia-smi -r -i GPU), or reboot. If it happens again, run NVIDIA's field diagnostic, "
-        "which decides on a return.",
+        "See nvidia-smi nvlink -s and -e; a bridge: reseat it. Stop all programs on this GPU and reset "
+        "it (sudo nvidia-smi -r -i GPU), or reboot. If it happens again, run NVIDIA's field diagnostic "
+        "(required for an RMA).",
         fits="bridge",
     ),
     "nonfatal": Action(
-        "Do what Xid 154 in the same log requests; without one, start the program again that was ended."
+        "Do what Xid 154 in the same log requests. If there is none, restart the program that was ended."
     ),
     "bus": Action(
         "Check seat, riser, power cables and temperature of the card. Reboot or power-cycle.", fits="slot"
@@ -88,7 +90,7 @@ _ACTIONS = {
         "Update the driver. If it happens again, run nvidia-bug-report.sh and report it to NVIDIA."
     ),
     "action": Action(
-        "Do what the message requests: nvidia-smi --query-gpu=gpu_recovery_action --format=csv shows it."
+        "Do what the driver requests (nvidia-smi --query-gpu=gpu_recovery_action --format=csv)."
     ),
     "support": Action("Run nvidia-bug-report.sh and contact the vendor of the card."),
 }

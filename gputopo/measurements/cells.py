@@ -32,7 +32,7 @@ class Comparison(NamedTuple):
 COMPARISONS: tuple[Comparison, ...] = (
     Comparison("data", "Synthetic over real data", "data", ("distortions",), (("synthetic", "real"),)),
     Comparison(
-        "data-made", "Examples made elsewhere over made on the device", "data",
+        "data-made", "Examples made elsewhere over examples made on the device", "data",
         over=(("synthetic-cpu", "synthetic"), ("synthetic-python", "synthetic")),
     ),
     Comparison("distortions", "With distortions over without", "distortions", over=((True, False),)),

@@ -12,7 +12,7 @@ from gputopo.values.words import figure, listed
 # What a speedup may not be computed over, each with why.
 _REFUSED = {
     "batch_per_gpu": "another batch per device is another amount of work",
-    "version": "another version of TensorFlow may be faster by itself",
+    "version": "another version of TensorFlow may have another speed",
     "machine": "it is another machine",
     "data_format": "the layout differs",
     "precision": "the precision differs",
@@ -105,7 +105,7 @@ def _repeats(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
     if twice:
         yield Observation(
             id="repeats.duplicate",
-            says=f"{len(twice)} file{'s are copies' if len(twice) > 1 else ' is a copy'}, and counted once: "
+            says=f"{len(twice)} file{'s are copies' if len(twice) > 1 else ' is a copy'}, used once: "
             f"{listed(twice)}.",
             evidence={"files": twice[:50]},
         )

@@ -119,7 +119,7 @@ def _reason(result: Result) -> str:
         return result.failure.cause
     if result.status == COMPLETE:
         return "no step was counted"
-    return "interrupted" if result.status == INTERRUPTED else "it failed, its cause was not recorded"
+    return "interrupted" if result.status == INTERRUPTED else "it failed; the cause was not recorded"
 
 
 def _gpu_name(result: Result, gpus: Mapping[int, str]) -> str | None:

@@ -77,12 +77,13 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
         middle, noise = median(shares), DEVIATIONS * median(row.noise for row in rows)
         word = "good" if middle >= GOOD_PERCENT else "poor" if middle < POOR_PERCENT else "fair"
         if noise > UNCLEAR_SHARE:
-            word = f"not clear, figures are uncertain by {100 * noise:.0f}%"
+            word = f"unclear (figures are uncertain by {100 * noise:.0f}%)"
         jobs = f"{len(shares)} jobs, {min(shares):.0f} to {max(shares):.0f}%" if len(shares) > 1 else "1 job"
         noun = figures.cells[rows[0].cell].of.device_word
         yield Observation(
             id="scaling.verdict",
-            says=f"{where or 'All runs'}: {word} to {most} {noun}s, {middle:.1f}% efficiency ({jobs}).",
+            says=f"{where or 'All runs'}: {word} scaling to {most} {noun}s, "
+            f"{middle:.1f}% efficiency ({jobs}).",
             evidence={"n_gpus": most, "median_efficiency_percent": round(middle, 2), "jobs": len(shares)},
             cells=tuple(row.cell for row in rows),
             weight=100 - middle,
@@ -112,7 +113,7 @@ def _stops(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) -> Ite
     percent = 100 * (row.images_per_sec / best.images_per_sec - 1)
     yield Observation(
         id="scaling.stops",
-        says=f"{of.job_words(names)}: take {cells[best.cell].of.gpus_words}: "
+        says=f"{of.job_words(names)}: use {cells[best.cell].of.gpus_words}: "
         f"{figure(best.images_per_sec)} {of.unit}/sec, {figure(row.images_per_sec)} on {row.n_gpus} "
         f"({change(percent)}).",
         evidence={
@@ -159,11 +160,11 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
         words = "; ".join(baseline.of.conditions) or "a device was slow"
         return f"The run of one {noun} was slowed: {words}.{_again(baseline)}"
     if not over[0].same_mode and baseline.of.mode:
-        return f"The run of one {noun} was {baseline.of.mode}: run it in the same mode."
+        return f"The run of one {noun} was {baseline.of.mode}: run it with the same placement."
     if len(over) == len(rows):
-        return f"The figure of one {noun} is probably too low.{_again(baseline)}"
+        return f"The baseline of one {noun} is probably too low.{_again(baseline)}"
     numbers = ", ".join(str(row.n_gpus) for row in rows if row not in over)
-    return f"Probably too high, since {numbers} {noun}s are not above 100%.{_again(baseline)}"
+    return f"Probably too high, because {numbers} {noun}s are not above 100%.{_again(baseline)}"
 
 
 def _again(cell: Cell) -> str:

@@ -51,7 +51,7 @@ class RunFolders:
         result, digest = _result(folder)
         if not (result.spec or result.devices):
             cause = f": {result.failure.cause}" if result.failure else ""
-            raise InputError(f"{folder} is of a run that ended before it began{cause}", _GIVE)
+            raise InputError(f"{folder} has a run that ended before it started{cause}", _GIVE)
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine

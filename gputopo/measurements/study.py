@@ -57,13 +57,16 @@ def _speed(cells: Sequence[Cell]) -> str:
     if not measured:
         return "No run was measured."
     if len(units := sorted({cell.of.unit for cell in measured})) > 1:
-        return f"{len(measured)} cells whose speeds count different things: {', '.join(units)}."
+        return (
+            f"{len(measured)} cells not compared, because their speeds have different units: "
+            f"{', '.join(units)}."
+        )
     best = max(measured, key=lambda cell: cell.images_per_sec or 0.0)
     runs = len(best.repeats)
     words = f"{best.of.model} on {best.of.gpus_words}: {figure(best.images_per_sec)} {best.of.unit}/sec"
     if len(measured) > 1:
         return f"The fastest of {len(measured)}: {words}."
-    again = "1 run; a second one shows how much runs differ" if runs == 1 else f"{runs} runs"
+    again = "1 run; repeat it to see how much runs differ" if runs == 1 else f"{runs} runs"
     return f"{words}, from {again}."
 
 
@@ -81,20 +84,23 @@ def _before(figures: Figures) -> Iterator[str]:
             most = max(abs(row.difference_percent) for row in some)
             yield f"{len(some)} of {len(rows)} cells {word} than before, by up to {most:.0f}%{software}."
     if all(row.verdict in ("even", "cannot tell") for row in rows):
-        yield f"0 of {len(rows)} cells are shown to be slower than before."
+        yield f"0 of {len(rows)} cells are significantly slower than before."
     if spoilt := sum(row.is_spoilt for row in rows):
         yield f"{spoilt} cannot tell: NOT RELIABLE before. Repeat the earlier runs."
     if hidden := [row for row in rows if row.verdict == "cannot tell" and not row.is_spoilt]:
         changes = sorted(row.difference_percent for row in hidden)
         seen = " to ".join(dict.fromkeys(map(change, (changes[0], changes[-1]))))
         least = min(row.noise_percent for row in hidden)
-        yield f"{len(hidden)} cannot tell ({seen}): changes below {least:.0f}% do not show. Repeat the cells."
+        yield (
+            f"{len(hidden)} cannot tell ({seen}): changes below {least:.0f}% cannot be seen. "
+            "Repeat the cells."
+        )
     clean = without_drills(figures.cells)
     new = sum(cell.images_per_sec is not None and not cell.spoilt for cell in clean) - len(rows)
     drills = len(figures.cells) - len(clean)
     for count, noun, words in (
         (new, "cell", "no earlier run"),
-        (drills, "cell", "a drill and no comparison"),
+        (drills, "cell", "a drill, so not compared"),
         (figures.not_again, "earlier cell", "no figure now"),
     ):
         if count:
@@ -123,7 +129,7 @@ def _take(figures: Figures) -> Iterator[str]:
     of = figures.cells[some[0].cell].of
     words = f"Take {of.gpus_words}"
     words += f", {_MODES.get(mode, mode.replace('_', ' '))}" if mode else ""
-    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not pay"
+    words += f": {median(row.speedup for row in some):.1f}x" if number > 1 else ": more do not help"
     yield words + (f", the best in {count} of {len(best)} jobs." if len(best) > 1 else ".")
 
 
@@ -146,7 +152,7 @@ def _machines(figures: Figures) -> str:
     words = ", ".join(f"{word} on {count}" for count, word in counts if count)
     noun = figures.cells[figures.scalings[0].largest.cell].of.device_word
     worst = min(middle, key=lambda name: middle[name])
-    name = worst or "one whose runs do not name it"
+    name = worst or "an unknown machine"
     last = f"; the worst is {name}, {middle[worst]:.0f}% efficiency" if good < len(middle) else ""
     return f"Scaling to all {noun}s, of {len(middle)} machines: {words}{last}."
 

@@ -25,7 +25,7 @@ def visible_gpus(environ: Mapping[str, str], machine: Machine) -> tuple[int, ...
 
     CUDA's rules ("CUDA Environment Variables" in its programming guide; torch/cuda/__init__.py,
     `_parse_visible_devices`): the first entry decides whether the list is of numbers, UUIDs or MIG instances.
-    It ends at the first entry that names no GPU or several; one that is named twice hides all. Numbers count
+    It ends at the first entry that names no GPU or several; one that is given twice hides all. Numbers count
     in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in that of CUDA, and what follows the digits is
     ignored. A UUID may be cut short. A program gets the first MIG instance of a list alone: visible is the
     GPU that it names, or those in MIG mode. UUIDs on a machine that does not know its own: None.

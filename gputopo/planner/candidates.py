@@ -137,14 +137,14 @@ class Candidates:
         said = []
         taken = sorted(of.troubles.keys() & set(chosen))
         if of.exact and taken:
-            return [f"{troubles_in_words(of.troubles, taken)}: taken as named by --gpus"]
+            return [f"{troubles_in_words(of.troubles, taken)}: used because --gpus lists it"]
         avoided, best = self._avoided_for(chosen)
         if avoided:
             instead = "" if len(chosen) == 1 and not of.predicts else self._difference(chosen, best)
             said.append(avoided_reason(of.troubles, avoided, chosen, instead))
         if of.required in of.troubles:
             words = troubles_in_words(of.troubles, [of.required])
-            said.append(f"{words}: taken, as --ps gpu:{of.required} places the variables there")
+            said.append(f"{words}: used because --ps gpu:{of.required} places the variables on it")
         others = [index for index in taken if index != of.required]
         if others:
             said.append(f"{troubles_in_words(of.troubles, others)}: taken, as {of.idle_words()}")

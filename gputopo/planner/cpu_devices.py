@@ -49,7 +49,7 @@ def cpu_plan(
     check_placement(Request(ps=ps, variable_update=variable_update, all_reduce=all_reduce))
     if ps not in ("auto", *PLACES) and int(ps.removeprefix("gpu:")) >= devices:
         raise UsageError(
-            f"--ps {ps} names a device that does not exist: {counted_devices(devices)}",
+            f"--ps {ps} is a device that does not exist: {counted_devices(devices)}",
             f"give gpu:0 to gpu:{devices - 1}, or cpu",
         )
     reduction = None if all_reduce is None else parse(all_reduce).written

@@ -49,8 +49,8 @@ def rule(machine: Machine, paths: Paths, gpus: Sequence[int]) -> tuple[Placement
     if all(row is not None and row.architecture in BEFORE_VOLTA for row in rows):
         return ON_CPU, "by rule: GPUs before Volta without peer access keep the variables on the CPU"
     return NCCL, (
-        "by rule: a copy of the variables on each GPU, and NCCL adds the gradients through host memory, as "
-        "there is no peer access"
+        "by rule: a copy of the variables on each GPU, and NCCL adds the gradients through host memory, "
+        "because there is no peer access"
     )
 
 

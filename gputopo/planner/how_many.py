@@ -3,7 +3,7 @@
 `--num-gpus auto` takes more while that brings a share of its worth: the last doubling, and all GPUs beyond
 the number before that was worth it. Several GPUs cost at once what more of them do not cost again, so that
 the step from one to two may be worth less than those that follow. Of GPUs of different speeds
-fewer can be faster with equal batches, since the slowest sets the pace of synchronous training.
+fewer can be faster with equal batches, since the slowest GPU limits synchronous training.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str],
         batch = _pays_from(selection, request.all_reduce, gain)
         pays = f"from batch {batch} per GPU" if batch else f"with no batch up to {2 ** (MAX_POWER - 1):,}"
         if batch or chosen.num_gpus == 1:
-            reasons.append(f"a second GPU pays {pays}")
+            reasons.append(f"a second GPU helps {pays}")
     return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason="; ".join(reasons), counts=counts)
 
 
@@ -128,9 +128,12 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     if after is None:
         worth = _gain(counts[0], chosen)
         return (
-            f"they bring {worth:.0%} of their worth, the last step {chosen.gain:.0%}; {gain:.0%} is required"
+            f"they reach {worth:.0%} of the ideal speedup, the last step {chosen.gain:.0%}; {gain:.0%} "
+            "is required"
         )
-    brings = f"would bring {after.gain:.0%} of their worth, less than {gain:.0%} (--num-gpus auto:{gain:g})"
+    brings = (
+        f"would bring {after.gain:.0%} of the ideal speedup, less than {gain:.0%} (--num-gpus auto:{gain:g})"
+    )
     if after.images_per_sec < chosen.images_per_sec:
         brings = f"are slower: {after.images_per_sec:,.0f} instead of {chosen.images_per_sec:,.0f} images/sec"
     reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda one: one.images_per_sec)

@@ -88,7 +88,7 @@ def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int)
     if basis.missing is not None:
         return basis.missing
     if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):
-        return "of several hosts only rings between them are"
+        return "for several hosts, only ring reductions can be predicted"
     for host, plan in zip(choice.hosts, own, strict=True):
         if plan.choice.images_per_sec is None:
             why = next((one for one in plan.choice.reasons if one.startswith(UNPREDICTED)), "")

@@ -20,7 +20,7 @@ from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
 
-MEASURE = "gputopo bandwidth --network --save, started as the training, measures it"
+MEASURE = "measure it with gputopo bandwidth --network --save, started in the same way as the training"
 
 
 class HostNetwork(NamedTuple):
@@ -98,7 +98,7 @@ def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
     if near and all(rates):
         far = any(hop is not None and hop > Hop.PXB for _, hop in near)
         cards = f"{len(near)} RDMA card{'' if len(near) == 1 else 's'}, {sum(rates):g} Gbit/s"
-        share, how = (NCCL_BY_HOST, ", by way of host memory") if far else (NCCL_OF_CARDS, "")
+        share, how = (NCCL_BY_HOST, ", through host memory") if far else (NCCL_OF_CARDS, "")
         return NetworkRate(host.host, share * sum(rates) * GBIT, f"{cards}{how}")
     card = _card(host)
     if near or card is None:

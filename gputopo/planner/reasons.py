@@ -33,7 +33,7 @@ def distance_reason(links: Links, gpus: Sequence[int]) -> str:
     classes = Counter(
         class_name(links.get(pair)) for pair in sorted(pairs, key=lambda pair: nearness(links.get(pair)))
     )
-    far = "; an unknown distance counts as farther than SYS" if name == "unknown" else ""
+    far = "; an unknown distance is treated as farther than SYS" if name == "unknown" else ""
     if len(pairs) == 1:
         return f"{gpus_in_words(sorted(gpus))} are {_apart(name)}{far}"
     if len(classes) == 1:
@@ -46,7 +46,7 @@ def doubt_reasons(machine: Machine) -> list[str]:
     """Return why the topology is not to be relied on, and how it counts here."""
     reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
     if within := doubts.sys_within_node(machine):
-        reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) counts as NODE")
+        reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) is treated as NODE")
     return reasons
 
 
@@ -66,7 +66,7 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
     for index in sorted(names):
         by_name.setdefault(names[index], []).append(index)
     models = ", ".join(f"{gpu_ranges(of)}: {name}" for name, of in by_name.items())
-    pace = "the slowest sets the pace of synchronous training" if equal_batches else "each has its own batch"
+    pace = "the slowest GPU limits synchronous training" if equal_batches else "each has its own batch"
     return [f"GPUs of different models ({models}): {pace}"]
 
 
@@ -77,7 +77,7 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
     """
     holding = "" if required is None else f" with GPU {required}"
     if len(largest) < 2:
-        return f"--prefer-pix cannot be met: no GPUs{holding} are known to be PIX or closer"
+        return f"--prefer-pix has no effect: no GPUs{holding} are known to be PIX or closer"
     if troubled and len(largest) >= asked:
         return f"--prefer-pix is not met: each PIX island{holding} of {asked} GPUs has GPUs in use"
     return (

@@ -65,7 +65,7 @@ def ps_gpu(request: Request) -> int | None:
         return None
     if request.ps.startswith(HOST_PS):
         raise UsageError(
-            f"--ps {request.ps} names one of several hosts, and this is a plan for one", "use --ps cpu"
+            f"--ps {request.ps} is one of several hosts, but this is a plan for one", "use --ps cpu"
         )
     return int(request.ps.removeprefix("gpu:"))
 
@@ -85,9 +85,7 @@ def check(request: Request, machine: Machine) -> None:
     _check_indices("--exclude", request.exclude, indices)
     both = sorted(set(request.gpus or ()) & set(request.exclude))
     if both:
-        raise UsageError(
-            f"{gpus_in_words(both)}: in both --gpus and --exclude", "leave it out of one of them"
-        )
+        raise UsageError(f"{gpus_in_words(both)}: in both --gpus and --exclude", "remove it from one of them")
     if holder is not None:
         _check_holder(holder, request, indices)
     given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
@@ -113,7 +111,8 @@ def check_predicting(request: Request) -> None:
     """Raise UsageError for options of a prediction that contradict one another, on any device."""
     if request.single_gpu_images_per_sec and request.model is None:
         raise UsageError(
-            "--single-gpu-images-per-sec is for a model, and a program after -- names none", "leave it out"
+            "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
+            "remove it",
         )
 
 
@@ -132,7 +131,7 @@ def usable(
         for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
     }
     whys |= unavailable
-    whys |= dict.fromkeys(request.exclude, "excluded by --exclude")
+    whys |= dict.fromkeys(request.exclude, "listed in --exclude")
     left_out = {index for index, why in whys.items() if why}
     pool = request.gpus if request.gpus is not None else tuple(sorted(whys))
     named = request.gpus if request.gpus is not None and request.num_gpus is None else ()
@@ -144,7 +143,7 @@ def usable(
             )
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} left out: {_bound_to(driver)}") for address, driver in bound.items()),
+        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in bound.items()),
     )
 
 
@@ -190,7 +189,7 @@ def check_placement(request: Request) -> None:
         raise UsageError(
             f"--ps {request.ps} cannot be combined with --variable-update {request.variable_update}: "
             "each device has its own copy",
-            "leave --ps out, or use --variable-update parameter_server",
+            "remove --ps, or use --variable-update parameter_server",
         )
     if request.all_reduce is None:
         return
@@ -199,13 +198,13 @@ def check_placement(request: Request) -> None:
         raise UsageError(
             f"--all-reduce {request.all_reduce} cannot be combined with "
             f"--variable-update {request.variable_update}: nothing is reduced between replicas",
-            "leave --all-reduce out, or use --variable-update replicated",
+            "remove --all-reduce, or use --variable-update replicated",
         )
     if request.ps != "auto":
         raise UsageError(
             f"--all-reduce {request.all_reduce} reduces between devices that each have their own variables, "
             f"so --ps {request.ps} has no effect",
-            "leave one of the two out",
+            "use only one of them",
         )
 
 
@@ -213,8 +212,8 @@ def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> N
     for index in given:
         if index not in there:
             raise UsageError(
-                f"{option} names GPU {index}, which this machine does not have",
-                f"there is {index_ranges(there)}",
+                f"{option}: this machine has no GPU {index}",
+                f"this machine has {index_ranges(there)}",
             )
 
 
@@ -222,13 +221,14 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
     option = f"--ps gpu:{holder}"
     if holder not in there:
         raise UsageError(
-            f"{option}: this machine has no GPU {holder}", f"there is {index_ranges(there)}; or use --ps cpu"
+            f"{option}: this machine has no GPU {holder}",
+            f"this machine has {index_ranges(there)}; or use --ps cpu",
         )
     if holder in request.exclude:
-        raise UsageError(f"{option}: GPU {holder} is in --exclude", "leave it out of one of them")
+        raise UsageError(f"{option}: GPU {holder} is in --exclude", "remove it from one of them")
     if request.gpus is not None and holder not in request.gpus:
         raise UsageError(
-            f"{option} is none of the chosen {gpus_in_words(request.gpus)}",
+            f"{option} is not one of the chosen {gpus_in_words(request.gpus)}",
             f"use --ps gpu:{request.gpus[0]}, or add {holder} to --gpus",
         )
 
@@ -270,7 +270,7 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
         if why:
             by_reason.setdefault(why, []).append(index)
     return tuple(
-        Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} left out: {why}")
+        Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} excluded: {why}")
         for why, gpus in by_reason.items()
     )
 
@@ -324,5 +324,5 @@ def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tupl
     if isinstance(batch, tuple):
         together = f"{sum(batch)} examples together, as with equal batches"
         return (f"batches {as_typed(batch)}: in proportion to the speed of each GPU alone; {together}",)
-    why = "the GPUs are of one speed" if known else "no speed of one GPU is known"
-    return (f"--batch-size auto: equal batches, as {why}",)
+    why = "the GPUs have the same speed" if known else "no speed of one GPU is known"
+    return (f"--batch-size auto: equal batches, because {why}",)

@@ -67,7 +67,7 @@ class Selection:
         if not self.request.prefer_pix or self.in_one_island(chosen):
             return ()
         if self.exact:
-            why = "--prefer-pix cannot be met: the GPUs named by --gpus are not in one PIX island"
+            why = "--prefer-pix has no effect: the GPUs in --gpus are not in one PIX island"
             return (Refusal(reason=why),)
         largest = self._largest_island()
         troubled = any(index in self.troubles for index in largest)
@@ -159,10 +159,10 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
     elif named:
         what = (
             f"requested {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
-            f"({gpus_in_words(named)} left out)"
+            f"({gpus_in_words(named)} excluded)"
         )
     else:
         # what the bus shows beside them has no number
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
-        what = f"requested {asked} GPUs, and this machine has {there}{others}"
+        what = f"requested {asked} GPUs, but this machine has {there}{others}"
     return NoPlanError(what, f"request at most {there}: --num-gpus {there}")

@@ -31,8 +31,8 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
         named = set(request.gpus or (gpu.index for gpu in after.machine.gpus))
         if named - after.replaced:
             raise UsageError(
-                "--single-gpu-images-per-sec is the speed of GPUs that --what-if replaces",
-                "leave it out, or replace all GPUs",
+                "--single-gpu-images-per-sec is the speed of the current GPUs, which --what-if replaces",
+                "remove it, or replace all GPUs",
             )
 
     def plans(request: Request) -> tuple[Plan, Plan]:

@@ -221,7 +221,7 @@ def _with_nvlink(machine: Machine, a: Gpu, b: Gpu) -> ChangedMachine:
     count, (low, high) = _free(machine, a, b), sorted((a.index, b.index))
     if low == high or count < 1:
         what = f"--what-if: GPUs {low} and {high} have no free NVLinks of one generation"
-        raise UsageError(what, "name other GPUs")
+        raise UsageError(what, "use other GPUs")
     link = machine.link(low, high) or Link(a=low, b=high)
     more = msgspec.structs.replace(link, nvlinks=(link.nvlinks or 0) + count)
     others = (one for one in machine.links if one != link)

@@ -11,8 +11,8 @@ from gputopo.values.words import date_in_words, figure
 
 _ROWS = 12  # of a table in the short form
 _MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
-_NOTHING = "Nothing is worse beyond the noise of its measurements."
-_TOO_FEW = "Too few undisturbed measurements to tell: a change needs three before it and three after."
+_NOTHING = "Nothing became worse beyond the noise of its measurements."
+_TOO_FEW = "Too few undisturbed measurements: a change needs three before and three after it."
 
 
 def box_document(box: Box, *, pictures: bool = False) -> Document:

@@ -104,7 +104,7 @@ def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
         for reason, nodes in by_reason.items()
     )
     lines = [shlex.join(command) for command in commands]
-    lines += [f"# not drained, since it is not the name of a node: {name}" for name in strange]
+    lines += [f"# not drained, because it is not a node name: {name}" for name in strange]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -113,7 +113,7 @@ def difference_document(difference: Difference) -> Document:
     said = changes_in_words(difference.changes)
     compared = f"{counted(difference.compared, 'fact')} compared"
     if difference.one_sided:
-        compared += f"; left out: {counted(difference.one_sided, 'fact')} that only one of the two has"
+        compared += f"; not compared: {counted(difference.one_sided, 'fact')} that only one of the two has"
     shown: Block = Bullets(tuple(said)) if said else _nothing(difference)
     found = difference.findings
     titled = (("only here", found.came), ("only there", found.went), ("of both", found.stayed))
@@ -134,7 +134,7 @@ def _nothing(difference: Difference) -> str:
     if not difference.compared:
         return "Nothing could be compared."
     changed = difference.findings.came or difference.findings.went
-    return "No fact that lasts differs." if changed else "No difference."
+    return "No permanent fact differs." if changed else "No difference."
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:

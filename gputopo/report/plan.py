@@ -177,7 +177,7 @@ def _counted(candidate: Candidate) -> int:
 def _sureness(plan: Plan, prediction: Prediction) -> str:
     runner_up = next(iter(plan.runners_up), None)
     if runner_up is None:
-        return "no other placement to compare with"
+        return "there is no other placement to compare with"
     if prediction.margin is None:
         return "the fastest measured by --autotune"
     other = mode_words(runner_up)
@@ -207,7 +207,7 @@ def learned_words(learned: Learned) -> str:
     rests = f"{counted(learned.runs, 'run')} of {counted(learned.jobs, 'job')} on several GPUs"
     if learned.jobs < MIN_JOBS:
         return f"{rests}: changes no prediction, {MIN_JOBS} jobs are needed"
-    return f"{rests}: steps take {learned.step_factor:.2f} times as long as predicted otherwise"
+    return f"{rests}: steps take {learned.step_factor:.2f} times as long as the default prediction"
 
 
 def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:

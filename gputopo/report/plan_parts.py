@@ -23,7 +23,7 @@ _MAX_RESOURCES = 10  # the others are faster; the JSON has them
 _SETTLED = {
     "lead": "its lead exceeds the noise",
     "same": "the others are within 1%",
-    "time": "the time was used up before its lead exceeded the noise",
+    "time": "time ran out before its lead exceeded the noise",
     "stopped": "stopped before its lead exceeded the noise",
     "failed": "no other could be run",
 }
@@ -61,7 +61,11 @@ def unequal_blocks(unequal: Unequal) -> list[Block]:
     fastest = max(one.images_per_sec for one in groups)
     less = 1 - better.images_per_sec / fastest
     if not unequal.use:
-        words = f"nothing is clearly faster than the plan ({less:.1%})" if less else "the plan is the fastest"
+        words = (
+            f"no alternative is clearly faster than the plan ({less:.1%})"
+            if less
+            else "the plan is the fastest"
+        )
     elif better == unequal.in_proportion:
         words = f"batches in proportion to the GPUs' speeds would be faster: {unequal.use}"
     elif better == unequal.together:
@@ -90,14 +94,14 @@ def _batches(group: GroupSpeed) -> str:
 def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     """Return what the changes bring, in one sentence."""
     if not what_if.changes:
-        return "No single change of a link, of NVLink, of ACS or of peer access pays: less than 1%."
+        return "No single change of a link, NVLink, ACS or peer access helps by 1% or more."
     changes = "; ".join(map(change_words, what_if.changes))
     after, before = (units.whole(one.images_per_sec or 0.0) for one in (what_if.after, what_if.before))
     words = f"{changes}: {after} instead of {before} images/sec{f' of {model}' if model else ''}"
     batch = what_if.pays_at_batch
-    pays = "" if batch is None else f" It pays at batch {batch} per GPU or below."
+    pays = "" if batch is None else f" It helps at batch {batch} per GPU or below."
     gain = "no difference" if abs(what_if.share) < 0.005 else f"{what_if.share:+.0%}"
-    return f"{words[0].upper()}{words[1:]}, {gain}.{pays}"
+    return f"{words}, {gain}.{pays}"
 
 
 def what_if_blocks(what_if: WhatIf) -> list[Block]:

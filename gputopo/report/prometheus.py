@@ -158,7 +158,7 @@ Labels = dict[str, Label]
 def add_gpu(out: Exposition, gpu: Gpu) -> None:
     """Add all that is known of a GPU; every series names its index, model and PCI address."""
     labels: Labels = {"gpu": gpu.index, "name": gpu.name, "pci_address": gpu.pci_address}
-    out.info("gpu", "what a GPU is and where it sits", **labels, **info_labels(gpu))
+    out.info("gpu", "model and PCI address of a GPU", **labels, **info_labels(gpu))
     add_facts(out, gpu, labels)
     action = gpu.recovery_action
     needed = None if action is None else action != "none"
@@ -197,7 +197,7 @@ def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
     )
 
 
-_LEVEL = "how far apart two devices are: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS"
+_LEVEL = "PCIe path between two devices: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS"
 
 
 def exposition(inspection: Inspection) -> str:
@@ -272,7 +272,7 @@ def _findings(out: Exposition, inspection: Inspection) -> None:
     for finding in inspection.findings:
         out.gauge(
             "finding",
-            "something that is wrong or worth knowing; its id is listed in gputopo's README",
+            "a finding; gputopo explain ID describes it",
             1,
             id=finding.id,
             severity=finding.severity,
@@ -281,6 +281,6 @@ def _findings(out: Exposition, inspection: Inspection) -> None:
     for severity in SEVERITIES:
         count = sum(finding.severity == severity for finding in inspection.findings)
         out.gauge("findings", "findings of each severity", count, severity=severity)
-    out.gauge("missing_facts", "facts that were asked for and not given", len(machine.missing))
+    out.gauge("missing_facts", "facts that could not be read", len(machine.missing))
     out.gauge("contradictions", "facts on which two sources disagree", len(machine.contradictions))
     out.gauge("unread_lines", "lines of captures that were not understood", len(machine.unread))

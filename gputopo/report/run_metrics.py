@@ -73,7 +73,7 @@ class RunMetrics:
         """Return the metrics so far."""
         out = Exposition()
         states = ("running", "complete", "interrupted", "failed")
-        out.states("run_status", "whether the run goes on, and how it ended", states, self._status)
+        out.states("run_status", "whether the run is active, and how it ended", states, self._status)
         out.counter("run_steps_total", "counted steps", self._running.steps)
         out.counter("run_images_total", "images of counted steps", self._running.images)
         out.gauge("run_images_per_second", "images by the mean step time", self._running.mean)
@@ -118,7 +118,7 @@ def _add_verdict(out: Exposition, found: Standing, host: str | None) -> None:
         says = "how much slower a device is than its peers, by its largest known cause"
         out.gauge("run_device_slower_ratio", says, share, **labels, cause=found.cause)
     else:
-        says = "a device is even with its peers to within, or differences are resolved above"
+        says = "largest difference of a device from its peers that is still possible"
         out.gauge("run_device_resolution_ratio", says, share, **labels)
 
 

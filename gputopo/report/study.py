@@ -101,9 +101,9 @@ def _scaling(study: Study) -> list[Block]:
         "efficiency\n%",
         "±%",
     ]
-    notes = [f"on {counts[0]}: speedup over one; efficiency: on the most {devices}"]
+    notes = [f"on {counts[0]}: speedup over one. Efficiency: on the most {devices}"]
     if not all(row.same_mode for one in figures.scalings for row in one.rows):
-        notes.append("some jobs ran on one in another mode, which hardly matters there")
+        notes.append("some one-GPU runs used another placement, which makes little difference on one GPU")
     blocks: list[Block] = []
     programs = {figures.cells[one.largest.cell].of.program for one in figures.scalings}
     jobs = {one.of for one in figures.scaling_medians}
@@ -211,7 +211,7 @@ def _clocks(study: Study) -> list[Block]:
             "explained %",
             "unexplained %",
         ]
-        notes = ("explained: by the clock, at most",)
+        notes = ("explained: at most, by the clock",)
         blocks += [
             f"{one.where}: percent of GPU {one.reference}:",
             table(heads, rows, words=("GPU", "name"), notes=notes),
@@ -287,5 +287,5 @@ def _cells(cells: Sequence[Cell]) -> list[Block]:
         for cell, job in zip(cells, row_words(cells, names), strict=True)
     ]  # fmt: skip
     heads = ["job", devices_word(cells), speed_unit(cells), "±%", "runs", "which", "remark"]
-    notes = ("±%: two standard errors; between runs 1% is assumed, repeats show it",)
+    notes = ("±%: two standard errors; 1% between runs is assumed (measure it with --repeats)",)
     return [table(heads, rows, words=("job", "which", "remark"), notes=notes)] if rows else []

@@ -51,7 +51,7 @@ def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
     gap = 1 - speed.median / (tuned.measured[tuned.winner].images_per_sec or speed.median)
     if abs(gap) > NOISE:
         busy = None if load is None else load.busy
-        why = busy or "nothing that was sampled shows why; repeat the run"
+        why = busy or "the samples do not show why; repeat the run"
         share = f"{100 * abs(gap):.0f}% {'less' if gap > 0 else 'more'}"
         yield f"This run reached {speed.median:.4g} images/sec, {share} than --autotune measured: {why}."
 
@@ -82,7 +82,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
         return msgspec.structs.replace(found, verdict="within", says="within the range", parts=parts)
     verdict = "slower" if measured < low else "faster"
     if slowest is None:
-        says = f"{verdict} than predicted; there are no time marks that show where"
+        says = f"{verdict} than predicted; there are no time marks to locate the cause"
         return msgspec.structs.replace(found, verdict=verdict, says=says)
     part = _most_different(parts, slower=verdict == "slower")
     resource = _resource(part, parts, choice, result.devices, slowest)

@@ -40,7 +40,7 @@ WAIT_S = 10.0  # for another writer, which needs milliseconds
 _READER_WAIT_S = 1.0  # of one who only asks for runs: their folders can be read instead
 LATEST = 200  # runs that are looked at before a plan or a run: that takes 20 ms
 _LATEST_FOLDERS = 50  # that are read where the file cannot be used: each takes half a millisecond
-_WRITABLE = "set GPUTOPO_HOME to a folder that you may write to"
+_WRITABLE = "set GPUTOPO_HOME to a writable folder"
 # Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one, and both
 # listed the GPUs that were measured.
 _VERSION = 3

@@ -147,7 +147,7 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
         own = [one for one in says[rank] if not any(one in says[other] for other in others)]
         usual = median_low([rates[other] for other in others]) if others else 0.0
         if 0 < rates[rank] < usual:
-            own.append(f"its fastest port has {rates[rank]:g} Gbit/s, those of the others {usual:g}")
+            own.append(f"its fastest port has {rates[rank]:g} Gbit/s, the ports of the others {usual:g}")
         if own:
             found[rank] = "; ".join(own)
     return found

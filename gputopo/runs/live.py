@@ -136,7 +136,7 @@ class Reports:
             even = "" if now.word == SLOW else f", to within {at_most(now.percent_under_high or 0.0)}%"
             device = found.device_of(now)
             name = f"device {tower}" if device is None else device.short_name
-            says = f"{name} is even with its peers again{since}{even}"
+            says = f"{name} is no longer slower than its peers{since}{even}"
             yield _over(found, now, known[0], says, time_s)
 
 

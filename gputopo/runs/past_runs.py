@@ -159,7 +159,7 @@ def why_unpredicted(job: JobSpec) -> str | None:
     if not isinstance(job, RunSpec) or not job.devices:
         return "it is not known what ran"
     if job.task != "train" or job.method is not None or job.strategy is not None:
-        return "only training by the core is predicted"
+        return "only gputopo's built-in training is predicted"
     if not job.data.is_free:
         return "the time of the input is not predicted"
     if job.precision.xla:

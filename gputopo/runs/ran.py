@@ -57,7 +57,7 @@ def exchange_words(job: RunSpec) -> list[str]:
     size, count = exchange.small_bytes, exchange.small_group
     words = {
         "staged, stale by one step": exchange.staged,
-        "relaxed, gradients of the step before": exchange.relaxed,
+        "relaxed, gradients of the previous step": exchange.relaxed,
         "asynchronous": exchange.asynchronous,
         f"gradients as {exchange.repacking} chunks": exchange.repacking,
         f"gradients up to {size} bytes joined, {count} at a time": size and not joined,
@@ -75,7 +75,7 @@ def data_words(job: RunSpec) -> str:
         distorted = ", distorted" if data.distortions else ""
         cached = f", cached {data.cache}" if data.cache else ""
         return f"{data.name or 'examples'} from {data.folder}{distorted}{cached}{on_host}"
-    made = _MADE.get(data.source, "made once" if job.method else "made once on the device")
+    made = _MADE.get(data.source, "made once" if job.method else "created once on the device")
     feed = f", {data.feed}" if data.source == "python" else ""
     return f"synthetic, {made}{feed}{on_host}"
 

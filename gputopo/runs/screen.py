@@ -213,7 +213,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.alone is None and row.failure is not None:
         return f"could not be run alone: {row.failure}"
     gap = "" if row.under is None else f"{percent(abs(row.under.percent))}%"
-    peer = "its peers in the run of all at once" if row.peer is None else f"{noun} {row.peer}"
+    peer = "its peers in the run of all GPUs at once" if row.peer is None else f"{noun} {row.peer}"
     if row.word == SLOW and row.under is not None:
         least = "" if row.under.low is None else f" (at least {at_least(max(0.0, row.under.low))}%)"
         why = "" if row.causes is None else f". {row.causes.says}"
@@ -221,16 +221,16 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
     if row.word == EVEN and row.under and row.under.high is not None and row.under.high <= EVEN_PERCENT:
         if row.under.high <= 0:
             return f"is not slower than {noun} {row.peer}{more}"
-        return f"is even with {noun} {row.peer} to within {at_most(row.under.high)}%{more}"
+        return f"is equal to {noun} {row.peer} within {at_most(row.under.high)}%{more}"
     if row.word == EVEN:
-        return f"is even with its peers in the run of all at once{more}"
+        return f"is equal to its peers in the run of all GPUs at once{more}"
     if row.alone is None:
         return "was not run alone"
     if row.under is None:
         return f"cannot be compared: no other {noun} of its kind was run{more}"
     if row.under.high is None:
         side = "below" if row.under.percent >= 0 else "above"
-        return f"cannot be judged: one round; it was {gap} {side} {peer}{more}"
+        return f"not judged (only one round): it was {gap} {side} {peer}{more}"
     confidence = 100 * (CONFIDENCE if row.peer is None else 1 - CHANCE)
     return f"is at most {at_most(row.under.high)}% slower than {peer} ({confidence:g}% confidence){more}"
 

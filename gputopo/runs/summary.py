@@ -288,7 +288,7 @@ class Summary:
             time_s=self._last_time_s,
             kind=UNFINISHED,
             cause="the events of the run stop before its end",
-            remedy="if it is not still running, it was killed together with its launcher: start it again",
+            remedy="if it is not still running, its launcher was killed, too: start it again",
             exit_code=1,
         )
         return "failed", 1, unfinished
@@ -325,8 +325,8 @@ class Summary:
         event = self._first(LossNotFinite)
         what = "infinite" if event is not None and event.value.endswith("inf") else "not a number"
         return (
-            f"The loss is {what} {since}: the speeds are valid, but nothing is learned; "
-            "a lower --learning-rate may help.",
+            f"The loss is {what} {since}: the speeds are valid, but the model does not learn; try a "
+            "lower --learning-rate.",
         )
 
     def _is_input_alone(self) -> bool:

@@ -60,9 +60,7 @@ def expand(matrix: Matrix, box: CellBox) -> Expanded:
     """Return the cells of a matrix on a machine. Raises UsageError for more than MAX_CELLS of them."""
     total = sum(_size(table, box) * (table.repeats or matrix.repeats) for table in matrix.tables)
     if total > MAX_CELLS:
-        raise UsageError(
-            f"the matrix has {total} cells", f"at most {MAX_CELLS} are run; take some values out"
-        )
+        raise UsageError(f"the matrix has {total} cells", f"at most {MAX_CELLS} are run; remove some values")
     seen: set[tuple[Any, ...]] = set()
     cells: list[SweepCell] = []
     excluded = duplicates = 0
@@ -126,7 +124,7 @@ def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, st
     if found:
         return [(one, None) for one in found]
     if box.backend == "cpu":
-        return [(value, f"{box.why_cpu}: CPU devices share all cores, and are alike")]
+        return [(value, f"{box.why_cpu}: CPU devices share all cores and are equal")]
     return [(value, box.usable)]
 
 

@@ -208,7 +208,7 @@ class _Reader:
         """Return the name of an option as `known` has it. `others`: keys that may stand there as well."""
         name = key.replace("-", "_")
         if name in self._unfit:
-            raise UsageError(f"{key} is no option of a cell: {self._unfit[name]}", "leave it out")
+            raise UsageError(f"{key} is not an option of a cell: {self._unfit[name]}", "remove it")
         if name not in self._known:
             raise _unknown(key, (*self._known, *others))
         return name

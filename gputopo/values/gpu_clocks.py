@@ -13,7 +13,7 @@ class ClockMhz(Value, frozen=True):
     ] = None
     max: Annotated[
         int | None,
-        Fact(stability="fixed", peers=True, metric=Metric("gpu_clock_max_hertz", "clock of a GPU at most")),
+        Fact(stability="fixed", peers=True, metric=Metric("gpu_clock_max_hertz", "maximum clock of a GPU")),
     ] = None
     application: Annotated[
         int | None,

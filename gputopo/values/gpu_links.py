@@ -8,7 +8,7 @@ from gputopo.values.fields import Fact, Metric, Smi, Value, same_address
 
 
 class Pcie(Value, frozen=True):
-    """The PCIe link of a GPU. `gen_max` and `width_max` are what card and slot can do together.
+    """The PCIe link of a GPU. `gen_max` and `width_max` are what card and slot support together.
 
     `limiting_hop` is the PCI address of the bridge that is slower than the card on the path to the root.
     `aer`: advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
@@ -38,7 +38,7 @@ class Pcie(Value, frozen=True):
                 text="PCI/GPU Link Info/PCIe Generation/Max",
                 csv="pcie.link.gen.max",
             ),
-            metric=Metric("gpu_pcie_generation_max", "what card and slot can do together"),
+            metric=Metric("gpu_pcie_generation_max", "what card and slot support together"),
         ),
     ] = None
     gen_max_device: Annotated[
@@ -52,7 +52,7 @@ class Pcie(Value, frozen=True):
                 text="PCI/GPU Link Info/PCIe Generation/Device Max",
                 csv="pcie.link.gen.gpumax",
             ),
-            metric=Metric("gpu_pcie_generation_card", "what the card can do"),
+            metric=Metric("gpu_pcie_generation_card", "what the card supports"),
         ),
     ] = None
     gen_max_host: Annotated[
@@ -65,7 +65,7 @@ class Pcie(Value, frozen=True):
                 text="PCI/GPU Link Info/PCIe Generation/Host Max",
                 csv="pcie.link.gen.hostmax",
             ),
-            metric=Metric("gpu_pcie_generation_slot", "what the slot can do"),
+            metric=Metric("gpu_pcie_generation_slot", "what the slot supports"),
         ),
     ] = None
     width_now: Annotated[
@@ -94,7 +94,7 @@ class Pcie(Value, frozen=True):
                 text="PCI/GPU Link Info/Link Width/Max",
                 csv="pcie.link.width.max",
             ),
-            metric=Metric("gpu_pcie_lanes_max", "lanes of the link at most"),
+            metric=Metric("gpu_pcie_lanes_max", "maximum number of lanes of the link"),
         ),
     ] = None
     replay_counter: Annotated[

@@ -15,7 +15,7 @@ class MemoryMib(Value, frozen=True):
             stability="fixed",
             peers=True,
             smi=Smi(xml="fb_memory_usage/total", text="FB Memory Usage/Total", csv="memory.total"),
-            metric=Metric("gpu_memory_size_bytes", "memory of a GPU, in all"),
+            metric=Metric("gpu_memory_size_bytes", "total memory of a GPU"),
             tolerance=0.02,
         ),
     ] = None
@@ -46,7 +46,7 @@ class Bar1Mib(Value, frozen=True):
             stability="fixed",
             peers=True,
             smi=Smi(xml="bar1_memory_usage/total", text="BAR1 Memory Usage/Total"),
-            metric=Metric("gpu_bar1_size_bytes", "BAR1 (the window for other devices) of a GPU, in all"),
+            metric=Metric("gpu_bar1_size_bytes", "BAR1 (the window for other devices) of a GPU, total"),
             tolerance=0.02,
         ),
     ] = None
@@ -108,7 +108,7 @@ class Ecc(Value, frozen=True):
             ),
             metric=Metric(
                 "gpu_ecc_errors_total",
-                "memory errors; volatile: since the driver was loaded, aggregate: in all",
+                "memory errors; volatile: since the driver was loaded, aggregate: in total",
             ),
         ),
     ] = None
@@ -126,7 +126,7 @@ class Ecc(Value, frozen=True):
             ),
             metric=Metric(
                 "gpu_ecc_errors_total",
-                "memory errors; volatile: since the driver was loaded, aggregate: in all",
+                "memory errors; volatile: since the driver was loaded, aggregate: in total",
             ),
         ),
     ] = None
@@ -144,7 +144,7 @@ class Ecc(Value, frozen=True):
             ),
             metric=Metric(
                 "gpu_ecc_errors_total",
-                "memory errors; volatile: since the driver was loaded, aggregate: in all",
+                "memory errors; volatile: since the driver was loaded, aggregate: in total",
             ),
         ),
     ] = None
@@ -162,7 +162,7 @@ class Ecc(Value, frozen=True):
             ),
             metric=Metric(
                 "gpu_ecc_errors_total",
-                "memory errors; volatile: since the driver was loaded, aggregate: in all",
+                "memory errors; volatile: since the driver was loaded, aggregate: in total",
             ),
         ),
     ] = None

@@ -337,7 +337,7 @@ class PciNode(Value, frozen=True):
             unit="GT/s",
             metric=Metric(
                 "pci_link_speed_max_transfers_per_second",
-                "transfers per second and lane of a PCI link at most",
+                "maximum transfers per second and lane of a PCI link",
             ),
         ),
     ] = None
@@ -346,7 +346,8 @@ class PciNode(Value, frozen=True):
         Fact(unit="lanes", stability="state", metric=Metric("pci_link_lanes", "lanes of a PCI link now")),
     ] = None
     max_width: Annotated[
-        int | None, Fact(unit="lanes", metric=Metric("pci_link_lanes_max", "lanes of a PCI link at most"))
+        int | None,
+        Fact(unit="lanes", metric=Metric("pci_link_lanes_max", "maximum number of lanes of a PCI link")),
     ] = None
     # access control redirects peer traffic through the root complex
     acs: Annotated[

@@ -114,7 +114,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     if taken:
         raise InputError(
             f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or a pipe'}",
-            "name a new file, or one that may be replaced",
+            "use a new file, or one that may be replaced",
         )
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -137,7 +137,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make {folder}: {error.strerror}", "name another folder") from error
+        raise InputError(f"cannot make {folder}: {error.strerror}", "use another folder") from error
 
 
 def write(path: Path, value: msgspec.Struct) -> None:
@@ -165,8 +165,8 @@ def _escaped(document: bytes) -> bytes:
 def _unwritable(path: Path, error: OSError) -> InputError:
     what = f"cannot write {path}: {error.strerror}"
     if error.errno in DISK_ERRORS:
-        return FullDiskError(what, "free some space, or name a file on another disk")
-    return InputError(what, "name a file in a folder that exists and that you may write to")
+        return FullDiskError(what, "free some space, or use a file on another disk")
+    return InputError(what, "use a file in an existing, writable folder")
 
 
 def _umask() -> int:

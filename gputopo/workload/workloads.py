@@ -81,7 +81,7 @@ def require(name: str) -> Workload:
         return _workload_of(name)
     if (meant := _ELSEWHERE.get(name.lower())) is not None:
         raise UsageError(
-            f"there is no model '{name}'", f"write {meant}, which tensorpack's benchmark calls so"
+            f"there is no model '{name}'", f"use {meant}: tensorpack's benchmark calls it {name}"
         )
     near = nearest(name, models)
     hint = f"did you mean {listed(near)}?" if near else f"the models are: {', '.join(models)}"

@@ -224,7 +224,7 @@ class StrategyStep(GraphStep):
         else:
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
-        return f"Strategy {self.spec.strategy}: tf.distribute {name}, {what}, in a loop of gputopo's."
+        return f"Strategy {self.spec.strategy}: tf.distribute {name}, {what}, in gputopo's training loop."
 
 
 def _hint(node: Any) -> str:

@@ -72,14 +72,14 @@ def read_python(path: Path) -> CifarFile:
         batch = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
         images, labels = _part(batch, "data"), np.array(_part(batch, "labels"))
         if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
-            raise ValueError("its data are no array of bytes")
+            raise ValueError("its data is not an array of bytes")
     except _NO_BATCH as error:
         why = f"{error}" or type(error).__name__
-        raise InputError(f"{path} is no batch of CIFAR-10, or is damaged: {why}", hint) from error
+        raise InputError(f"{path} is not a CIFAR-10 batch, or is damaged: {why}", hint) from error
     if images.ndim != 2 or images.shape[1] != PIXELS or labels.shape != images.shape[:1]:
         raise InputError(f"{path} holds arrays of {images.shape} and {labels.shape}", hint)
     if labels.dtype.kind not in "iu":
-        raise InputError(f"{path} has labels that are no whole numbers", hint)
+        raise InputError(f"{path} has labels that are not integers", hint)
     # A label that does not fit into a byte is out of range like 255.
     return CifarFile(images, np.where((labels < 0) | (labels > 255), 255, labels).astype(np.uint8))
 
@@ -106,14 +106,14 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return what makes arrays; nothing else that a pickle names is imported."""
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch needs")
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not needed for a batch")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def _part(batch: Any, name: str) -> Any:
     """Return a part of a batch, whose names are bytes, or text where it was pickled anew by Python 3."""
     if not isinstance(batch, dict):
-        raise ValueError("it is no table")
+        raise ValueError("it is not a table")
     for key in (name.encode(), name):
         if key in batch:
             return batch[key]
@@ -127,7 +127,7 @@ def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:
 
 def bad_label(label: int) -> str:
     """Describe a label that is out of range."""
-    return f"its label {label} is none of 0 to {CLASSES - 1}"
+    return f"its label {label} is not between 0 and {CLASSES - 1}"
 
 
 def joined(parts: Iterable[CifarFile]) -> tuple[Bytes, Bytes]:

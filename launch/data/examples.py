@@ -31,11 +31,11 @@ def wrong_fields(record: bytes) -> str | int:
     """Describe why a record is no example with one label; its label where nothing is wrong."""
     fields = _fields(record)
     if fields is None:
-        return "it is no Example message"
+        return "it is not an Example message"
     if PICTURE not in fields:
         names = sorted(fields)
         listed = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
-        return f"it has no {PICTURE}, but {listed or 'no field at all'}"
+        return f"it has no {PICTURE}, but {listed or 'no fields'}"
     if LABEL not in fields:
         return "it has no label"
     for name, kind, what in ((PICTURE, "bytes_list", "string"), (LABEL, "int64_list", "whole number")):
@@ -46,9 +46,9 @@ def wrong_fields(record: bytes) -> str | int:
         return f"its {PICTURE} is empty"
     for name in _SIDES:
         if name in fields and _values(fields[name], "float_list") is None:
-            return f"its {name} holds no fractions"
+            return f"its {name} does not hold fractions"
     if len({len(_values(fields[name], "float_list") or ()) if name in fields else 0 for name in _SIDES}) > 1:
-        return "its boxes have not all four sides"
+        return "its boxes are incomplete"
     label: int = fields[LABEL].int64_list.value[0]
     return label
 
@@ -63,8 +63,8 @@ def wrong_picture(record: bytes) -> str:
         with tf.device("/CPU:0"):
             tf.io.decode_jpeg(encoded, channels=3)
     except tf.errors.OpError:
-        return "it holds no picture that can be decoded"
-    return "its boxes are not within its picture"
+        return "it has no image that can be decoded"
+    return "its boxes are not within its image"
 
 
 def _fields(record: bytes) -> Any:

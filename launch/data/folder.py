@@ -47,7 +47,7 @@ class DataFolder:
         if not self.files[subset]:
             pattern = "validation-00000-of-00128" if self.form == "tfrecord" else _CIFAR[self.form][subset][0]
             raise InputError(
-                f"{self.folder} has no {subset} files", f"they are named like {pattern}; {_MAKE}"
+                f"{self.folder} has no {subset} files", f"their names are like {pattern}; {_MAKE}"
             )
         return self.files[subset]
 
@@ -128,7 +128,7 @@ def bad_record(path: Path, record: int, why: str) -> InputError:
     """Return the error for a record that stops a run."""
     return InputError(
         f"{path}, record {record}: {why}",
-        "download the file again, or leave such records out with --bad-records skip",
+        "download the file again, or skip such records with --bad-records skip",
     )
 
 
@@ -182,7 +182,8 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
             notices.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")
         elif totals and totals[0] > len(matched):
             notices.append(
-                f"{folder} has {len(matched)} of {totals[0]} {subset} files: the others' images are left out."
+                f"{folder} has {len(matched)} of {totals[0]} {subset} files: images of the missing files "
+                "are skipped."
             )
     return DataFolder("imagenet", "tfrecord", folder, files, tuple(notices))
 
@@ -202,7 +203,7 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
         notices.append(f"{folder} has CIFAR-10 in both versions: the {form} files are read.")
     got, of = len(versions[form]["train"]), len(_CIFAR[form]["train"])
     if 0 < got < of:
-        notices.append(f"{folder} has {got} of {of} training files: the others' images are left out.")
+        notices.append(f"{folder} has {got} of {of} training files: images of the missing files are skipped.")
     return DataFolder("cifar10", form, folder, versions[form], tuple(notices))
 
 
@@ -213,7 +214,9 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
     if packed is not None:
         return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
     if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
-        return InputError(f"{folder} holds CIFAR-100, which no model here is for", f"get CIFAR-10; {_MAKE}")
+        return InputError(
+            f"{folder} holds CIFAR-100, which no model of gputopo supports", f"get CIFAR-10; {_MAKE}"
+        )
     wanted = {
         "imagenet": "train-00000-of-01024 (TFRecords)",
         "cifar10": "data_batch_1.bin or data_batch_1 (CIFAR-10)",
@@ -221,7 +224,7 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
     expected = wanted[name] if name in wanted else " or ".join(wanted.values())
     shown = ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
     return InputError(
-        f"{folder} holds no data set under names that are known: {shown}",
+        f"{folder} has no data set with known file names: {shown}",
         f"files must be named like {expected}; {_MAKE}",
     )
 
@@ -231,7 +234,7 @@ def _unreadable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{where} cannot be read: {error.strerror or error}", "check its owner and permissions")
 
 
-_HINT = "each host reads the folder for itself: it must have one name and the same files on all of them"
+_HINT = "each host reads the folder itself: it needs the same path and files on all hosts"
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -262,7 +265,7 @@ def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, 
     if not found:
         return
     (_, what), *rest = found.items()
-    also = f"; so it is with {', '.join(host for host, _ in rest)}" if rest else ""
+    also = f"; the same on {', '.join(host for host, _ in rest)}" if rest else ""
     raise InputError(f"{what}{also}", _HINT)
 
 

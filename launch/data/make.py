@@ -70,7 +70,7 @@ def make(folder: Path, request: DataRequest) -> Written:
     try:
         there = folder.exists()
         if there and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} is there already", "give a new folder, or remove it first")
+            raise InputError(f"{folder} already exists", "use a new folder, or remove it first")
         # An empty folder is not replaced: it may be a mount point, a link, or the shell's working folder.
         beside = folder if there else folder.parent
         new = [one for one in (beside, *beside.parents) if not one.exists()]

@@ -44,7 +44,9 @@ def walk(path: Path, *, max_records: int | None = None) -> Framing:
                 return Framing(records, _truncated(records), end)
             length, checksum = struct.unpack("<QI", header)
             if masked_crc(header[:8]) != checksum:
-                why = "the file is no TFRecord file" if records == 0 else "the checksum of a length is wrong"
+                why = (
+                    "the file is not a TFRecord file" if records == 0 else "the checksum of a length is wrong"
+                )
                 return Framing(records, why, end)
             after = end + HEADER_BYTES + length + FOOTER_BYTES
             if after > size:
@@ -68,7 +70,7 @@ def wrong_record(path: Path, number: int) -> str:
         data, footer = file.read(length), file.read(FOOTER_BYTES)
     if masked_crc(data) != int.from_bytes(footer, "little"):
         return "its checksum does not match its bytes"
-    return "it is empty" if length == 0 else "it could not be read, and its checksum is right"
+    return "it is empty" if length == 0 else "it could not be read, although its checksum is correct"
 
 
 def masked_crc(data: bytes) -> int:

@@ -31,8 +31,8 @@ def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
     public = [one for one in addresses if is_public(one)]
     if public and not allow_public:
         raise UsageError(
-            f"{listed(public, 'and')} is public, and the hosts of a training trust whoever connects",
-            "name rank 0 by an address of a private network, or allow this one with --allow-public-address",
+            f"{listed(public, 'and')} is public, but the hosts of a training trust anyone who connects",
+            "use a private address for rank 0, or allow this one with --allow-public-address",
         )
 
 
@@ -77,16 +77,16 @@ def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
     """Return the error of a rank 0 that can listen on no address of its name."""
     if error.errno == errno.EADDRINUSE:
         return HardwareError(
-            f"port {port} of {shown(name)} is in use, so the other hosts cannot meet rank 0 there",
-            "end the run that uses it, or name another port on all hosts",
+            f"port {port} of {shown(name)} is in use, so the other hosts cannot reach rank 0 there",
+            "end the run that uses it, or use another port on all hosts",
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return HardwareError(
-            f"rank 0 is {shown(name)}, and this host has no such address",
-            "start rank 0 on that host, or name this one first",
+            f"rank 0 is {shown(name)}, but this host does not have that address",
+            "start rank 0 on that host, or list this host first",
         )
     return HardwareError(
-        f"cannot listen on port {port} of {shown(name)}: {error.strerror}", "name another port on all hosts"
+        f"cannot listen on port {port} of {shown(name)}: {error.strerror}", "use another port on all hosts"
     )
 
 
@@ -96,7 +96,7 @@ def _resolve(name: str) -> list[Bindable]:
     except (OSError, UnicodeError) as error:  # a name that is too long for DNS is a UnicodeError
         raise UsageError(
             f"rank 0 is {shown(name)}, which this host cannot resolve: {getattr(error, 'strerror', error)}",
-            "name it by its IP address, or by a name that all hosts know",
+            "use its IP address, or a name that all hosts can resolve",
         ) from error
     places = [(family, str(address[0])) for family, _, _, _, address in found]
     return list(dict.fromkeys(one for one in places if one[0] in (socket.AF_INET, socket.AF_INET6)))

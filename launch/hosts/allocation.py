@@ -26,7 +26,7 @@ def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
     except (OSError, RuntimeError, ValueError) as error:  # no file, ~nobody, no UTF-8
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(
-            f"{flag} {shown(text)} cannot be read: {why}", "name a text file with one host a line"
+            f"{flag} {shown(text)} cannot be read: {why}", "give a text file with one host per line"
         ) from error
     return read_hostfile(f"{flag} {text}", hosts)
 
@@ -41,7 +41,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         read_hosts,
         Option(
             "--hosts",
-            "Hosts in the order of their ranks, each with a port if need be",
+            "Hosts in the order of their ranks, optionally with a port",
             value="LIST",
             more=True,
         ),
@@ -55,7 +55,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--num-hosts",
-            "Number of hosts, where nothing else gives it; 1: this host alone",
+            "Number of hosts, if the launcher does not provide it; 1: only this host",
             default="from the environment",
             min=1,
             max=65536,
@@ -66,7 +66,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Option(
             "--remote-python",
-            "Python of the other hosts, which has gputopo",
+            "Python interpreter on the other hosts; gputopo has to be installed there",
             value="PATH",
             default="the path of this one's",
             more=True,
@@ -76,7 +76,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Option(
             "--join-timeout",
-            "Time to wait until all hosts have joined",
+            "Time to wait for all hosts",
             value="TIME",
             unit="s",
             above=0,
@@ -126,7 +126,7 @@ def port_by(job: str) -> int:
     return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % _PORTS
 
 
-_ALONE = "--num-hosts 1 takes this host alone"
+_ALONE = "--num-hosts 1 uses only this host"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,11 +190,11 @@ def claim_of(options: HostOptions) -> RankClaim | None:
     """Return the claim of the options. Raises UsageError where they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:
-        raise UsageError("--hosts and --hostfile name different hosts", "leave one of them out")
+        raise UsageError("--hosts and --hostfile list different hosts", "use only one of them")
     if hosts and options.num_hosts not in (None, len(hosts)):
         raise UsageError(
-            f"{flag} names {_counted(len(hosts))}, and --num-hosts is {options.num_hosts}",
-            "leave --num-hosts out",
+            f"{flag} lists {_counted(len(hosts))}, but --num-hosts is {options.num_hosts}",
+            "remove --num-hosts",
         )
     if not hosts:
         flag = "--num-hosts" if options.num_hosts is not None else "--node-rank"
@@ -202,7 +202,7 @@ def claim_of(options: HostOptions) -> RankClaim | None:
         return None
     size = len(hosts) or options.num_hosts
     _require_inside(options.node_rank, size, flag)
-    return RankClaim(source=flag, remove=f"leave {flag} out", rank=options.node_rank, size=size, hosts=hosts)
+    return RankClaim(source=flag, remove=f"remove {flag}", rank=options.node_rank, size=size, hosts=hosts)
 
 
 def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
@@ -211,7 +211,8 @@ def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
         return [index]
     if index.job is not None and index.rank:
         raise UsageError(
-            f"this is pod {index.rank} of {index.source}, whose number of pods no variable has",
+            f"this is pod {index.rank} of {index.source}, but no environment variable gives the number "
+            "of pods",
             f"add --num-hosts N for all of them; {_ALONE}",
         )
     return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
@@ -220,7 +221,7 @@ def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
 def _require_one_task(claim: RankClaim) -> None:
     if claim.tasks_per_host > 1:
         raise UsageError(
-            f"{claim.source} has {claim.tasks_per_host} tasks on one host, where one takes all GPUs",
+            f"{claim.source} has {claim.tasks_per_host} tasks on one host, but one task uses all its GPUs",
             f"start one on each host: {claim.one_each}; {_ALONE}",
         )
 
@@ -251,21 +252,21 @@ def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allo
     if len(hosts) not in (0, size):
         names = host_ranges(one.name or "?" for one in hosts)
         raise UsageError(
-            f"{source} has {_counted(size)}, and names {len(hosts)}: {names}",
-            f"name them in rank order: --hosts LIST; {_ALONE}",
+            f"{source} has {_counted(size)}, but lists {len(hosts)}: {names}",
+            f"list them in rank order: --hosts LIST; {_ALONE}",
         )
     if rank is None:
         raise UsageError(
-            f"{source} has {_counted(size)}, and the rank of this one is not given",
-            f"name them by --hosts LIST to start all, or add --node-rank N; {_ALONE}",
+            f"{source} has {_counted(size)}, but the rank of this host is not given",
+            f"list them with --hosts LIST to start all, or add --node-rank N; {_ALONE}",
         )
     _require_inside(rank, size, source)
     if not hosts:
         leader = next((one.hosts for one in claims if one.hosts), ()) or starters.master(environ)
         if not leader:
             raise UsageError(
-                f"{source} has {_counted(size)}, and the host of rank 0 is not given",
-                f"name them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
+                f"{source} has {_counted(size)}, but the host of rank 0 is not given",
+                f"list them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
             )
         hosts = (leader[0], *(HostAddress(None) for _ in range(size - 1)))
     job = next((one.job for one in claims if one.job is not None), None)

@@ -62,7 +62,7 @@ class Channel:
         if self._leads:
             self._writer.write(MAGIC + own + proofs[1])
         if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
-            raise ChannelError("has another secret")
+            raise ChannelError("has a different secret")
         if not self._leads:
             self._writer.write(proofs[0])
         self._key = key
@@ -83,7 +83,7 @@ class Channel:
             raise ChannelError("a message is too long")
         message = await self._reader.readexactly(size)
         if not hmac.compare_digest(head[4:], self._mac(message, self._taken, from_leader=not self._leads)):
-            raise ChannelError("a message was changed on its way")
+            raise ChannelError("a message was modified in transit")
         self._taken += 1
         return message
 

@@ -62,17 +62,17 @@ def address(name: str, port: int | None = None) -> HostAddress | None:
 def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
     """Return the hosts of a list with commas, folded names unfolded, in the order of the text.
 
-    `where`: what the list was given to, for messages. Raises UsageError, also for a host that is named twice.
+    `where`: what the list was given to, for messages. Raises UsageError, also for a host that is given twice.
     """
     found: list[HostAddress] = []
     for part in _COMMA.split(text):
         found.extend(itertools.islice(_hosts_of(where, part.strip()), MAX_HOSTS + 1))
         if len(found) > MAX_HOSTS:
-            raise UsageError(f"{where} {shown(text)} names more than {MAX_HOSTS} hosts", _EXAMPLE)
+            raise UsageError(f"{where} {shown(text)} has more than {MAX_HOSTS} hosts", _EXAMPLE)
     seen: set[HostAddress] = set()
     for one in found:
         if one in seen:
-            raise UsageError(f"{where} names {one} twice", "name every host once, or give each a port")
+            raise UsageError(f"{where} lists {one} twice", "list every host once, or give each a port")
         seen.add(one)
     return tuple(found)
 
@@ -91,12 +91,12 @@ def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
         if more and _BEHIND_HOST.fullmatch(" ".join(more)) is None:
             raise UsageError(
                 f"line {number} of {where} has more than a host: {shown(bare.strip())}",
-                "write one host a line, in the order of their ranks, or a,b,c; slots=8 may follow",
+                "write one host per line, in the order of their ranks, or a,b,c; slots=8 may follow",
             )
         if host:
             found.update(dict.fromkeys(read_hosts(f"line {number} of {where}", host)))
     if not found:
-        raise UsageError(f"{where} names no host", "write one host a line, in the order of their ranks")
+        raise UsageError(f"{where} has no host", "write one host per line, in the order of their ranks")
     return tuple(found)
 
 
@@ -113,7 +113,7 @@ def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:
     number = _port(where, part, port if colon else None)
     for name in _unfolded(where, folded):
         if not _NAME.fullmatch(name) or name.isdecimal():
-            raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
+            raise UsageError(f"{where} has the invalid host {shown(part)}", _EXAMPLE)
         yield HostAddress(name, number)
 
 
@@ -123,10 +123,10 @@ def _port(where: str, part: str, text: str | None) -> int | None:
     if text.isascii() and text.isdigit() and MIN_PORT <= int(text[:9]) <= MAX_PORT:
         return int(text)
     if not text.isdecimal():
-        raise UsageError(f"{where} cannot name a host {shown(part)}", _EXAMPLE)
+        raise UsageError(f"{where} has the invalid host {shown(part)}", _EXAMPLE)
     raise UsageError(
         f"{where} cannot have {shown(part)}: a port is from {MIN_PORT} to {MAX_PORT}",
-        "a number of tasks behind the colon, as MPICH has it, is not read: leave it out",
+        "remove the number of tasks after the colon (MPICH's form), which is not supported",
     )
 
 

@@ -26,7 +26,7 @@ def _secret(hosts: HostOptions) -> bytes:
     from gputopo.launch.supervise.run_folder import runs_home
 
     if hosts.insecure:
-        note("--insecure: whoever reaches rank 0's port can take part in this run")
+        note("--insecure: anyone who can connect to rank 0's port can take part in this run")
     return take_secret(os.environ, runs_home(os.environ).parent, insecure=hosts.insecure)
 
 
@@ -79,13 +79,13 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
         try:
             address = own_address(leader, allocation.port)
         except (OSError, UnicodeError) as error:
-            what = f"rank 0 is {leader}, which this host cannot find"
+            what = f"rank 0 is {leader}, which this host cannot resolve"
             why = getattr(error, "strerror", None) or error
             if isinstance(error, UnicodeError) or time.monotonic() >= deadline_s:
-                hint = "name it by its IP address, or by a name that all hosts know"
+                hint = "use its IP address, or a name that all hosts can resolve"
                 raise HardwareError(f"{what}: {why}", hint) from error
             if not has_waited:
-                note(f"{what} yet: {why}; it is tried for {hosts.join_timeout:g} s")
+                note(f"{what} yet: {why}; retrying for {hosts.join_timeout:g} s")
             has_waited = True
             time.sleep(RETRY_S)
     require_private([address], allow_public=hosts.allow_public_address)

@@ -150,8 +150,8 @@ class Members:
             rank=member.joining.rank,
             kind=UNREACHABLE,
             cause=f"host {self.words(member.joining.rank)} {how}",
-            remedy="see whether the host is up and its network works; what its gputopo printed "
-            "is in the output of its starter",
+            remedy="see whether the host is up and its network works; what its gputopo printed is in the "
+            "output of its launcher",
             exit_code=int(ExitCode.HARDWARE),
         )
         if not stopped_s:
@@ -226,12 +226,12 @@ class Members:
             return _refusal(
                 f"{where} belongs to {_run_words(joining.job, meant)}, rank 0 to "
                 f"{_run_words(self._job, self._leader)}",
-                "start all hosts in one job, or name rank 0 and its port alike on all hosts of a run",
+                "start all hosts in one job, or give the same name and port of rank 0 on all hosts",
             )
         if not 0 < joining.rank < size:
             return _refusal(
                 f"{where} cannot join: rank 0 waits for ranks 1 to {size - 1}",
-                "give each host its own rank, and the same number of hosts to all",
+                "give each host a different rank, and all hosts the same number of hosts",
             )
         return None
 

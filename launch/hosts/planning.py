@@ -199,7 +199,7 @@ def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
     hosts together, None: all there are. Raises UsageError where there are too few, or none on rank 0.
     """
     if not available[0]:
-        raise UsageError("rank 0 has no free GPU, and its process trains", "start another host as rank 0")
+        raise UsageError("rank 0 has no free GPU, but rank 0 has to train", "start another host as rank 0")
     wanted = sum(available) if wanted is None else wanted
     if not 1 <= wanted <= sum(available):
         raise UsageError(
@@ -258,8 +258,8 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
     if len(kinds) > 1:
         without = [server.host for server, one in zip(servers, targets, strict=True) if one.backend == "cpu"]
         raise UsageError(
-            f"{listed(without, 'and')} would train on CPU devices, the other hosts on GPUs",
-            "leave out the hosts without GPUs, or train on the CPUs of all of them with --cpu",
+            f"{listed(without, 'and')} has no GPUs, but the other hosts have",
+            "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
     counts = [one.counted for one in targets]

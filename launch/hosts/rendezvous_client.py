@@ -156,7 +156,7 @@ class RendezvousClient:
             except ChannelError as error:
                 raise UsageError(
                     f"{self._where} {error}",
-                    "set GPUTOPO_SECRET to the same text on all hosts, or name another port on all of them",
+                    "set GPUTOPO_SECRET to the same text on all hosts, or use another port on all of them",
                 ) from error
             except (OSError, EOFError, UnicodeError) as error:  # a name too long for DNS is a UnicodeError
                 is_unresolved = isinstance(error, socket.gaierror | UnicodeError)
@@ -165,11 +165,11 @@ class RendezvousClient:
             await asyncio.sleep(self.patience.retry_s)
 
     def _unreachable(self, error: Exception) -> HardwareError:
-        hint = "look for a firewall between the hosts, or name rank 0 by an address on another interface"
+        hint = "look for a firewall between the hosts, or use an address of rank 0 on another interface"
         if isinstance(error, socket.gaierror | UnicodeError):
-            hint = "name rank 0 by its IP address, or by a name that this host can resolve"
+            hint = "use the IP address of rank 0, or a name that this host can resolve"
         elif isinstance(error, ConnectionRefusedError):
-            hint = "start rank 0 too, with the same port; its name must mean the same address on all hosts"
+            hint = "start rank 0 with the same port; its name has to resolve to the same address on all hosts"
         what = f"{self._where} did not answer within {self._timeout_s:g} s: {_reason(error)}"
         return HardwareError(what, hint)
 

@@ -57,8 +57,8 @@ def _of_file(path: Path) -> bytes:
 def _no_secret(path: Path, why: str) -> UsageError:
     return UsageError(
         f"{path} cannot be the secret of the hosts: it {why}",
-        f"it must be a file of this user, of mode 600, with {MIN_CHARACTERS} bytes or more; "
-        "without it the next run makes one",
+        f"it must be a file of this user, of mode 600, with {MIN_CHARACTERS} bytes or more; if you "
+        "remove it, the next run creates one",
     )
 
 

@@ -228,7 +228,7 @@ def tf_config(environ: Environ) -> RankClaim | None:
         return None
     if (kind, index) not in ranks:
         raise UsageError(
-            f"TF_CONFIG has this as task {shown(index)} of {shown(kind)}, which its cluster lacks",
+            f"TF_CONFIG has this as task {shown(index)} of {shown(kind)}, which is not in its cluster",
             f"correct its task, or {remove}",
         )
     hosts = read_hosts("TF_CONFIG", ",".join(one for _, one in tasks))
@@ -241,7 +241,7 @@ def tf_config(environ: Environ) -> RankClaim | None:
         size=len(ranks),
         hosts=hosts,
         tasks_per_host=max(map(names.count, names), default=1),
-        one_each="one worker a host, with all its GPUs (Ray Train: num_workers is the number of hosts)",
+        one_each="one worker per host, with all its GPUs (Ray Train: num_workers is the number of hosts)",
     )
 
 

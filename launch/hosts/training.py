@@ -186,7 +186,7 @@ def replies(
     from gputopo.launch.hosts.messages import HostStart, RunEnd
 
     found: dict[int, Reply] = dict.fromkeys(
-        joined, RunEnd(exit_code=0, cause="the devices of fewer hosts are enough")
+        joined, RunEnd(exit_code=0, cause="fewer hosts have enough devices")
     )
     for place, (rank, own) in enumerate(zip(planned.ranks[1:], planned.target.others, strict=True), 1):
         environment = dict(own.plan.environment)
@@ -205,7 +205,7 @@ def _take_part(host: HostOfRun) -> int:
     except GputopoError as error:
         return failed_here(client, error)
     if end.cause is None:
-        note(f"the run is over, exit code {end.exit_code}: its result is on rank 0")
+        note(f"the run ended with exit code {end.exit_code}: its result is on rank 0")
     else:
         show_error(end.cause, end.hint)
     if end.exit_code:
@@ -296,7 +296,7 @@ def _folder(options: OutputOptions, rank: int) -> Path:
     except OSError as error:
         raise InputError(
             f"cannot make the folder {path}: {error.strerror}",
-            "name a folder that you may write to with --output, or set GPUTOPO_HOME",
+            "use a writable folder with --output, or set GPUTOPO_HOME",
         ) from error
     return path
 

@@ -135,8 +135,8 @@ def _trials(
     """
     if len(spec.devices) < 2:
         raise UsageError(
-            "--autotune has nothing to compare: one device holds variables and computes, wherever they are",
-            "leave --autotune out, or use more devices: --num-gpus 2",
+            "--autotune has nothing to compare: with one device, every placement is the same",
+            "remove --autotune, or use more devices: --num-gpus 2",
         )
     found = contenders(target.plan, options.autotune or 0)
     trials, past = [], past_of(target)
@@ -152,8 +152,8 @@ def _trials(
         trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
-            "--autotune has nothing to compare: the options leave a single placement",
-            "leave --autotune out, or some of --variable-update, --ps and --all-reduce",
+            "--autotune has nothing to compare: the options allow only one placement",
+            "remove --autotune, or some of --variable-update, --ps and --all-reduce",
         )
     return trials
 

@@ -208,14 +208,15 @@ def in_child(build: Callable[[], Any]) -> "Workload | int":
     def count() -> "Workload | int":
         model = build()
         if not is_built(model):
-            raise TypeError(f"it returns a {type(model).__name__}, no Keras model")
+            raise TypeError(f"it returns a {type(model).__name__}, not a Keras model")
         return cost_of(model)
 
     answer = _answer_of(count)
     found = answer.parameters if answer.workload is None else answer.workload
     if found is None:
         raise UsageError(
-            f"the model cannot be built: {answer.failed}", "call its function alone to see where it fails"
+            f"the model cannot be built: {answer.failed}",
+            "call its function separately to see where it fails",
         )
     return found
 
@@ -269,9 +270,10 @@ def _nearest(parameters: int) -> Sized:
     """Return the model of the table whose number of parameters is nearest, by their ratio."""
     if parameters < 1:
         raise UsageError(
-            f"{parameters} is no number of parameters", "give that of model.count_params(), 1 or more"
+            f"{parameters} is not a number of parameters",
+            "give the number from model.count_params(), 1 or more",
         )
     known = [workloads.require(name) for name in workloads.names()]
     near = min(known, key=lambda one: abs(math.log(one.parameters / parameters)))
-    says = f"{parameters:,} parameters are planned for as {near.name} with {near.parameters:,}"
+    says = f"{parameters:,} parameters: planned as {near.name} with {near.parameters:,}"
     return Sized(near.name, None, says)

@@ -36,7 +36,7 @@ from gputopo.values.errors import HardwareError, InputError
 
 # With so many partners a host has failed before it is skipped. Not measured
 _MAX_FAILED = 2
-_SKIPPED = "skipped: it failed with other hosts, or they did"
+_SKIPPED = "skipped: it failed with other hosts"
 _MAX_WORDS = 200
 _PATHS = ("NET/", "GDRDMA", "card ", "SHM", "P2P")  # of the reader's facts, the ones of the path
 
@@ -86,7 +86,7 @@ def measure(
         why = f"{one.source.host} to {one.destination.host}: {one.says}"
         raise HardwareError(
             f"{tool} measured nothing between these hosts: {why}",
-            f"{HINTS[tool]}; or name another program: --network-tool",
+            f"{HINTS[tool]}; or use another tool: --network-tool",
         )
     how = method(tool, hosts, samples)
     found = Bandwidth(

@@ -50,8 +50,8 @@ WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer 
 # and TensorFlow itself aborts a collective after 60 s.
 SILENCE_LIMIT_S = 120.0
 _SHARED_MEMORY = (
-    "CPU devices share their memory and cores: tensors are handed over without a copy, so these times compare"
-    " the methods' arithmetic and order, not links"
+    "CPU devices share their memory and cores: tensors are passed without a copy, so these times compare "
+    "the arithmetic of the methods, not links"
 )
 
 Command = Callable[[ReductionJob, int], Sequence[str]]
@@ -274,7 +274,7 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
 def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
     name = workload.require(model).name
     if gpus is not None and len(set(gpus)) != len(gpus):
-        raise UsageError(f"--gpus {','.join(map(str, gpus))} names a GPU twice", "name each once")
+        raise UsageError(f"--gpus {','.join(map(str, gpus))} lists a GPU twice", "list each once")
     count = cpu_devices if gpus is None else len(gpus)
     if count < 2:
         raise UsageError(

@@ -64,7 +64,7 @@ def _gpus(chosen: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...] |
     missing = [index for index in chosen if index not in there]
     if missing:
         raise UsageError(
-            f"--gpus names GPU {missing[0]}, which cannot be used here",
+            f"--gpus lists GPU {missing[0]}, which cannot be used here",
             "gputopo inspect shows the GPUs; CUDA_VISIBLE_DEVICES may hide some",
         )
     return chosen

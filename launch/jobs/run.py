@@ -73,7 +73,7 @@ def find_batch(
         if left_s <= 0:
             record.add(Noticed(time_s=time.time(), says=f"the search ends after {SEARCH_S:g} s"))
             return None
-        says = f"trying a batch of {batch_words(batch_size)} (tries begin for {left_s:.0f} s more)"
+        says = f"trying batch size {batch_words(batch_size)} (tries begin for {left_s:.0f} s more)"
         record.add(Noticed(time_s=time.time(), says=says))
         answer = try_batch(spec, batch_size, folder, workers, command)
         if answer is not None:
@@ -141,11 +141,13 @@ def try_batch(
 def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
     """What to do. `found`: the batch that fits; `failed`: the smallest seen not to; None: none was."""
     if found is not None:
-        return f"use --batch-size {as_typed(found)}: the largest that fits, by halving"
+        return f"use --batch-size {as_typed(found)}: the largest that fits (found by halving)"
     if failed is None:
         return failure.less_memory(spec)
     if halved(failed) != failed:
-        return f"use a --batch-size below {as_typed(failed)}, which does not fit; smaller ones were not tried"
+        return (
+            f"use a --batch-size below {as_typed(failed)}, which does not fit; smaller batches were not tried"
+        )
     less = "fewer devices (--num-gpus) or " if len(spec.devices) > 1 and spec.backend == "cpu" else ""
     return f"even --batch-size 1 does not fit: use {less}a smaller model"
 
@@ -197,7 +199,7 @@ def supervise(job: RunJob) -> RunOutcome:
     except OSError as error:
         raise InputError(
             f"cannot write {job.folder.events}: {error.strerror}",
-            "name a folder that you may write to with --output",
+            "use a writable folder with --output",
         ) from error
     saved = restarting.SavedSteps()
 

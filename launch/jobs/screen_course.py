@@ -39,7 +39,7 @@ def require_new(output: str | None) -> None:
         return
     runs.check_output(Path(output))
     if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
-        raise InputError(f"{output} holds another screen", "name a new folder with --output")
+        raise InputError(f"{output} holds another screen", "use a new folder with --output")
 
 
 def screen_job(options: ScreenOptions) -> Job:
@@ -177,8 +177,8 @@ def _names(chosen: Target, cells: Sequence[ScreenCell]) -> dict[int, str | None]
 def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
     """Return a screen of so many devices before its first run."""
     on_cpu = (
-        f"{chosen.why_cpu}: {count} logical CPU devices, which share all cores, are screened one at a time; "
-        "a slow one shows the noise of repetitions, not a fault.",
+        f"{chosen.why_cpu}: {count} logical CPU devices that share all cores are screened one at a time; "
+        "a slow one is noise between runs, not a fault.",
     )
     return Screen(
         model=spec.model,

@@ -39,7 +39,7 @@ UNFIT: Mapping[str, str] = {
     **dict.fromkeys(("checkpoints", "export", "tensorboard"), _ALL_WRITE),
     **dict.fromkeys(("checkpoint_steps", "keep_checkpoints", "resume", "trace"), _ONE_RUN),
     "cpu": "give --cpu to gputopo sweep",
-    "repeats": "write repeats = N beside it, at the top or in a table of the matrix",
+    "repeats": "write repeats = N instead, at the top or in a table of the matrix",
 }
 """Options of `gputopo run` that no cell can have, and why."""
 _MODEL = Declared(
@@ -197,16 +197,16 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
     given = [one for one in (options.preset, options.matrix, options.typed) if one is not None]
     if len(given) != 1:
-        what = "a preset, --matrix and --model exclude one another" if given else "nothing to sweep"
+        what = "a preset, --matrix and --model cannot be combined" if given else "nothing to sweep"
         raise UsageError(
-            what, f"name a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
+            what, f"give a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
         )
     origin, text = _source(options)
     asked = options.of_cells
     seed = asked.pop("seed", None)
     matrix = _matrix(text, origin, asked)
     if matrix.order != "random" and seed is not None:
-        raise UsageError("--seed is for a random order", "add --order random, or leave --seed out")
+        raise UsageError("--seed is for a random order", "add --order random, or remove --seed")
     if matrix.order == "random":
         seed = next(one for one in (seed, matrix.seed, int(time.time())) if one is not None)
     blank = Sweep(
@@ -239,20 +239,20 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
         found = schema.decode(path.read_bytes(), Sweep, origin=str(path))
     except OSError as error:
         raise InputError(
-            f"{folder} holds no sweep: {path.name}: {error.strerror}", "name the folder of a sweep"
+            f"{folder} holds no sweep: {path.name}: {error.strerror}", "give the folder of a sweep"
         ) from error
     if options.preset is not None or options.matrix is not None or options.typed is not None:
         origin, text = _source(options)
         if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
-                f"leave it out to go on with the matrix as it was ({FILE} has it), or begin a new sweep",
+                f"remove it to continue with the stored matrix ({FILE} has it), or start a new sweep",
             )
     asked = {name: value for name, value in options.of_cells.items() if name != "seed"}
     if options.resume is None and (asked != found.asked or options.seed not in (None, found.seed)):
         raise InputError(
             f"{folder} holds a sweep with other options",
-            f"continue it as it began with --resume {folder}, or name a new folder with --output",
+            f"continue it unchanged with --resume {folder}, or use a new folder with --output",
         )
     again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
@@ -291,13 +291,13 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
         )
     if blank.fingerprint != machine or blank.backend != box.backend:
         raise InputError(
-            "the sweep began on another machine", "begin a new one: speeds of two cannot be mixed"
+            "the sweep began on another machine", "start a new sweep: speeds of two machines cannot be mixed"
         )
     new, gone = differences(blank.cells, found.cells)
     if new or gone:
         raise InputError(
-            f"the cells are no longer those of the sweep: {new} are new, {gone} are gone",
-            "are all GPUs free, as when it began? Otherwise begin a new sweep",
+            f"the cells differ from those of the sweep: {new} are new, {gone} are gone",
+            "check that all GPUs are free, or start a new sweep",
         )
     return msgspec.structs.replace(blank, complete=False, ended_by=None)
 
@@ -311,7 +311,7 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
     if "data_dir" in blank.asked:
         says.append(f"Records of ImageNet: {blank.asked['data_dir']}.")
     elif any(str(cell.options.get("data_dir")).startswith("made:") for cell in cells):
-        says.append("Real input: a few drawn images, made for the sweep (--data-dir names others).")
+        says.append("Real input: a few generated images, created for the sweep (--data-dir for others).")
     return tuple(says)
 
 
@@ -328,9 +328,9 @@ def _source(options: SweepOptions) -> tuple[str, str]:
             raise InputError(f"{file} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
         return file.name, file.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}", "name a TOML file with --matrix") from error
+        raise InputError(f"cannot read {file}: {error.strerror}", "give a TOML file with --matrix") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is no text in UTF-8", "name a TOML file with --matrix") from error
+        raise InputError(f"{file} is not UTF-8 text", "give a TOML file with --matrix") from error
 
 
 def _matrix(text: str, origin: str, asked: dict[str, Any]) -> Matrix:

@@ -82,7 +82,7 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
     if output is not None:
         runs.check_output(Path(output))
         if (Path(output) / FOLDER).exists():
-            raise InputError(f"{output} holds a folder {FOLDER}", "name a new folder with --output")
+            raise InputError(f"{output} holds a folder {FOLDER}", "use a new folder with --output")
     if dry_run:
         return home / "SWEEP" if output is None else Path(output)
     if output is None:
@@ -94,7 +94,7 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"cannot make {folder}: {error.strerror}", "name a folder that you may write to with --output"
+                f"cannot make {folder}: {error.strerror}", "use a writable folder with --output"
             ) from error
     held.callback(_remove_empty, folder)
     held.enter_context(locked_folder(folder, "--output"))
@@ -202,13 +202,14 @@ def _make_data(found: Sweep, folder: Path) -> None:
         place = folder / DATA / name
         if place.exists():
             continue
-        note(f"drawing a small data folder: {place}")
+        note(f"generating a small data set: {place}")
         command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         # It is there whole or not at all: that of a sweep which was killed may have gone on beside this one.
         if done.returncode and not place.exists():
             why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(
-                f"the data of the sweep cannot be made: {why[0] if why else done.returncode}",
-                f"make it: gputopo make-data {place} --data-name {name}; then go on with --resume {folder}",
+                f"the data of the sweep cannot be generated: {why[0] if why else done.returncode}",
+                f"generate it: gputopo make-data {place} --data-name {name}; then continue with --resume "
+                f"{folder}",
             )

@@ -60,7 +60,7 @@ class KerasModel:
         self._shape = shape
         self.fails = (
             f"the model '{name}' fails in its forward pass",
-            "try it alone on a batch: model(numpy.zeros((2, ...)))",
+            "test it on a batch: model(numpy.zeros((2, ...)))",
         )
         traced = None
         if ending is None:
@@ -148,7 +148,10 @@ class KerasModel:
         yield self.head.says
         yield from left_out(self.keras, self.head)
         if any(is_seed(one) for one in self.keras.non_trainable_variables):
-            yield "Random layers draw by step and each device's first row, so devices drop different units."
+            yield (
+                "Random layers use the step and the first row of each device as seed, so devices "
+                "drop different units."
+            )
         added = len(self.keras.losses) if traced is None else traced.losses
         if added:
             yield f"The loss includes what the model adds to it (regularisers, add_loss: {added})."
@@ -182,16 +185,16 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
         and spec.precision.xla
         and any(is_seed(one) for one in built.keras.non_trainable_variables)
     ):
-        built.says += ("Keras's random layers draw other numbers under --xla than without it.",)
+        built.says += ("Random layers of Keras use other random numbers with --xla than without it.",)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
-            f"The model's own layers compute in {built.layout}: {spec.data_format} is turned for it.",
+            f"The model's own layers compute in {built.layout}: {spec.data_format} is transposed for it.",
         )
     others = other_types(computes_in(built.keras), compute)
     if others:
         built.says += (
-            f"Layers of the model compute in {' and '.join(others)}, as they were made, whatever --precision "
-            f"({compute} here).",
+            f"Layers of the model compute in {' and '.join(others)}, as they were defined, regardless of "
+            f"--precision ({compute} here).",
         )
     return built
 

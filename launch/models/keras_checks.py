@@ -30,7 +30,7 @@ def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
     if not str(dtype).startswith(("float", "bfloat")) or len(given) > 4:
         raise UsageError(
             f"the model '{name}' takes {dtype} of shape {_shown(given)}",
-            "give one that takes images or rows of numbers in float32",
+            "use a model that takes images or rows of numbers in float32",
         )
     if len(made) != 2 or made[1] is None:
         raise UsageError(
@@ -54,7 +54,7 @@ def _inputs(model: keras.Model, name: str) -> Shape:
     shape = given.get("input_shape")
     if isinstance(shape, (list, tuple)) and shape and isinstance(shape[0], (int, type(None))):
         return tuple(shape)
-    raise UsageError(f"the model '{name}' has not one input of a known shape", _ONE_EACH)
+    raise UsageError(f"the model '{name}' does not have exactly one input of a known shape", _ONE_EACH)
 
 
 def _outputs(model: keras.Model, name: str) -> Shape:
@@ -120,7 +120,7 @@ def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
     if unknown:
         raise UsageError(
             f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",
-            "make them by the layer's add_weight: a tf.Variable would neither be trained nor saved",
+            "create them with the layer's add_weight; a tf.Variable is neither trained nor saved",
         )
 
 
@@ -132,8 +132,8 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
     if other:
         kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
         raise UsageError(
-            f"the model '{name}' keeps weights in {kind} ({named(other)}), and runs keep them in float32",
-            "leave the layers' dtype out and give --precision, or use a policy such as mixed_bfloat16",
+            f"the model '{name}' stores weights as {kind} ({named(other)}), and runs keep them in float32",
+            "remove the layers' dtype and use --precision, or use a policy such as mixed_bfloat16",
         )
     if spec is not None:
         _require_type(model, name, spec)
@@ -144,7 +144,7 @@ def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> No
     """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
     with Foreign(
         f"the model '{name}' does not take a batch of any size, as --export needs it to",
-        "let it ask for keras.ops.shape(x)[0] in place of x.shape[0], or leave --export out",
+        "use keras.ops.shape(x)[0] instead of x.shape[0], or remove --export",
     ):
         traced_of(model, shape, batch=None)
 
@@ -180,7 +180,7 @@ def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
     if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
         raise UsageError(
             f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
-            "leave --precision out, or let the model follow Keras's policy (no dtype arguments)",
+            "remove --precision, or let the model follow Keras's policy (no dtype arguments)",
         )
 
 
@@ -189,16 +189,16 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
     if constrained and spec.method is None and spec.task == "train":
         raise UsageError(
-            f"the model '{name}' has constraints on weights ({named(constrained)}), which our own optimizers "
-            "ignore",
-            "use --strategy kuza55, which applies them, or leave the constraints out",
+            f"the model '{name}' has constraints on weights ({named(constrained)}), which gputopo's "
+            "optimizers ignore",
+            "use --strategy kuza55, which applies them, or remove the constraints",
         )
     joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
-            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), "
-            "and each device has its own here",
-            "use --strategy mirrored, or leave synchronized=True out",
+            f"the model '{name}' has norms over the batches of all devices ({named(joined)}), but here "
+            "each device uses only its own batch",
+            "use --strategy mirrored, or remove synchronized=True",
         )
 
 

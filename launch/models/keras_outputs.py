@@ -86,8 +86,8 @@ def left_out(model: keras.Model, head: Head) -> Iterator[str]:
     if not getattr(model, "compiled", False):
         return
     if model.loss is not None and head.compiled is None:
-        yield f"The model's compiled loss ({_name(model.loss)}) does not take classes, and is left out."
-    yield "The model's compiled optimizer and metrics are left out, and its own steps of Keras's fit."
+        yield f"The model's compiled loss ({_name(model.loss)}) does not accept classes and is ignored."
+    yield "The model's compiled optimizer, metrics and custom train_step are ignored."
 
 
 def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:

@@ -113,7 +113,7 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
     raise UsageError(
         f"{name} {says} an object of type {kind}, not a keras.Model",
-        "name a Keras 3 model, or a function without arguments that returns one",
+        "give a Keras 3 model, or a function without arguments that returns one",
     )
 
 

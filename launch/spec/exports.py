@@ -96,8 +96,8 @@ def sbatch(start: ExportedRun) -> str:
     strange = next((host for host in start.hosts if host.port is not None or host.is_ip), None)
     if strange is not None:
         raise UsageError(
-            f"--format sbatch names nodes, and {strange} is an address",
-            "name the hosts as `sinfo -N` does",
+            f"--format sbatch needs node names, but {strange} is an address",
+            "use the names that `sinfo -N` shows",
         )
     names = [name for host in start.hosts if not _UNSAFE.search(name := str(host))]
     nodes = [f"nodes={start.size}", *([f"nodelist={host_ranges(names)}"] if names else [])]
@@ -126,13 +126,13 @@ def sbatch(start: ExportedRun) -> str:
     given |= {name for names in _ONE_OF if given & {*names} for name in names}
     why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
     if whole:
-        why = "Whole nodes: Slurm gives GPUs by number, and this run names those of its plan."
+        why = "Whole nodes, because Slurm assigns GPUs by number and this run uses specific GPUs."
     remarks = [why]
     untimed = limit is None and "time" not in given
     if untimed:
-        remarks.append("The time of this run is not predicted: fill in a limit above, and remove one #.")
+        remarks.append("The run time is unknown: fill in a limit above and remove one #.")
     if not whole and not all(totals.values()):
-        remarks.append("The CPUs and the memory of the nodes are not known: correct what is asked for a GPU.")
+        remarks.append("CPUs and memory of the nodes are unknown: correct the request per GPU.")
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{one}" for one in start.options),
@@ -201,7 +201,7 @@ def hostfile(start: ExportedRun) -> str:
     if not line.isprintable():
         raise UsageError(
             "the command has a line break, or another character that a comment cannot have",
-            "write it into a script, and name that",
+            "put it into a script, and run the script",
         )
     text = [f"# {line}", *(f"{host.name} slots=1" for host in start.hosts)]
     return "".join(f"{one}\n" for one in text)

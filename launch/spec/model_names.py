@@ -47,7 +47,7 @@ def read(name: str) -> ModelName:
     if found:
         return ModelName("own", found["attribute"], found["module"])
     if ":" in name or name.endswith(".py"):
-        raise UsageError(f"'{name}' names no function of a module", _nearest_import(name))
+        raise UsageError(f"'{name}' is not a function of a module", _nearest_import(name))
     return ModelName("network", workload.require(name).name)
 
 
@@ -71,7 +71,7 @@ def no_module(name: str) -> UsageError:
 def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
     """Return the error for a module without the function, `missing` of what is `known`."""
     near = nearest(missing, [one for one in known if one[0] != "_"])
-    hint = f"did you mean {asked.module}:{near[0]}?" if near else "name one of its functions"
+    hint = f"did you mean {asked.module}:{near[0]}?" if near else "use one of its functions"
     return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
 
 
@@ -85,7 +85,7 @@ def no_application(name: str, known: Iterable[str]) -> UsageError:
 def _keras(name: str, attribute: str) -> ModelName:
     if not re.fullmatch(_NAME, attribute):
         raise UsageError(
-            f"'{name}' names no model of keras.applications", "write it as in Keras: keras:ResNet50"
+            f"'{name}' is not a model of keras.applications", "write it as in Keras: keras:ResNet50"
         )
     return ModelName("keras", attribute)
 
@@ -118,7 +118,7 @@ def model_for(name: str, data_name: str | None) -> str:
     raise UsageError(
         f"--data-name {data_name} cannot be combined with --model {name}: "
         f"its data set is {workload.require(name).data_name}",
-        f"leave --data-name out, or use --model {near[0]}",
+        f"remove --data-name, or use --model {near[0]}",
     )
 
 

@@ -169,7 +169,7 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
     if target.rehearsal_of is not None:
         listed = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
         on = f"{count} CPU device{'s' if count > 1 else ''}"
-        where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: speeds are this CPU's."
+        where = f"Rehearsal of {target.rehearsal_of} ({listed}) on {on}: the speeds are of this CPU."
     elif target.backend == "cpu":
         where = f"{target.why_cpu}: {does} on {counted_devices(count)}{of_hosts}."
     elif target.others:
@@ -204,7 +204,11 @@ def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
     each = as_typed(spec.batch_size)
     if isinstance(spec.batch_size, tuple):
         return (f"--batch-size auto: {each}, in proportion to the speed of each GPU alone.",)
-    why = f"the nearest to the plan's {as_typed(planned)}" if planned else "whose speeds are equal or unknown"
+    why = (
+        f"the nearest to the plan's {as_typed(planned)}"
+        if planned
+        else "because their speeds are equal or unknown"
+    )
     return (f"--batch-size auto: {each} on each device, {why}.",)
 
 
@@ -310,8 +314,8 @@ def _check_drills(spec: RunSpec) -> None:
         noun = "device" if on_cpu else "GPU"
         listed = ", ".join(map(str, known))
         raise UsageError(
-            f"--drill {stray.typed} names {noun} {stray.device}, this run has {listed}",
-            f"name a {noun} of this run, such as {known[-1]}",
+            f"--drill {stray.typed} is for {noun} {stray.device}, but this run has {listed}",
+            f"use a {noun} of this run, such as {known[-1]}",
         )
 
 
@@ -362,7 +366,7 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
     if number not in choice.gpus:
         raise UsageError(
             f"the variables cannot be on GPU {number}: the run uses GPUs {', '.join(map(str, choice.gpus))}",
-            "give --ps one of these, or add the GPU to --gpus",
+            "use one of these with --ps, or add the GPU to --gpus",
         )
     return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
 

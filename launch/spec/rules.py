@@ -140,13 +140,13 @@ _TRAINS = (
 REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (asked(*_TRAINS, "checkpoints"), lambda s: s.task == "forward"),
-        "{options} cannot be combined with --task forward: initial weights are used, and none are updated",
-        "leave {them} out, or use --task train",
+        "{options} cannot be combined with --task forward, which uses the initial weights and updates none",
+        "remove {them}, or use --task train",
     ),
     Refusal(
         (asked(*_TRAINS, "num_warmup_batches", "distortions", "cache"), lambda s: s.task == "eval"),
         "{options} cannot be combined with --task eval: each example is read once, and no weights change",
-        "leave {them} out, or use --task train",
+        "remove {them}, or use --task train",
     ),
     Refusal(
         (
@@ -156,31 +156,31 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             lambda s: s.task == "input",
         ),
         "{options} cannot be combined with --task input: it has no model",
-        "leave {them} out, or use --task train",
+        "remove {them}, or use --task train",
     ),
     Refusal(
         (lambda s: s.servers and not is_multi_worker(s) and s.precision.deterministic,),
-        "--deterministic is for one host, and this is a training of several",
-        "leave it out, add --num-hosts 1, or use --strategy multi_worker_mirrored",
+        "--deterministic is for one host, but this run has several",
+        "remove it, add --num-hosts 1, or use --strategy multi_worker_mirrored",
     ),
     Refusal(
         (lambda s: s.servers and not is_multi_worker(s) and s.data.bad_records == "skip",),
-        "--bad-records skip is for one host, and this is a training of several",
-        "leave it out, and repair the files that are named, or add --num-hosts 1",
+        "--bad-records skip is for one host, but this run has several",
+        "remove it and repair the reported files, or add --num-hosts 1",
     ),
     Refusal(
         (lambda s: s.servers and s.method,),
-        "--strategy {spec.method} is for one host, and this is a training of several",
-        "leave --strategy out, or add --num-hosts 1",
+        "--strategy {spec.method} is for one host, but this run has several",
+        "remove --strategy, or add --num-hosts 1",
     ),
     Refusal(
         (lambda s: s.servers and s.strategy and not is_multi_worker(s),),
-        "--strategy {spec.strategy} is for one host, and this is a training of several",
-        "use --strategy multi_worker_mirrored, leave --strategy out, or add --num-hosts 1",
+        "--strategy {spec.strategy} works on one host only, and this run has several",
+        "use --strategy multi_worker_mirrored, remove --strategy, or add --num-hosts 1",
     ),
     Refusal(
         (lambda s: is_multi_worker(s) and not s.servers,),
-        "--strategy {spec.strategy} is for several hosts, and this is a training of one",
+        "--strategy {spec.strategy} is for several hosts, but this run has one",
         "use --strategy mirrored, or start it on several hosts: gputopo explain hosts",
     ),
     Refusal(
@@ -193,71 +193,70 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             ),
         ),
         "--strategy {spec.strategy} uses one CPU device of each host, as TensorFlow's strategy does",
-        "use --num-gpus with the number of hosts, or leave --strategy out",
+        "use --num-gpus with the number of hosts, or remove --strategy",
     ),
     Refusal(
         (lambda s: is_multi_worker(s) and len(set(_devices_of_hosts(s))) > 1,),
-        "--strategy {spec.strategy} needs as many GPUs on each host, and the hosts have unequal numbers",
-        "use --num-gpus with a multiple of the number of hosts, or leave --strategy out",
+        "--strategy {spec.strategy} needs the same number of GPUs on each host",
+        "use --num-gpus with a multiple of the number of hosts, or remove --strategy",
     ),
     Refusal(
         (lambda s: s.servers and s.all_reduce == "nccl_op",),
-        "--all-reduce {spec.all_reduce} is within one process, and each host of this training has its own",
+        "--all-reduce {spec.all_reduce} works within one process, but each host has its own",
         "use --all-reduce hierarchical, or add --num-hosts 1",
     ),
     Refusal(
         (lambda s: (s.method or s.strategy) and not is_multi_worker(s) and s.task != "train",),
         "--task {spec.task} cannot be combined with this --strategy, which only trains",
-        "leave --strategy out",
+        "remove --strategy",
     ),
     Refusal(
         (lambda s: is_multi_worker(s) and s.task == "input",),
-        "--task input cannot be combined with --strategy {spec.strategy}, which has no part in reading "
-        "examples",
-        "leave --strategy out",
+        "--task input cannot be combined with --strategy {spec.strategy}, which does not read examples",
+        "remove --strategy",
     ),
     Refusal(
         (lambda s: s.method and _moves(s),),
         "--strategy {spec.method} has its own exchange of weights and gradients",
-        "leave --variable-update and the options of the exchange out; --ps places its variables",
+        "remove --variable-update and the options of the exchange; --ps places its variables",
     ),
     Refusal(
         (asked("ps"), lambda s: _has_copies(s)),
         "--ps cannot be combined with --strategy {spec.strategy}, which places the variables itself",
-        "leave it out, or use --strategy central, whose variables are there",
+        "remove it, or use --strategy central, which supports --ps",
     ),
     Refusal(
         (asked("variable_update"), lambda s: _has_copies(s)),
         "--variable-update cannot be combined with --strategy {spec.strategy}, which places the "
         "variables itself",
-        "leave it out",
+        "remove it",
     ),
     Refusal(
         (lambda s: s.strategy and _moves(s),),
         "--strategy {spec.strategy} has its own exchange of weights and gradients",
-        "leave --variable-update and the options of the exchange out; a strategy's name has its "
-        "reduction, such as --strategy mirrored:one",
+        "remove --variable-update and the options of the exchange; a strategy's name has its reduction, "
+        "such as --strategy mirrored:one",
     ),
     Refusal(
         (lambda s: (s.method or s.strategy) and s.exchange.ps_spread,),
-        "--ps gpu:spread cannot be combined with --strategy, whose variables are in one place",
+        "--ps gpu:spread cannot be combined with --strategy, whose variables are on one device",
         "use --ps cpu or --ps gpu:N",
     ),
     Refusal(
         (lambda s: s.method and isinstance(s.batch_size, tuple),),
         "--batch-size with a number for each device cannot be combined with --strategy {spec.method}: it "
-        "cuts one joint batch evenly",
-        "give one number, or leave --strategy out",
+        "splits one batch evenly",
+        "give one number, or remove --strategy",
     ),
     Refusal(
         (lambda s: s.method and s.grad_reduce == "sum",),
         "--grad-reduce sum cannot be combined with --strategy {spec.method}: it has one loss, a mean",
-        "leave --grad-reduce out",
+        "remove --grad-reduce",
     ),
     Refusal(
         (lambda s: (s.method or s.strategy) and s.drills,),
         "--drill cannot be combined with --strategy: only the built-in trainer injects faults",
-        "leave --drill out",
+        "remove --drill",
     ),
     Refusal(
         (lambda s: s.backend == "cpu" and _kind(s) == "mirrored" and _reduction(s) == "nccl",),
@@ -271,28 +270,30 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: _kind(s) == "mirrored" and _reduction(s) == "hierarchical" and len(s.devices) % 2 == 1,),
-        "--strategy {spec.strategy} silently loses the gradients of one device where their number is odd",
+        "--strategy {spec.strategy} silently loses the gradients of one device if the number of devices "
+        "is odd",
         "use an even --num-gpus, or --strategy mirrored:one",
     ),
     Refusal(
         (lambda s: _kind(s) == "one-device" and len(s.devices) != 1,),
-        "--strategy {spec.strategy} uses one device, and this run has more",
+        "--strategy {spec.strategy} uses one device, but this run has more",
         "use --num-gpus 1, or --strategy mirrored",
     ),
     Refusal(
         (lambda s: s.task == "eval" and not s.lifecycle.checkpoints,),
-        "--task eval needs a checkpoint, and none is named",
+        "--task eval needs a checkpoint",
         "add --checkpoints DIR, or train with --task train",
     ),
     Refusal(
         (lambda s: s.task == "input" and not s.data.folder and s.data.source == "gpu",),
-        "--task input has nothing to measure: examples made once on the devices have no input pipeline",
-        "name an input: --data-dir DIR, --data-source cpu or --data-source python",
+        "--task input has nothing to measure: there is no input pipeline if examples are created once on "
+        "the devices",
+        "use an input: --data-dir DIR, --data-source cpu or --data-source python",
     ),
     Refusal(
         (lambda s: _has_late_drill(s),),
-        "--drill names a step that the run does not have: it counts {spec.batch_limit} at most",
-        "name earlier ones with --drill, or give more steps with --num-batches",
+        "--drill uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
+        "use earlier steps with --drill, or give more steps with --num-batches",
     ),
     Refusal(
         (
@@ -302,7 +303,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         ),
         "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each "
         "device has its own copy of the weights",
-        "leave --drill out, or use --variable-update parameter_server",
+        "remove --drill, or use --variable-update parameter_server",
     ),
     Refusal(
         (
@@ -318,86 +319,87 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         ),
         "--staged-vars and --async are modes of a parameter server: they cannot be combined with packed "
         "or fp16 gradients, or with relaxed consistency",
-        "leave --staged-vars and --async out, and use --variable-update replicated",
+        "remove --staged-vars and --async, and use --variable-update replicated",
     ),
     Refusal(
         (lambda s: s.precision.deterministic and s.exchange.asynchronous,),
         "--deterministic cannot be combined with --async: the order of its updates differs from run to run",
-        "leave one of them out, such as --async",
+        "use only one of them, for example without --async",
     ),
     Refusal(
         (lambda s: s.exchange.staged and s.exchange.asynchronous,),
         "--staged-vars cannot be combined with --async: --staged-vars needs synchronous steps",
-        "leave one of them out, such as --async",
+        "use only one of them, for example without --async",
     ),
     Refusal(
         (lambda s: s.exchange.staged and s.variable_update != "parameter_server",),
         "--staged-vars cannot be combined with --variable-update {spec.variable_update}: it stages a "
         "server's weights",
-        "use --variable-update parameter_server, or leave --staged-vars out",
+        "use --variable-update parameter_server, or remove --staged-vars",
     ),
     Refusal(
         (lambda s: s.exchange.asynchronous and s.variable_update != "parameter_server",),
         "--async cannot be combined with --variable-update {spec.variable_update}: it updates shared "
         "variables",
-        "use --variable-update parameter_server, or leave --async out",
+        "use --variable-update parameter_server, or remove --async",
     ),
     Refusal(
         (lambda s: s.exchange.relaxed and s.variable_update != "replicated",),
         "--variable-consistency relaxed cannot be combined with --variable-update "
         "{spec.variable_update}: it delays reduced gradients",
-        "use --variable-update replicated, or leave --variable-consistency out",
+        "use --variable-update replicated, or remove --variable-consistency",
     ),
     Refusal(
         (lambda s: s.all_reduce and s.variable_update != "replicated",),
         "--all-reduce {spec.all_reduce} cannot be combined with --variable-update "
         "{spec.variable_update}: nothing is reduced between replicas",
-        "use --variable-update replicated, or leave --all-reduce out",
+        "use --variable-update replicated, or remove --all-reduce",
     ),
     Refusal(
         (lambda s: s.exchange.repacking and s.variable_update != "replicated",),
         "--gradient-repacking cannot be combined with --variable-update {spec.variable_update}: nothing "
         "is reduced between replicas",
-        "use --variable-update replicated, or leave --gradient-repacking out",
+        "use --variable-update replicated, or remove --gradient-repacking",
     ),
     Refusal(
         (lambda s: s.exchange.small_bytes and s.variable_update != "replicated",),
         "--agg-small-grads-max-bytes cannot be combined with --variable-update {spec.variable_update}: "
         "nothing is reduced between replicas",
-        "use --variable-update replicated, or leave --agg-small-grads-max-bytes out",
+        "use --variable-update replicated, or remove --agg-small-grads-max-bytes",
     ),
     Refusal(
         (lambda s: s.exchange.transfer == "fp16" and s.variable_update != "replicated",),
         "--fp16-transfer cannot be combined with --variable-update {spec.variable_update}: nothing is "
         "reduced between replicas",
-        "use --variable-update replicated, or leave --fp16-transfer out",
+        "use --variable-update replicated, or remove --fp16-transfer",
     ),
     Refusal(
         (lambda s: s.exchange.ps_spread and s.variable_update != "parameter_server",),
         "--ps gpu:spread cannot be combined with --variable-update {spec.variable_update}: each device "
         "has its own copy",
-        "use --variable-update parameter_server, or leave --ps out",
+        "use --variable-update parameter_server, or remove --ps",
     ),
     Refusal(
         (asked("agg_small_grads_max_group"), lambda s: not s.exchange.small_bytes),
         "--agg-small-grads-max-group needs a size of small gradients",
-        "add --agg-small-grads-max-bytes B, or leave it out",
+        "add --agg-small-grads-max-bytes B, or remove it",
     ),
     Refusal(
         (lambda s: s.exchange.repacking and s.exchange.small_bytes,),
         "--gradient-repacking cannot be combined with --agg-small-grads-max-bytes: it makes chunks of "
         "one size, so no small gradient is left",
-        "leave --agg-small-grads-max-bytes out",
+        "remove --agg-small-grads-max-bytes",
     ),
     Refusal(
         (lambda s: s.grad_reduce == "sum" and s.variable_update == "independent",),
         "--grad-reduce sum cannot be combined with --variable-update independent: nothing is reduced",
-        "leave --grad-reduce out, or use --variable-update replicated",
+        "remove --grad-reduce, or use --variable-update replicated",
     ),
     Refusal(
         (asked("momentum", "nesterov"), lambda s: s.optimization.optimizer != "momentum"),
-        "{option} cannot be combined with --optimizer {spec.optimization.optimizer}: a parameter of momentum",
-        "use --optimizer momentum, or leave it out",
+        "{option} cannot be combined with --optimizer {spec.optimization.optimizer}: it is a parameter "
+        "of momentum",
+        "use --optimizer momentum, or remove it",
     ),
     Refusal(
         (
@@ -408,7 +410,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         ),
         "--loss-scale cannot be combined with --precision {spec.precision.compute}: only fp16 gradients "
         "can underflow",
-        "leave --loss-scale out, or use --precision fp16",
+        "remove --loss-scale, or use --precision fp16",
     ),
     Refusal(
         (
@@ -418,7 +420,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             ),
         ),
         "--loss-scale auto cannot be combined with --staged-vars, --async or relaxed consistency: the "
-        "gradients that are applied are not those of one step and one scale",
+        "applied gradients come from several steps and scales",
         "give a fixed one: --loss-scale 128",
     ),
     Refusal(
@@ -433,9 +435,9 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
                 )
             ),
         ),
-        "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, and this "
-        "run is on CPU devices",
-        "leave them out; --num-intra-threads and --num-inter-threads count on the CPU",
+        "--tf32, --gpu-thread-mode, --per-gpu-thread-count and --gpu-memory-limit are for GPUs, but this "
+        "run uses CPU devices",
+        "remove them; use --num-intra-threads and --num-inter-threads on the CPU",
     ),
     Refusal(
         (
@@ -445,7 +447,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         ),
         "--learning-rate-schedule model cannot be combined with --model {spec.model}: its authors use a "
         "constant rate",
-        "leave it out, or give one, such as --learning-rate-schedule cosine:5000",
+        "remove it, or use another schedule, such as --learning-rate-schedule cosine:5000",
     ),
     Refusal(
         (
@@ -462,45 +464,45 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             ),
         ),
         "--distortions, --resize-method, --datasets-num-private-threads, --cache and --bad-records are "
-        "for real examples, and there is no --data-dir",
-        "add --data-dir DIR, or leave them out",
+        "for real examples, but there is no --data-dir",
+        "add --data-dir DIR, or remove them",
     ),
     Refusal(
         (lambda s: s.data.folder and data_of(s.model) == "numbers",),
         "--data-dir has images, and --model {spec.model} needs numbers",
-        "leave --data-dir out, or use --model resnet20",
+        "remove --data-dir, or use --model resnet20",
     ),
     Refusal(
         (asked("data_name"), lambda s: not s.data.folder and not data_of(s.model) is not None),
-        "--data-name cannot be combined with --model {spec.model} without --data-dir: synthetic ones "
-        "have its shape",
-        "leave it out, or add --data-dir DIR",
+        "--data-name cannot be combined with --model {spec.model} without --data-dir: synthetic examples "
+        "already have the model's shape",
+        "remove it, or add --data-dir DIR",
     ),
     Refusal(
         (asked("data_format"), lambda s: data_of(s.model) == "numbers"),
         "--data-format cannot be combined with --model {spec.model}: its input is not images",
-        "leave it out",
+        "remove it",
     ),
     Refusal(
         (lambda s: s.data.folder and data_of(s.model) not in (None, s.data.name),),
         "--model {spec.model} cannot train on {spec.data.name}",
-        "leave --data-name out, or choose a --model of that data",
+        "remove --data-name, or choose a --model of that data",
     ),
     Refusal(
         (lambda s: s.data.folder and (s.data.source != "gpu" or s.data.feed != "sync"),),
         "--data-source and --feed are for synthetic examples, and --data-dir has real ones",
-        "leave --data-source and --feed out, or leave --data-dir out",
+        "remove --data-source and --feed, or remove --data-dir",
     ),
     Refusal(
         (lambda s: not s.data.folder and s.data.source == "gpu" and (s.data.prefetch or 1) != 1,),
-        "--prefetch is for an input pipeline, and examples made once on the devices have none",
-        "use --data-source cpu, or leave it out",
+        "--prefetch is for an input pipeline, but examples created once on the devices have none",
+        "use --data-source cpu, or remove it",
     ),
     Refusal(
         (lambda s: not s.data.folder and s.data.feed != "sync" and s.data.source != "python",),
         "--feed {spec.data.feed} cannot be combined with --data-source {spec.data.source}: it is for "
         "batches made in Python",
-        "use --data-source python, or leave --feed out",
+        "use --data-source python, or remove --feed",
     ),
     Refusal(
         (
@@ -508,7 +510,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
             lambda s: not s.data.folder and s.data.source == "python" and s.data.feed == "sync",
         ),
         "--prefetch cannot be combined with --feed sync: each batch is made on demand",
-        "use --feed queue, or leave --prefetch out",
+        "use --feed queue, or remove --prefetch",
     ),
     Refusal(
         (
@@ -525,12 +527,12 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (asked("resize_method", "cache"), lambda s: s.data.folder and s.data.name == "cifar10"),
         "{option} cannot be combined with CIFAR-10: its images keep their size, and all are in memory",
-        "leave it out",
+        "remove it",
     ),
     Refusal(
         (lambda s: not s.lifecycle.checkpoints and (s.lifecycle.resume or s.lifecycle.resume_or_start),),
-        "--resume needs a checkpoint, and no folder is named",
-        "add --checkpoints DIR, or leave --resume out",
+        "--resume needs the folder of the checkpoints",
+        "add --checkpoints DIR, or remove --resume",
     ),
     Refusal(
         (
@@ -544,13 +546,13 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: s.task == "eval" and _has_late_trace(s),),
-        "--trace names a step that the evaluation does not have: of {spec.batch_limit} at most the "
-        "first, which compiles, is step 0",
-        "name earlier ones with --trace, or give more steps with --num-batches",
+        "--trace uses a step that the evaluation does not have: it has at most {spec.batch_limit} steps, "
+        "and the first, which compiles, is step 0",
+        "use earlier steps with --trace, or give more steps with --num-batches",
     ),
     Refusal(
         (lambda s: s.task != "eval" and _has_late_trace(s),),
-        "--trace names a step that the run does not have: it counts {spec.batch_limit} at most",
-        "name earlier ones with --trace, or give more steps with --num-batches",
+        "--trace uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
+        "use earlier steps with --trace, or give more steps with --num-batches",
     ),
 )

@@ -95,7 +95,7 @@ class Looks:
         if isinstance(found, Exception):
             self._recent = None
             kind = type(found).__name__
-            says = f"Slow devices are looked for at the end only: judging failed ({kind}: {found})."
+            says = f"Slow devices are only searched at the end, because judging failed ({kind}: {found})."
             return (Noticed(time_s=time.time(), says=says),)
         recent.took(self._clock(), seconds)
         return self._reports.look(found, step, time.time())

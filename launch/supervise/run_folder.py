@@ -43,7 +43,7 @@ _WRITTEN = (
     "stacks.log",
     "result.json",
 )
-_WRITABLE = "name a folder that you may write to with --output, or set GPUTOPO_HOME"
+_WRITABLE = "use a writable folder with --output, or set GPUTOPO_HOME"
 SCREEN_FILE = "screen.json"
 MAX_SCREENS = 50  # that are read: older ones matter little, and reading takes some ms
 
@@ -70,11 +70,11 @@ def check_output(output: Path | None) -> None:
     if output is None:
         return
     if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is not a folder", "name a new folder with --output")
+        raise InputError(f"{output} is not a folder", "use a new folder with --output")
     try:
         found = next((name for name in _WRITTEN if _is_taken(output / name)), None)
     except OSError as error:
-        raise InputError(f"cannot look into {output}: {error.strerror}", "name another --output") from error
+        raise InputError(f"cannot look into {output}: {error.strerror}", "use another --output") from error
     if found is not None:
         raise _taken(output, found)
 
@@ -140,7 +140,7 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
             cause=error.what,
             remedy="start it again, with a folder for --output that stays during the run"
             if isinstance(error.__cause__, FileNotFoundError)
-            else "free some space, or name another folder with --output",
+            else "free some space, or use another folder with --output",
             exit_code=int(ExitCode.HARDWARE),
         )
         return msgspec.structs.replace(result, status="failed", exit_code=unsaved.exit_code, failure=unsaved)
@@ -230,12 +230,12 @@ def _is_taken(file: Path) -> bool:
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:
     """The error for a run folder that could not be made, because of its name or of the disk."""
     if isinstance(cause, OSError) and cause.errno in schema.DISK_ERRORS:
-        return HardwareError(what, "free some space, or name a folder on another disk with --output")
+        return HardwareError(what, "free some space, or use a folder on another disk with --output")
     return InputError(what, _WRITABLE)
 
 
 def _taken(output: Path, file: str) -> InputError:
-    return InputError(f"{output} already holds a run, or its {file}", "name a new folder with --output")
+    return InputError(f"{output} already holds a run, or its {file}", "use a new folder with --output")
 
 
 def _remove(made: list[Path]) -> None:

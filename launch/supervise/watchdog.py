@@ -96,7 +96,7 @@ class Watchdog:
             self._allowed_s = max(self._patience.min_s, self._patience.factor * self._median_s())
             self._during = "a step"
         elif isinstance(event, ModelBuilt):
-            self._during = "the first step, with its compiling"
+            self._during = "the first step, including compilation"
 
     def record_life(self, now_s: float) -> None:
         """Note that the process can run, which is all that a worker shows whose silence is no news."""
@@ -127,7 +127,9 @@ class Watchdog:
         if now_s < self.deadline_s():
             return None
         usual = f"; a step usually takes {self._median_s():.3g} s" if self._seconds else ""
-        return f"{self._who} hangs: nothing for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
+        return (
+            f"{self._who} hangs: no progress for {now_s - self._last_event_s:.0f} s in {self._during}{usual}"
+        )
 
     def silent_s(self, now_s: float) -> float:
         """Seconds since the last event."""
@@ -156,7 +158,7 @@ def process_words(state: str, cpus: float) -> str:
     `state`: the letter of proc(5). `cpus`: CPUs that it kept busy during the silence.
     """
     if state in _STOPPED:
-        return "is stopped (SIGSTOP): kill -CONT lets it go on"
+        return "is stopped (SIGSTOP); kill -CONT continues it"
     if state == _UNINTERRUPTIBLE:
         return "waits for a disk or the driver (state D)"
-    return f"computes ({cpus:.1f} CPUs busy)" if cpus >= BUSY_CPUS else "waits, without CPU time"
+    return f"computes ({cpus:.1f} CPUs busy)" if cpus >= BUSY_CPUS else "waits, using no CPU time"

@@ -207,7 +207,7 @@ class WorkerLife:
                     self._note_stop_elsewhere()
                 self._record.add(event)
         except NotAnEventError as error:
-            self._record.add(self._broken(f"the worker wrote a line that is no event: {error}"))
+            self._record.add(self._broken(f"the worker wrote an invalid event: {error}"))
             self._ask_to_end()
         if self._record.unwritable:
             self._ask_to_end()
@@ -338,7 +338,7 @@ class WorkerLife:
         if self._hung is not None:
             self._record.add(failure.hung(self._hung, time_s=time.time(), last_lines=self._output.last_lines))
         if status is None:
-            stuck = f"process {self._child.pid} does not end even by SIGKILL: it is stuck in the driver"
+            stuck = f"process {self._child.pid} does not end after SIGKILL: it is stuck in the driver"
             self._record.add(self._broken(stuck))
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))

@@ -84,13 +84,15 @@ class Loop:
         try:
             outcome, counts = checking.run_and_collect(lambda: self._step(self.trained))
         except StopIteration as end:
-            raise InputError("the data hold not one whole step", "use a smaller --batch-size") from end
+            raise InputError(
+                "the data have fewer examples than one step needs", "use a smaller --batch-size"
+            ) from end
         seconds = time.perf_counter() - began
         variables = self._step.check_variables()
         ops = {} if counts is None else self._step.check_ops(counts)
         if not np.isfinite(outcome.marks).all():
             raise GputopoError(
-                "a time mark of the first step is no number", "report this as a fault of gputopo"
+                "a time mark of the first step is not a number", "report this as a bug of gputopo"
             )
         self._emit(PlacementChecked(time_s=time.time(), variables=variables, ops=ops, first_step_s=seconds))
         if number == 1:
@@ -206,7 +208,7 @@ class LossError(GputopoError):
 
     def __init__(self, lost: LossNotFinite, *, resumable: bool) -> None:
         since = f"step {lost.step}" if lost.step > 0 else "the warm-up"
-        again = "go on from the last finite checkpoint (--resume)" if resumable else "start it again"
+        again = "continue from the last finite checkpoint (--resume)" if resumable else "start it again"
         super().__init__(
             f"the loss is {lost.value} from {since} on, and training ended there (--on-nan stop)",
             f"{again} with a lower --learning-rate, or train on with --on-nan warn",

@@ -35,10 +35,10 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
     """
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
-        return f"XLA has no kernel for the op {unsupported[1]} of this model", "leave --xla out"
+        return f"XLA has no kernel for the op {unsupported[1]} of this model", "remove --xla"
     cause = first_line(text) or kind
     if _NOT_DETERMINISTIC.search(text):
-        return cause, "leave --deterministic out"
+        return cause, "remove --deterministic"
     if _OF_NCCL.search(cause):
         return cause, NCCL_REMEDY
     return (cause, SEE_LOG) if line is None else (f"{cause} ({line})", f"look at that line, or {SEE_LOG}")

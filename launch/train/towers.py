@@ -109,7 +109,7 @@ class TowerMath:
         return compiled
 
     def _share(self, tower: int) -> float:
-        """Scale of a tower's loss, with which summed gradients are the mean; 1 for independent towers.
+        """Scale of a tower's loss, with which summed gradients are the mean; 1 for separate trainings.
 
         Its share of the examples, so that each counts as much whatever the batch of its tower. A sum is the
         mean times the number of towers.

@@ -116,7 +116,10 @@ def train(
                 if left is not None:
                     loop.run()
                 else:
-                    says = f"The checkpoint has all {trained:,} steps of the run: none is left to train."
+                    says = (
+                        f"The checkpoint has all {trained:,} steps of the run: there is nothing "
+                        "left to train."
+                    )
                     emit(Noticed(time_s=time.time(), says=says))
             if ends():
                 assert losses.lost is not None

@@ -55,7 +55,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
     named = next((one for one in starters.claims(environ) if one.source in _OF_PROGRAMS), None)
     if named is not None and taking_part < hosts:
         raise UsageError(
-            f"the plan takes {taking_part} of {hosts} hosts, and the program waits for all of {named.source}",
+            f"the plan uses {taking_part} of {hosts} hosts, but the program waits for all of {named.source}",
             f"request GPUs of all hosts, or {named.remove}",
         )
 

@@ -82,10 +82,10 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
     elif ending.out_of_memory:
         kind = "out_of_memory"
         cause = f"{name} was killed by SIGKILL: the kernel's count of out-of-memory kills rose during the run"
-        remedy = "make its batches, or what it holds in memory, smaller"
+        remedy = "use smaller batches, or keep less in memory"
     elif signum is not None:
         kind, cause = "killed", f"{name} was killed by {sent}"
-        remedy = "look for who sent it: the program itself, the batch system, an administrator, `dmesg`"
+        remedy = "find out who sent it: the program itself, the batch system, an administrator, `dmesg`"
     else:
         kind, cause, remedy = "error", f"{name} ended with exit code {ending.status}", _OWN_OUTPUT
     known = None if came or ending.out_of_memory else known_cause(ending.last_lines)
@@ -137,10 +137,16 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
     if Path(name).is_dir():
-        raise UsageError(f"{name} is a folder", "after --, write the command as without gputopo")
+        raise UsageError(
+            f"{name} is a folder",
+            "put the full command after --, exactly as you would run it without gputopo",
+        )
     if Path(name).is_file():
-        raise UsageError(f"{name} is not executable", f"name what runs it first: -- python {name}")
-    raise UsageError(f"there is no program {name}", "after --, write the command as without gputopo")
+        raise UsageError(f"{name} is not executable", f"put the interpreter first: -- python {name}")
+    raise UsageError(
+        f"there is no program {name}",
+        "put the full command after --, exactly as you would run it without gputopo",
+    )
 
 
 def run_program(
@@ -272,7 +278,7 @@ def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str 
         return None
     named = ", ".join(map(str, left))
     count = "a process" if len(left) == 1 else f"{len(left)} processes"
-    report(f"{name} left {count} behind, which gputopo ends: {named}")
+    report(f"{name} left {count} running, which gputopo ends: {named}")
     _report_stuck(end_descendants(ours, came), report)
     return f"{name} left {count} behind: {named}"
 

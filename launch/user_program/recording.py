@@ -130,7 +130,8 @@ class StallWatch:
             return None
         self._notice_s = None
         says = (
-            "No step was reported: --stall-timeout applies from the first one on (gputopo explain program)."
+            "No step was reported; --stall-timeout starts with the first reported step (gputopo explain "
+            "program)."
         )
         return Noticed(time_s=time.time(), says=says)
 
@@ -218,7 +219,7 @@ class ProgramRecord(EventRecord):
         self.close()
 
     def _lost(self, path: Path, error: OSError) -> None:
-        says = f"cannot write {path}: {error.strerror or error}; the program goes on without"
+        says = f"cannot write {path}: {error.strerror or error}; continuing without recording"
         self.summary.add(Noticed(time_s=time.time(), says=says))
         self._on_problem(says)
 

@@ -93,7 +93,7 @@ def make_folder(
     except GputopoError as error:
         if options.output is not None:
             raise
-        note(f"{error.what}: this run leaves no record")
+        note(f"{error.what}: this run is not recorded")
         return None
 
 
@@ -146,7 +146,7 @@ def run_recorded(
                     errors=errors,
                 )
         if state.stuck:
-            note("the record of this run could not be ended: no result is written")
+            note("the recording of this run could not be finished: no result is written")
             return ending.exit_code
         display.ends()
         with signals.deferred():
@@ -195,7 +195,7 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
     try:
         return runs.EventLog(folder.events)
     except OSError as error:
-        note(f"cannot write {folder.events}: {error.strerror}; the program goes on without")
+        note(f"cannot write {folder.events}: {error.strerror}; continuing without recording")
         return None
 
 

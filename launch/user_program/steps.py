@@ -88,7 +88,10 @@ class Joined:
             process.ended = True
         yield from self._complete(time_s)
         if self._late:
-            says = f"{self._late:,} steps came faster than they could be reported, and count with later ones."
+            says = (
+                f"{self._late:,} steps were too fast to be reported one by one; they are included "
+                "in later ones."
+            )
             yield Noticed(time_s=time_s, says=says)
         (images, _), (seconds, of_first_s) = self._images, self._seconds
         share = of_first_s / (seconds + of_first_s) if seconds else 0.0

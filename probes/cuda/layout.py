@@ -115,7 +115,10 @@ def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> 
 
 def _chase(copy: Copy, there: Places, seed: int) -> Transfer:
     if copy.method != "kernel_read":
-        raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "a latency is that of reading; a write is not waited for")
+        raise CudaError(
+            "CUDA_ERROR_NOT_SUPPORTED",
+            "latency is only measured for reads, because writes are not waited for",
+        )
     if there.origin.on_host and there.origin.capacity < CHAIN_BYTES:
         raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", "too little host memory for a chain of pointers")
     found = Chase(copy, there.acting, (there.origin, there.target), (Chunk(0, 0, 8),), seed)
@@ -145,7 +148,8 @@ def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Tra
     pageable = copy.pinned is False
     if pageable and len(job.copies) > 1:
         raise CudaError(
-            "CUDA_ERROR_NOT_SUPPORTED", "copies of pageable memory wait in the call, so no two run at once"
+            "CUDA_ERROR_NOT_SUPPORTED",
+            "copies of pageable memory block in the call, so they cannot run at the same time",
         )
     if pageable and copy.method in KERNELS:  # a kernel that touches it ends the context of its GPU
         raise CudaError("CUDA_ERROR_NOT_SUPPORTED", "kernels copy page-locked host memory only")

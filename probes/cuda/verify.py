@@ -103,7 +103,7 @@ def _check_by_copying_back(span: Span, size: int, seed: int, waiter: Waiter) -> 
         _compare(scratch, offset, part, size, seed)
     if card.kernels is not None and size % 8 == 0:
         raise CudaError(
-            WRONG_DATA, f"the GPU found wrong words in {size} bytes that are right when read back"
+            WRONG_DATA, f"the GPU reported wrong data in {size} bytes that are right when read back"
         )
 
 

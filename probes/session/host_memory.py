@@ -136,8 +136,8 @@ def buffer_bytes(root: Path, max_bytes: int = MAX_BYTES) -> tuple[int, tuple[str
     notes: list[str] = []
     if cache and size < 2 * cache:
         notes.append(
-            f"host memory was copied in buffers of {size // MIB} MiB, but the caches hold {cache // MIB} MiB:"
-            " the number may be that of the caches"
+            f"host memory was copied in buffers of {size // MIB} MiB, but the caches hold {cache // MIB} "
+            "MiB: the rate may be that of the caches"
         )
     return size // MIB * MIB, tuple(notes)
 

@@ -303,8 +303,8 @@ def _in_cache(l2_bytes: int, free: int) -> str | None:
     if free * _WRITTEN_SHARE >= LOCAL_CACHES * l2_bytes:
         return None
     return (
-        f"only {free // MIB} MiB of its memory are free: a copy of so little is one of the L2 cache"
-        f" ({l2_bytes / MIB:.3g} MiB)"
+        f"only {free // MIB} MiB of its memory are free: such a small copy only measures the L2 cache "
+        f"({l2_bytes / MIB:.3g} MiB)"
     )
 
 

@@ -59,7 +59,7 @@ THE_REST = "the rest of the copies"
 # Each restart gives up one GPU more; a driver in which three calls hung is left alone.
 MAX_RESTARTS = 3
 _KILLED = "SIGKILL"
-_NO_MEMORY = ", as the kernel does where memory runs out (sudo dmesg | grep -i oom)"
+_NO_MEMORY = ", as the kernel does if memory runs out (sudo dmesg | grep -i oom)"
 _FREE_SOME = "end programs that use much memory, or measure fewer GPUs at once: --gpus"
 _REMEDY = (
     "see sudo dmesg | grep -i -e nvrm -e xid, and ps -eo pid,stat,wchan:30,cmd for processes in state D; "

@@ -85,7 +85,7 @@ def test_a_wrong_argument_has_the_two_lines_of_the_command() -> None:
     assert wrong.value.hint.startswith("did you mean --num-gpus?")
     with pytest.raises(gputopo.GputopoError, match="alexnett"):
         gputopo.plan("7gforce", "alexnett")
-    with pytest.raises(gputopo.GputopoError, match="name a capture"):
+    with pytest.raises(gputopo.GputopoError, match="give a capture"):
         gputopo.load()
 
 

@@ -128,7 +128,7 @@ def test_beside_a_matrix_the_gpus_of_the_log_are_those_at_their_addresses() -> N
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]", "names no GPU"),
+        ("n1:7:9 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]", "without a GPU"),
         ("n1:7:9 [0] NCCL INFO comm 0x1 rank 0 nranks 1 busId 5000 RCCL version 2.18", "AMD"),
     ],
 )

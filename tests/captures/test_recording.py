@@ -76,7 +76,7 @@ def test_a_measurement_without_a_machine_is_of_the_gpus_it_names() -> None:
 @pytest.mark.parametrize(
     ("sample", "what"),
     [
-        ({"source": "gpu:7"}, "box.json: its bandwidth is of GPU 7, which it lacks"),
+        ({"source": "gpu:7"}, "box.json: its bandwidth is of GPU 7, which it does not have"),
         ({"repeats_us": [-0.5]}, 'has a number that cannot be: "repeats_us": [-0.5'),
         ({"kind": "teleport"}, "is not a valid gputopo.bandwidth/1"),
         ({"median_gb_per_s": "fast"}, "is not a valid gputopo.bandwidth/1"),

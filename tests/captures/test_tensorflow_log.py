@@ -85,5 +85,5 @@ def test_peers_that_differ_by_direction_are_a_contradiction() -> None:
 
 
 def test_a_log_without_a_gpu_is_refused() -> None:
-    with pytest.raises(InputError, match="no line that names a GPU"):
+    with pytest.raises(InputError, match="no line with the PCI address of a GPU"):
         read("Found device 0 with properties:\nname: GeForce\n")

@@ -47,7 +47,7 @@ def test_throughput_that_tensorpack_tracked_itself_is_used() -> None:
 def test_without_the_command_a_log_of_tensorpack_has_no_figure_and_says_why() -> None:
     (one,) = training_tensorpack.parse("\n".join(TENSORPACK.splitlines()[2:]), origin="log.log")
     assert (one.status, one.images_per_sec) == ("failed", None)
-    assert "its log lacks the command" in (one.reason or "")
+    assert "its log does not show the command" in (one.reason or "")
 
 
 _texts = st.none() | st.text(
@@ -117,7 +117,7 @@ def test_where_the_name_contradicts_the_log_the_log_counts_and_it_is_named(tmp_p
     (one,) = read(file).measurements
 
     assert one.batch_per_gpu == 64
-    assert one.conditions == ("the name states batch_per_gpu 32, the log 64",)
+    assert one.conditions == ("the name says batch_per_gpu 32, the log 64",)
 
 
 @pytest.mark.parametrize(

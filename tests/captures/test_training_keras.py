@@ -97,7 +97,7 @@ def test_few_digits_are_a_large_uncertainty() -> None:
 def test_without_a_batch_there_are_steps_and_no_images_per_sec() -> None:
     run = the_run(KERAS_2.replace("Batch size: 128\n", ""))
     assert (run.images_per_sec, run.steps, run.batch_per_gpu) == (None, 390, None)
-    assert run.reason == "64 ms a step, and the log states no batch size"
+    assert run.reason == "64 ms a step, but the log has no batch size"
 
 
 def test_a_fit_that_failed_has_its_reason() -> None:

@@ -48,14 +48,14 @@ def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
         ),
         (
             "--model alexnet --num-gpus 9",
-            "requested 9 GPUs, and this machine has 7",
+            "requested 9 GPUs, but this machine has 7",
             "request at most 7: --num-gpus 7",
         ),
         ("--model alexnet --num-gpus 0", "--num-gpus cannot be 0", "give 1 or more"),
         (
             "--model alexnet --ps gpu:9",
             "--ps gpu:9: this machine has no GPU 9",
-            "there is 0-6; or use --ps cpu",
+            "this machine has 0-6; or use --ps cpu",
         ),
         ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "exclude fewer GPUs"),
         ("--model alexnet --exclude 12", "GPU 12", ""),
@@ -68,16 +68,16 @@ def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
         ),
         (
             "--model alexnet --gpus 0,1 --ps gpu:3",
-            "--ps gpu:3 is none of the chosen",
+            "--ps gpu:3 is not one of the chosen",
             "use --ps gpu:0, or add 3 to --gpus",
         ),
-        ("--model alexnet --gpus 0,9", "--gpus names GPU 9", "there is 0-6"),
+        ("--model alexnet --gpus 0,9", "no GPU 9", "this machine has 0-6"),
         ("--model alexnet --single-gpu-images-per-sec 0", "cannot be '0'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec nan", "cannot be 'nan'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec 5,", "cannot be '5,'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec 1,2", "2 numbers for 7 GPUs", "one number for all"),
         ("--model alexnet --batch-size 0", "--batch-size cannot be 0", "1 or more"),
-        ("--model alexnet --candidates none", "--candidates cannot be 'none'", "all: also modes"),
+        ("--model alexnet --candidates none", "--candidates cannot be 'none'", "all: also placements"),
         ("--model alexnet --what-if faster", "--what-if does not know 'faster'", "such as"),
         ("--model alexnet --batch-size auto,64", "--batch-size", ""),
         ("--model alexnet --batch-size nan", "--batch-size cannot be 'nan'", "give --batch-size N"),
@@ -111,7 +111,7 @@ def test_bandwidth_that_contradicts_physics_or_itself_is_refused(
 ) -> None:
     file = capture(tmp_path, *samples)
     found = refused(call, "--from", file, "--model", "alexnet")
-    assert found[0].startswith("the measured bandwidth contradicts physics or itself: ")
+    assert found[0].startswith("the measured bandwidth is impossible or contradicts itself: ")
     assert what in found[0]
     assert "measure again" in found[1]
 

@@ -150,7 +150,7 @@ def test_hardware_slowdowns_are_read_by_the_numbers_of_the_driver(
     ("driver", "reason"),
     [
         ("driver_570", "FUNCTION_NOT_FOUND, the driver is too old for it"),
-        ("driver_580_76", "FIELD_NUMBER_UNKNOWN, NVIDIA renumbered it near this driver version"),
+        ("driver_580_76", "FIELD_NUMBER_UNKNOWN, its number changed near this driver version"),
     ],
 )
 def test_hardware_slowdowns_are_not_read_if_their_numbers_are_not_known(
@@ -170,7 +170,7 @@ def test_what_a_new_driver_no_longer_offers_is_missing_with_the_reason(
 ) -> None:
     on_scenario("four+clocks_deprecated")
     done = call("inspect", "--all")
-    assert "DEPRECATED, the driver no longer offers it: graphics clock" in " ".join(done.out.split())
+    assert "DEPRECATED, no longer supported by the driver: graphics clock" in " ".join(done.out.split())
     assert missing(call("inspect", "--json"))["gpus[3].clocks_mhz.memory.application"] == "DEPRECATED"
 
 

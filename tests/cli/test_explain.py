@@ -97,7 +97,7 @@ def test_a_densenet_says_that_it_is_smaller_than_the_papers(capsys: pytest.Captu
     papers = {"densenet40_k12": 1.0e6, "densenet100_k12": 7.0e6, "densenet100_k24": 27.2e6}
     for name, parameters in papers.items():
         note = workloads.require(name).note
-        assert f"a third of the paper's {parameters / 1e6} M" in note
+        assert f"a third of the {parameters / 1e6} M" in note
         assert note in shown(capsys, name)
         assert workloads.require(name).parameters == pytest.approx(parameters / 3, rel=0.1)
 

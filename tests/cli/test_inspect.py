@@ -229,7 +229,7 @@ def test_a_detail_that_is_not_there_or_not_for_this_output_is_refused(call: Call
         (["--gpu", ""], "--gpu cannot be ''"),
         (["--gpu", "0,"], "--gpu cannot be ''"),
         (["--format", "csv"], "--format csv is for --watch"),
-        (["-i", "0", "--all"], "--all and --gpu do not go together"),
+        (["-i", "0", "--all"], "--all and --gpu cannot be combined"),
         (["--topology", "--json"], "--topology is for the report of one machine, not with --format json"),
         (["--all", "--diff", "7gforce"], "--all is for the report of one machine"),
     ]

@@ -88,7 +88,7 @@ def test_hosts_with_errors_are_drained_by_commands_of_slurm_and_with_warnings_if
 def test_a_name_that_slurm_takes_for_more_than_one_node_is_never_drained(name: str) -> None:
     fault = HostFinding(id="x", severity="error", subject=MACHINE, says="lost", hosts=(name,))
     (line,) = drain_commands(Fleet(findings=(fault,))).splitlines()
-    assert line.startswith("# not drained, since it is not the name of a node: ")
+    assert line.startswith("# not drained, because it is not a node name: ")
 
 
 def test_nodes_are_named_without_their_domain_and_folded_by_fault() -> None:
@@ -110,7 +110,7 @@ def test_hosts_are_compared_with_the_recording_of_each(call: Call, hosts: list[P
     assert "host n0: since the baseline: GPU 3: " in lines
     assert "host n1: since" not in lines
     assert "host n2: since" not in lines
-    assert "hosts n[3,5]: in the baseline, and not asked" in lines
+    assert "hosts n[3,5]: in the baseline, but not asked" in lines
     drains = call("inspect", "--from", *hosts[1:3], "--fleet", "--baseline", folder, "--format", "scontrol")
     assert "NodeName=n[" not in drains.out, "what was not asked is not drained"
 
@@ -130,15 +130,15 @@ def test_each_file_may_have_its_own_from_and_be_a_bundled_machine(call: Call) ->
 
 def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        (("--fleet",), "--fleet compares hosts, and needs a file of each of two or more"),
-        (("--fleet", "--from", "7gforce"), "--fleet compares hosts, and needs a file of each of two or more"),
+        (("--fleet",), "--fleet compares hosts and needs files of at least two hosts"),
+        (("--fleet", "--from", "7gforce"), "--fleet compares hosts and needs files of at least two hosts"),
         (("--fleet", "--from", "a.json", "b.json"), "none of 2 files can be read: there is no file a.json"),
-        (("--fleet", "--watch"), "--fleet and --watch do not go together"),
+        (("--fleet", "--watch"), "--fleet and --watch cannot be combined"),
         (("--from", "7gforce", "--baseline", "x"), "--baseline is for several hosts"),
         (("--from", "7gforce", "--format", "scontrol"), "--format scontrol is for several hosts"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--baseline", "x"), "--baseline x has no recordings"),
-        (("--fleet", "--diff", "7gforce"), "--fleet and --diff do not go together"),
-        (("--fleet", "--identities"), "--fleet and --identities do not go together"),
+        (("--fleet", "--diff", "7gforce"), "--fleet and --diff cannot be combined"),
+        (("--fleet", "--identities"), "--fleet and --identities cannot be combined"),
         (("--fleet", "--format", "prometheus"), "--fleet cannot print prometheus"),
     ]
     for options, what in cases:

@@ -140,7 +140,7 @@ def test_options_that_do_not_fit_are_refused_in_two_lines(call: Call, without_gp
         (("--diff", "7gforce", "--format", "prometheus"), "--diff cannot print prometheus"),
         (("--diff", "-", "--from", "-"), "standard input can be read only once"),
         (("--interval", "1"), "--interval and --duration belong to --watch"),
-        (("--watch", "--from", "7gforce"), "--watch and --from do not go together"),
+        (("--watch", "--from", "7gforce"), "--watch and --from cannot be combined"),
         (("--watch", "--format", "markdown"), "--watch cannot print --format markdown"),
         (("--watch", "--interval", "0"), "--interval cannot be"),
         (("--watch", "--duration", "nan"), "--duration cannot be"),

@@ -81,7 +81,7 @@ def test_a_watch_that_ends_before_its_second_reading_reports_it(call: Call, on_s
     on_scenario("desktop")
     done = call("inspect", "--watch", "--duration", "0.5", "--interval", "1")
     assert done.code == 0
-    assert done.err == "gputopo: one reading: the next would come after 1 s, and --duration is 0.5 s\n"
+    assert done.err == "gputopo: only one sample: the next one is due after 1 s, and --duration is 0.5 s\n"
 
 
 def test_json_is_a_sample_a_line_and_ctrl_c_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:

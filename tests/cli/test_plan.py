@@ -66,7 +66,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def build(name: str, *_: object) -> workloads.Workload:
         names.append(name)
         if name == "json:nothing":
-            raise UsageError("json has no 'nothing'", "name one of its functions")
+            raise UsageError("json has no 'nothing'", "use one of its functions")
         if name == "keras:VGG19":
             raise InputError("the model 'keras:VGG19' cannot be built here: no TensorFlow", "install it")
         return msgspec.structs.replace(workloads.require("resnet50"), name=name)
@@ -79,7 +79,7 @@ def test_a_model_without_a_table_is_built_once_and_planned_by_its_costs(call: Ca
     asked = ("plan", "--from", "dgx1-p100", "--model", "keras:ResNet50", "--batch-size", 64, "--num-gpus", 4)
     first, second = call(*asked), call(*asked)
     assert built == ["keras:ResNet50"]
-    assert first.err == "gputopo: building keras:ResNet50 once to count what it costs\n"
+    assert first.err == "gputopo: building keras:ResNet50 once to measure its cost\n"
     assert (second.code, second.err, second.out) == (0, "", first.out)
     assert "images/sec of one GPU (published: tf_cnn_benchmarks" in first.out
 
@@ -100,7 +100,7 @@ def test_a_model_that_is_not_there_is_refused_without_building_where_its_source_
     assert built == []
     assert (keras.code, keras.out, own.code, own.out) == (2, "", 2, "")
     assert keras.err.startswith("gputopo: keras.applications has no model 'Nothing'\n  ")
-    assert own.err.endswith("gputopo: json has no 'nothing'\n  name one of its functions\n")
+    assert own.err.endswith("gputopo: json has no 'nothing'\n  use one of its functions\n")
 
 
 def test_the_options_reach_the_planner(call: Call) -> None:
@@ -135,7 +135,7 @@ def test_cuda_visible_devices_is_obeyed_here_and_ignored_for_a_capture(
     done = call("plan", "--model", "alexnet", "--json")
     found = json.loads(done.out)
     assert (done.code, found["choice"]["gpus"]) == (0, [2, 3])
-    assert found["warnings"] == ["GPUs 0 and 1 left out: hidden by CUDA_VISIBLE_DEVICES"]
+    assert found["warnings"] == ["GPUs 0 and 1 excluded: hidden by CUDA_VISIBLE_DEVICES"]
     assert "hidden by CUDA_VISIBLE_DEVICES" in call("plan", "--model", "alexnet", "--format", "env").err
     assert call("plan", "--model", "alexnet", "--gpus", "0").code == 2
     captured = call("plan", "--model", "alexnet", "--from", "7gforce", "--json")

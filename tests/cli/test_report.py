@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_listed_with_its_reason_beside_the_rest(call: Cal
     why = " ".join(one.why for one in found.unread)
     assert f"{len(found.unread)} files could not be read." in found.headline
     assert "gputopo.result/7" in why
-    assert "ended before it began" in why
+    assert "ended before it started" in why
     shutil.rmtree(good)
     shutil.rmtree(runs / "copy")
     shutil.rmtree(runs / os.fsdecode(b"damaged\xff"))
@@ -239,7 +239,7 @@ def test_the_figures_of_a_published_document_are_in_the_tables_of_any_report(cal
     ("name", "answer"),
     [
         ("tensorpack", "tensorpack is as fast as tf_cnn_benchmarks: 1.02x (median of 8 pairs, 0.99 to 1.03"),
-        ("tf-official", "gce-8x-k80, tf_cnn_benchmarks: good to 8 GPUs"),
+        ("tf-official", "gce-8x-k80, tf_cnn_benchmarks: good scaling to 8 GPUs"),
         ("lambda-cpu", "Fastest over slowest CPU, median over jobs: the CPU matters for vgg16"),
         ("keras-multi-gpu", "Scaling to all GPUs, of 2 machines"),
     ],
@@ -250,7 +250,7 @@ def test_the_first_line_on_a_published_document_answers_its_question(
     out = call("report", "--published", name).out
     assert " ".join(out.split()).startswith(answer)
     assert "epeat" not in out.replace("repeated with the benchmark's next version", "").replace(
-        "repeats show it", ""
+        "measure it with --repeats", ""
     )
 
 
@@ -303,7 +303,7 @@ def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: 
     html = (tmp_path / "report.html").read_text()
     assert html.count("<svg") == 1
     assert "Run killed" in html
-    assert re.search(r"<footer.*\d UTC, gputopo [\d.]+, of machines that the runs do not name: gputopo", html)
+    assert re.search(r"<footer.*\d UTC, gputopo [\d.]+, of unknown machines: gputopo", html)
     new = tmp_path / "new" / "folder"
     done = call("report", tmp_path / "runs", "--format", "markdown", "--output", new / "report.md")
     assert done.code == 0, done.err

@@ -394,9 +394,9 @@ def test_no_cell_of_a_preset_is_refused(
 
 def test_a_mistake_is_one_line_and_what_to_do(call: Call, without_gpu: None) -> None:
     cases: list[tuple[tuple[str, ...], str]] = [
-        ((), "name a preset (quick"),
+        ((), "give a preset (quick"),
         (("quik",), "did you mean quick?"),
-        (("quick", "--matrix", "x.toml"), "a preset, --matrix and --model exclude one another"),
+        (("quick", "--matrix", "x.toml"), "a preset, --matrix and --model cannot be combined"),
         (("--matrix", "nowhere.toml"), "cannot read nowhere.toml"),
         (("quick", "--retry-failed"), "add --resume DIR"),
         (("--resume", "nowhere"), "holds no sweep"),

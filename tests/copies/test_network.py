@@ -41,9 +41,9 @@ def test_what_each_host_lacks_and_what_to_install_is_one_error() -> None:
     with pytest.raises(HardwareError) as refused:
         choose("auto", hosts)
     assert refused.value.what == (
-        "nothing can measure between these hosts: no ib_write_bw: no active RDMA port (all hosts); "
-        "no nccl-tests: no GPU (n0), mpirun is not installed (n[1-3]); "
-        "no iperf3: iperf3 is not installed (all hosts)"
+        "no tool can measure between these hosts: no ib_write_bw: no active RDMA port (all hosts); no "
+        "nccl-tests: no GPU (n0), mpirun is not installed (n[1-3]); no iperf3: iperf3 is not installed "
+        "(all hosts)"
     )
     assert "apt install iperf3" in refused.value.hint
 

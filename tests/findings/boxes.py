@@ -49,7 +49,7 @@ def find(machine: Machine) -> tuple[Finding, ...]:
         one
         for one in findings.find(machine)
         if one.id != "gpu.busy"
-        or not any(words in one.says for words in ("no process", "not reported", "names no program"))
+        or not any(words in one.says for words in ("no process", "not reported", "shows no program"))
     )
 
 

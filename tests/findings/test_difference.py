@@ -123,7 +123,7 @@ def test_gpus_that_came_and_went_are_named() -> None:
     lines = said(old, new)
     assert "GPU 1 (card, 0000:02:00.0) is missing" in lines
     assert "GPU 2 (card, 0000:09:00.0) is only here" in lines
-    assert "GPU 1 is GPU 2 there: the GPUs are numbered otherwise" in lines
+    assert "GPU 1 is GPU 2 there: the GPUs have different numbers" in lines
     assert len(lines) == 3
 
 

@@ -51,8 +51,8 @@ def test_gpus_that_ask_for_the_same_are_reported_together_and_others_apart() -> 
     [
         ("UNKNOWN", "gpu.no_answer", "refused with NVML's UNKNOWN"),
         ("HUNG", "gpu.no_answer", "the call did not return"),
-        ("GPU_IS_LOST", "gpu.lost", "was enumerated and then did not answer"),
-        ("Unknown Error", "gpu.lost", "was enumerated and then did not answer (Unknown Error)"),
+        ("GPU_IS_LOST", "gpu.lost", "was detected but stopped responding"),
+        ("Unknown Error", "gpu.lost", "was detected but stopped responding (Unknown Error)"),
     ],
 )
 def test_a_gpu_that_does_not_answer_is_an_error_with_the_reason(reason: str, id: str, says: str) -> None:

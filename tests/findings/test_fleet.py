@@ -142,7 +142,7 @@ def test_a_missing_gpu_is_named_by_its_place() -> None:
 def test_what_was_not_read_is_named_once() -> None:
     found = fleet_of(machine_of("four"), 4, {3: with_fault("four", "no_privileges")})
     (one,) = of(found, "fleet.not_read")
-    assert one.says == "host n3: 7 facts not read that like hosts have (host ACS, pci ACS)"
+    assert one.says == "host n3: 7 facts not read that similar hosts have (host ACS, pci ACS)"
 
 
 def shifted(machine: Machine, by: int = 0x10) -> Machine:

@@ -38,23 +38,23 @@ def test_cards_that_are_alike_and_up_have_no_findings(count: int) -> None:
 @pytest.mark.parametrize(
     ("facts", "id", "says"),
     [
-        (DOWN, "nic.link_down", "mlx5_1: link down (Polling); up on 3 like ports"),
+        (DOWN, "nic.link_down", "mlx5_1: link down (Polling); up on 3 similar ports"),
         (
             {**DOWN, "state": "INIT", "phys_state": "LinkUp"},
             "nic.link_down",
-            "mlx5_1: link down (state INIT, waits for the subnet manager); up on 3 like ports",
+            "mlx5_1: link down (state INIT, waits for the subnet manager); up on 3 similar ports",
         ),
-        ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 like ports"),
-        ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 like ports"),
+        ({"rate_gbit_per_s": 100.0}, "nic.link_slow", "mlx5_1: 100 Gbit/s, 200 Gbit/s on 3 similar ports"),
+        ({"mtu_bytes": 2044}, "nic.mtu_differs", "mlx5_1: MTU 2044 bytes, 4092 on 3 similar ports"),
         (
             {"errors": {"symbol_error": 65_535, "out_of_sequence": 3}},
             "nic.errors",
-            "mlx5_1: symbol_error 65535, far more than on like ports",
+            "mlx5_1: symbol_error 65535, far more than on similar ports",
         ),
         (
             {"errors": {"symbol_error": 0, "out_of_sequence": 5_000}},
             "nic.errors",
-            "mlx5_1: out_of_sequence 5000, far more than on like ports",
+            "mlx5_1: out_of_sequence 5000, far more than on similar ports",
         ),
     ],
 )
@@ -90,8 +90,8 @@ def test_a_spare_ethernet_port_is_no_finding_unless_like_cards_are_in_use() -> N
 def test_two_rates_without_a_majority_are_no_accusation_and_two_mtus_name_both() -> None:
     two = machine(port(0), port(1, rate_gbit_per_s=100.0, mtu_bytes=2044), gpus=2)
     assert brief(two) == [
-        ("nic.link_slow", "info", "nic:1", "mlx5_1: 100 Gbit/s, 200 Gbit/s on a like port"),
-        ("nic.mtu_differs", "warning", "nics:0-1", "MTU of like ports: mlx5_0 4092, mlx5_1 2044 bytes"),
+        ("nic.link_slow", "info", "nic:1", "mlx5_1: 100 Gbit/s, 200 Gbit/s on a similar port"),
+        ("nic.mtu_differs", "warning", "nics:0-1", "MTU of similar ports: mlx5_0 4092, mlx5_1 2044 bytes"),
     ]
 
 

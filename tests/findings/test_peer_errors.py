@@ -17,7 +17,7 @@ def unread(reason: str, *gpus: int) -> Machine:
 def test_an_error_of_one_gpu_is_found(reason: str) -> None:
     (found,) = field_errors.field_errors(unread(reason, 2))
     assert (found.subject.text, found.severity) == ("gpu:2", "warning")
-    assert found.says.endswith(f"{reason} in place of power draw")
+    assert found.says.endswith(f"{reason} instead of power draw")
     assert found.evidence == {"missing": {"power_w.draw": reason}}
 
 

@@ -88,7 +88,7 @@ def test_a_remedy_has_the_number_of_the_gpu_and_the_values(name: str) -> None:
         (
             every_gpu(power_w={"limit": 200.0, "default_limit": 400.0}),
             "power.limit_below_default",
-            "sudo nvidia-smi -i 0,1,2,3 -pl 400 restores",
+            "with sudo nvidia-smi -i 0,1,2,3 -pl 400 (until",
         ),
         (
             gpu(1, power_w={"draw": 299.0, "max": 350.0}, throttle={"mask": 4}),
@@ -142,7 +142,7 @@ def test_memory_errors_that_were_repaired_or_contained_are_no_reason_for_a_retur
     # All codes but those that NVIDIA's catalogs call unused or reserved.
     unused = {5, 10, 15, 17, 23, *range(49, 54), 55, 87, 90, 91, 111}
     assert {code for code, _ in XIDS} == set(range(1, 173)) - unused
-    assert all("No reason for a return" in XIDS[code, ""].remedy for code in (63, 156, 160))
+    assert all("qualify for an RMA" in XIDS[code, ""].remedy for code in (63, 156, 160))
     assert "field diagnostic" in ECC_UNCORRECTED.remedy
 
 
@@ -184,9 +184,9 @@ def test_an_nvswitch_error_has_the_action_of_nvidias_guide(
 
 def test_in_a_container_the_remedy_is_for_the_host() -> None:
     machine = host(container="docker")(gpu(1, remapped_rows={"pending": True})(sound()))
-    assert remedy(machine, "memory.remap_pending").startswith("On the host, not in this container: End all")
+    assert remedy(machine, "memory.remap_pending").startswith("On the host, not in this container: Stop all")
     waiting = host(container="docker")(gpu(1, power_w={"draw": 90.0})(sound()))
-    assert remedy(waiting, "power.below_peers").startswith("Look whether its program")
+    assert remedy(waiting, "power.below_peers").startswith("Check whether its program")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_an_xid_is_judged_by_its_message_and_by_the_architecture(
         (45, "info", "None"),
         (48, "error", "reset it"),
         (79, "error", "power cables"),
-        (94, "error", "Start the program again"),
+        (94, "error", "Restart the program"),
         (131, "warning", "Start the program again"),
         (149, "warning", "nvlink -s"),
         (154, "warning", "gpu_recovery_action"),

@@ -147,7 +147,7 @@ def test_a_flood_of_xids_is_counted_without_end() -> None:
 def test_processes_that_came_and_went_are_counted_and_kinds_of_slowdown_have_an_end() -> None:
     counts = (0, 2, 0)
     (finding,) = found([samples(other_processes=count) for count in counts for _ in range(3)])
-    assert finding.says.endswith("2 other processes came during the run")
+    assert finding.says.endswith("2 other processes started during the run")
     many = watched([samples(throttle_mask=mask) for mask in range(1, 100)])
     assert len(many.gpus[1].masks) == 64
 

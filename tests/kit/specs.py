@@ -243,7 +243,7 @@ class Scenario:
         return above
 
     def slot(self, gpu: int) -> LinkSpec:
-        """Return the link of the bridge right above a GPU; without a bridge, what the card can do."""
+        """Return the link of the bridge right above a GPU; without a bridge, what the card supports."""
         links = {bridge.address: bridge.link for bridge in self.bridges}
         return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
 

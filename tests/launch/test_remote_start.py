@@ -52,7 +52,7 @@ def test_who_has_a_rank_starts_nobody(environ: Mapping[str, str]) -> None:
     assert to_start(HostOptions(hosts=HOSTS), {}) == HOSTS
     assert to_start(HostOptions(hostfile=HOSTS, node_rank=0), {}) == ()
     assert to_start(HostOptions(hosts=HOSTS, num_hosts=1), {}) == ()
-    with pytest.raises(UsageError, match="--hosts names 3 hosts, and --num-hosts is 4"):
+    with pytest.raises(UsageError, match="--hosts lists 3 hosts, but --num-hosts is 4"):
         to_start(HostOptions(hosts=HOSTS, num_hosts=4), {})
 
 

@@ -121,7 +121,7 @@ def test_several_cpu_devices_of_a_worker_are_refused_and_not_made_one() -> None:
     [
         (
             '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 5}}',
-            "its cluster lacks",
+            "not in its cluster",
         ),
         ('{"cluster": {"worker": ["a:2222"], "ps": ["b:2222"]}, "task": {"type": "worker"}}', "has ps tasks"),
         ("{", "TF_CONFIG cannot be read"),
@@ -154,7 +154,7 @@ except door.UsageError as error:
 def test_workers_are_not_joined_where_tensorflow_has_made_its_devices() -> None:
     done = run_program("-c", WORKERS_LATE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("TensorFlow has made its devices already | call gputopo.launch.strategy")
+    assert done.stdout.startswith("TensorFlow has already created its devices | call gputopo.launch.strategy")
 
 
 def test_under_a_narrowed_environment_the_plan_is_of_the_visible_gpus_in_their_order() -> None:
@@ -244,7 +244,7 @@ def test_too_late_a_call_fails_with_what_and_what_to_do_unless_the_devices_are_t
     assert done.stdout == "OneDeviceStrategy\n" * 2
     failure, said = done.stderr.split("gputopo: ", 1)
     _, *frames, what, hint = failure[failure.index("Traceback") :].splitlines()
-    assert what == "gputopo.values.errors.UsageError: TensorFlow has made its devices already"
+    assert what == "gputopo.values.errors.UsageError: TensorFlow has already created its devices"
     assert hint.startswith("call gputopo.launch.strategy before anything that uses a device")
     assert sum(line.startswith("  File") for line in frames) == 2  # the script, and the function
     assert said.endswith("TensorFlow had made its devices before.\n")

@@ -177,4 +177,6 @@ def test_the_document_has_what_is_worse_once_and_every_run() -> None:
     assert "20% lower" in picture.alt
     assert "repeat it" in box_document(box_of(None, [*runs[:4], run(9, 600.0)])).headline
     assert "Too few" in box_document(box_of(None, runs[:4])).headline
-    assert "Nothing is worse" in box_document(box_of(None, [run(day, 1000.0) for day in range(6)])).headline
+    assert (
+        "Nothing became worse" in box_document(box_of(None, [run(day, 1000.0) for day in range(6)])).headline
+    )

@@ -106,7 +106,7 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
     (cause,) = says([run(100, conditions=["GPU 0 at its power limit"]), run(215, 2)], "scaling.superlinear")
 
     assert "Probably too high" in figure
-    assert "The figure of one GPU is probably too low" in baseline
+    assert "The baseline of one GPU is probably too low" in baseline
     on_cpu = [run(100, backend="cpu"), run(215, 2, backend="cpu"), run(430, 4, backend="cpu")]
     (words,) = says(on_cpu, "scaling.superlinear")
     assert "GPU" not in words.replace("CPU", "")
@@ -116,14 +116,14 @@ def test_superlinear_scaling_names_the_figure_or_the_baseline() -> None:
 
 def test_where_more_gpus_stop_paying_is_named_with_both_speeds() -> None:
     (words,) = says([run(100), run(190, 2), run(225, 4)], "scaling.stops")
-    assert "take 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
+    assert "use 2 GPUs: 190 images/sec, 225 on 4 (+18%)" in words  # a GPU adds 17 %
 
 
 def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
     runs = [run(55), run(180), run(70), run(69, 2)]
 
     (words,) = says(runs, "scaling.verdict")
-    assert "not clear, figures are uncertain by" in words
+    assert "unclear (figures are uncertain by" in words
     assert not says(runs, "scaling.stops")
 
 
@@ -132,7 +132,7 @@ def test_figures_that_differ_too_much_from_run_to_run_have_no_verdict() -> None:
     [
         (
             [run(4618.4, 2)],
-            "resnet50 on 2 GPUs: 4,618 images/sec, from 1 run; a second one shows how much runs differ.",
+            "resnet50 on 2 GPUs: 4,618 images/sec, from 1 run; repeat it to see how much runs differ.",
         ),
         ([run(100, source="a"), run(101, source="b")], "resnet50 on 1 GPU: 100.5 images/sec, from 2 runs."),
         (
@@ -246,7 +246,7 @@ def test_speeds_have_the_unit_of_their_runs_and_other_units_are_not_compared() -
     assert not mixed.figures.against
     text = document_text(study_document(mixed), 100)
     assert "per second" in text
-    assert text.startswith("2 cells whose speeds count different things: images, steps.")
+    assert text.startswith("2 cells not compared, because their speeds have different units: images, steps.")
     assert "steps/sec" in text
 
 
@@ -272,7 +272,9 @@ def test_only_an_earlier_run_of_the_same_version_can_be_a_regression() -> None:
     assert study.headline == "1 of 1 cells slower than before, by up to 15%, with other software."
     assert not against_earlier(now, cells_of([run(100, machine="other")]))
     more = study_of([run(99), run(190, 2)], title="t", earlier=[run(100)])
-    assert more.headline.startswith("0 of 1 cells are shown to be slower than before. 1 cannot tell (-1%): ")
+    assert more.headline.startswith(
+        "0 of 1 cells are significantly slower than before. 1 cannot tell (-1%): "
+    )
     assert " 1 cell has no earlier run." in more.headline
 
 
@@ -282,9 +284,8 @@ def test_the_headline_of_a_comparison_leaves_nothing_out() -> None:
     before = [run(100), run(100, model="vgg16", **busy), run(50, model="lenet")]
     now = [run(150), run(40, model="vgg16"), run(80, **drill), run(None, model="lenet", status="failed")]
     assert study_of(now, title="t", earlier=before).headline == (
-        "1 of 2 cells faster than before, by up to 50%. "
-        "1 cannot tell: NOT RELIABLE before. Repeat the earlier runs. 1 cell has a drill and no comparison. "
-        "1 earlier cell has no figure now."
+        "1 of 2 cells faster than before, by up to 50%. 1 cannot tell: NOT RELIABLE before. Repeat the "
+        "earlier runs. 1 cell has a drill, so not compared. 1 earlier cell has no figure now."
     )
 
 

@@ -77,7 +77,7 @@ def test_hidden_gpus_are_left_out_and_that_is_reported_in_one_line() -> None:
     assert found.choice.gpus == (3, 1)
     assert found.environment["CUDA_VISIBLE_DEVICES"] == "3,1"
     assert plan_here(machine(), Request(model="alexnet"), environ, {}).choice.gpus == (1, 3)
-    assert found.warnings == ("GPUs 0 and 2 left out: hidden by CUDA_VISIBLE_DEVICES",)
+    assert found.warnings == ("GPUs 0 and 2 excluded: hidden by CUDA_VISIBLE_DEVICES",)
     with pytest.raises(UsageError, match="GPU 2 is not visible here: CUDA_VISIBLE_DEVICES=3,1") as error:
         plan_here(machine(), Request(gpus=(2, 3)), environ, {})
     assert error.value.hint == "use 1, 3, or unset CUDA_VISIBLE_DEVICES"
@@ -89,7 +89,7 @@ CLAIMED = {1: "claimed by gputopo run (pid 123)"}
 def test_gpus_that_others_have_claimed_are_left_out_with_by_whom() -> None:
     found = plan_here(machine(), Request(num_gpus=2, gpus=(0, 1, 2)), {}, CLAIMED)
     assert found.choice.gpus == (0, 2)
-    assert found.warnings == ("GPU 1 left out: claimed by gputopo run (pid 123)",)
+    assert found.warnings == ("GPU 1 excluded: claimed by gputopo run (pid 123)",)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_gpus_that_others_have_claimed_are_left_out_with_by_whom() -> None:
     [
         ({"gpus": (0, 1)}, "GPU 1 is claimed by gputopo run (pid 123)"),
         ({"ps": "gpu:1"}, "GPU 1 is claimed by gputopo run (pid 123)"),
-        ({"num_gpus": 4}, "requested 4 GPUs, and 3 of the 4 can be used (GPU 1 left out)"),
+        ({"num_gpus": 4}, "requested 4 GPUs, and 3 of the 4 can be used (GPU 1 excluded)"),
     ],
 )
 def test_where_claims_are_in_the_way_the_exit_code_is_3(request_of: dict[str, Any], what: str) -> None:

@@ -53,7 +53,7 @@ def test_without_a_number_prefer_pix_takes_all_where_there_is_no_island() -> Non
     found = plan(machine_of("X SYS\nSYS X"), Request(prefer_pix=True))
     assert found.choice.gpus == (0, 1)
     assert found.choice.all_reduce == "nccl"
-    assert says(found, "--prefer-pix cannot be met")
+    assert says(found, "--prefer-pix has no effect")
     assert [refusal.gpus for refusal in found.refused] == [None]
 
 
@@ -83,7 +83,7 @@ def test_named_gpus_are_taken_as_they_are_in_tower_order() -> None:
 def test_named_gpus_that_are_apart_do_not_meet_the_request() -> None:
     found = plan(machine_of(SEVEN), Request(gpus=(0, 3), prefer_pix=True))
     assert found.choice.gpus == (0, 3)
-    assert says(found, "the GPUs named by --gpus are not in one PIX island")
+    assert says(found, "the GPUs in --gpus are not in one PIX island")
 
 
 def test_excluded_gpus_are_not_chosen_and_are_reported() -> None:
@@ -167,7 +167,7 @@ def test_sys_within_one_numa_node_counts_as_node_and_the_plan_reports_it() -> No
         links=tuple(Link(a=a, b=b, hop=hop, nvlinks=0) for (a, b), hop in links.items()),
     )
     reasons = " ".join(plan(machine, Request(num_gpus=2)).choice.reasons)
-    assert "SYS within one NUMA node (GPUs 0 and 2) counts as NODE" in reasons
+    assert "SYS within one NUMA node (GPUs 0 and 2) is treated as NODE" in reasons
     assert "gputopo bandwidth" in reasons
 
 

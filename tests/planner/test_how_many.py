@@ -54,7 +54,7 @@ def test_all_gpus_are_taken_where_each_step_brings_its_worth() -> None:
     found = settled(measured(12.0), SMALL)
     assert [one.num_gpus for one in found.counts] == [1, 2, 4, 7]
     assert (found.num_gpus, found.gain) == (7, GAIN)
-    assert "of their worth, the last step" in found.reason
+    assert "of the ideal speedup, the last step" in found.reason
     assert all(one.gain is not None and one.gain > GAIN for one in found.counts[1:])
 
 
@@ -68,7 +68,7 @@ def test_the_batch_from_which_a_second_gpu_pays_is_named() -> None:
     """A longer step hides more of the same exchange."""
     slow, fast = (settled(measured(rate), LARGE).reason for rate in (0.2, 12.0))
     batches = [
-        int(there(re.search(r"a second GPU pays from batch ([0-9]+) per GPU", one))[1])
+        int(there(re.search(r"a second GPU helps from batch ([0-9]+) per GPU", one))[1])
         for one in (slow, fast)
     ]
     assert batches[0] > 8
@@ -159,7 +159,9 @@ def test_gpus_are_worth_it_by_their_last_doubling_and_all_together(
     counts = gains({2**power: float(speed) for power, speed in enumerate(speeds)})
     chosen = enough(counts, GAIN)
     assert chosen.num_gpus == number
-    assert ("bring 57% of their worth, the last step 95%" in reason_of(counts, chosen, GAIN)) == (number == 8)
+    assert ("reach 57% of the ideal speedup, the last step 95%" in reason_of(counts, chosen, GAIN)) == (
+        number == 8
+    )
     assert (": --num-gpus" in reason_of(counts, chosen, GAIN)) == (speeds[-1] in (400, 450))
 
 
@@ -203,13 +205,13 @@ def test_auto_of_gpus_of_one_speed_is_the_batch_of_the_model_on_each() -> None:
     assert found.choice == msgspec.structs.replace(
         planned(batch_size=None, single_gpu_images_per_sec=(100.0,)).choice, reasons=found.choice.reasons
     )
-    assert "--batch-size auto: equal batches, as the GPUs are of one speed" in found.choice.reasons
+    assert "--batch-size auto: equal batches, because the GPUs have the same speed" in found.choice.reasons
 
 
 def test_auto_without_known_speeds_is_equal_batches_and_says_why() -> None:
     found = planned(batch_size="auto", single_gpu_images_per_sec=())
     assert found.choice.batch_sizes == ()
-    assert "--batch-size auto: equal batches, as no speed of one GPU is known" in found.choice.reasons
+    assert "--batch-size auto: equal batches, because no speed of one GPU is known" in found.choice.reasons
 
 
 def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:

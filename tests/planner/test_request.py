@@ -29,17 +29,17 @@ COMPUTES = GpuProcess(pid=4321, kind="compute", name="python", memory_mib=9)
 
 
 BAD: list[tuple[type[GputopoError], Request, str, str]] = [
-    (NoPlanError, Request(num_gpus=8), "requested 8 GPUs, and this machine has 7", "--num-gpus 7"),
+    (NoPlanError, Request(num_gpus=8), "requested 8 GPUs, but this machine has 7", "--num-gpus 7"),
     (NoPlanError, Request(num_gpus=6, exclude=(0, 1)), "5 of the 7 can be used", "--num-gpus 5"),
     (NoPlanError, Request(exclude=(0, 1, 2, 3, 4, 5, 6)), "none of the 7 GPUs", "exclude fewer"),
     (NoPlanError, Request(num_gpus=3, gpus=(0, 1)), "2 of those in --gpus", "--num-gpus 2"),
-    (UsageError, Request(gpus=(0, 7)), "names GPU 7", "0-6"),
+    (UsageError, Request(gpus=(0, 7)), "no GPU 7", "0-6"),
     (UsageError, Request(gpus=(1, 2), exclude=(2,)), "both --gpus and --exclude", "one of them"),
     (UsageError, Request(ps="gpu:7"), "no GPU 7", "0-6"),
     (UsageError, Request(ps="gpu:3", exclude=(3,)), "is in --exclude", "one of them"),
-    (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "none of the chosen GPUs 0 and 1", "--ps gpu:0"),
+    (UsageError, Request(ps="gpu:3", gpus=(0, 1)), "not one of the chosen GPUs 0 and 1", "--ps gpu:0"),
     (UsageError, Request(variable_update="replicated", ps="cpu"), "its own copy", "parameter_server"),
-    (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has no effect", "one of the two"),
+    (UsageError, Request(all_reduce="ring", ps="cpu"), "so --ps cpu has no effect", "only one of them"),
     (UsageError, Request(all_reduce="rng"), "no reduction 'rng'", "ring"),
     (UsageError, Request(all_reduce="psgpu#8"), "there are 7", "psgpu#7"),
     (UsageError, Request(all_reduce="tf_hierarchical", num_gpus=5), "is odd", "use hierarchical"),
@@ -105,8 +105,8 @@ def test_a_gpu_that_another_kernel_driver_holds_is_left_out_whether_it_has_a_num
     found = plan(machine, Request(num_gpus=2))
     assert found.choice.gpus == (0, 1)
     assert found.refused[0].gpus is None
-    assert found.refused[0].reason.startswith("0000:06:00.0 left out: bound to the kernel driver vfio-pci")
-    assert "0000:06:00.0 left out" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
+    assert found.refused[0].reason.startswith("0000:06:00.0 excluded: bound to the kernel driver vfio-pci")
+    assert "0000:06:00.0 excluded" in error_of(NoPlanError, machine, Request(num_gpus=8)).what
     numbered = changed(machine, 1, pci_address="0000:06:00.0")
     found = plan(numbered, Request(num_gpus=2))
     assert (found.choice.gpus, found.refused[0].gpus) == ((0, 2), (1,))
@@ -153,7 +153,7 @@ def test_a_hierarchical_reduction_names_its_groups_by_the_machines_gpus() -> Non
 def test_where_nobody_excluded_a_gpu_no_hint_advises_to_exclude_fewer() -> None:
     split = Machine(source="x", gpus=(Gpu(index=0, mig=Mig(mode=True)),))
     error = error_of(NoPlanError, split, Request())
-    assert error.what.startswith("the only GPU cannot be used; GPU 0 left out: in MIG mode")
+    assert error.what.startswith("the only GPU cannot be used; GPU 0 excluded: in MIG mode")
     assert error.hint == "see gputopo inspect"
 
 
@@ -163,4 +163,4 @@ def test_a_gpu_that_was_lost_in_one_of_several_captures_is_left_out(order: int) 
     idle, busy = (changed(whole, 2, utilization_percent=UtilizationPercent(gpu=load)) for load in (0, 99))
     captures = [idle, changed(busy, 3, lost=True)][::order]
     refused = plan(merge(captures), Request(num_gpus=2)).refused
-    assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 left out: lost, no answer"]
+    assert [one.reason for one in refused if 3 in (one.gpus or ())] == ["GPU 3 excluded: lost, no answer"]

@@ -109,7 +109,7 @@ def test_so_is_one_without_a_gpu_that_has_an_error() -> None:
 def test_gpus_that_were_named_are_taken_as_named_with_a_warning() -> None:
     found = plan(seven((0, BUSY)), Request(gpus=(0, 1)))
     assert found.choice.gpus == (0, 1)
-    assert found.warnings == (f"GPU 0 {USED}: taken as named by --gpus",)
+    assert found.warnings == (f"GPU 0 {USED}: used because --gpus lists it",)
 
 
 def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_reported() -> None:
@@ -117,7 +117,7 @@ def test_the_gpu_that_is_to_hold_the_variables_is_taken_and_reported() -> None:
     assert found.choice.gpus == (0, 2)
     assert found.warnings == (
         f"GPU 1 {USED}: GPUs 0 and 2 chosen",
-        f"GPU 0 {USED}: taken, as --ps gpu:0 places the variables there",
+        f"GPU 0 {USED}: used because --ps gpu:0 places the variables on it",
     )
 
 

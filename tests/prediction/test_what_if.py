@@ -108,7 +108,7 @@ def test_speeds_that_were_given_are_not_those_of_another_model() -> None:
     request = msgspec.structs.replace(REQUEST, single_gpu_images_per_sec=(100.0,))
     assert (answer(box(16, 16), "all: RTX 2080 Ti", request=request).after.images_per_sec or 0) > 250
     assert answer(box(16, 4), "gpu1: x16", request=request).after.images_per_sec
-    with pytest.raises(UsageError, match="GPUs that --what-if replaces"):
+    with pytest.raises(UsageError, match="which --what-if replaces"):
         answer(box(16, 16), "gpu0: RTX 2080 Ti", request=request)
 
 

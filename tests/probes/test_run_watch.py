@@ -78,7 +78,7 @@ def test_gpus_are_sampled_again_after_a_pause_with_the_length_of_the_gap() -> No
         seen += [*watch.look(), *watch.look()]  # the new child has the same fault
     notices = [event.says for event in seen if isinstance(event, Noticed)]
     assert notices[0].endswith("ended the process with SIGSEGV; tried again in 20 s")
-    assert notices[1] == "The GPUs are sampled again, after a gap of 20 s"
+    assert notices[1] == "The GPUs are sampled again after a gap of 20 s"
     assert notices[2].startswith("The GPUs are no longer sampled: ")
     samples = [event for event in seen if isinstance(event, Sample) and event.gpus]
     assert [(len(sample.gpus), sample.gap_s) for sample in samples] == [

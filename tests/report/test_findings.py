@@ -58,7 +58,7 @@ def test_a_machine_in_which_nothing_was_found_states_none() -> None:
 
 def test_no_finding_is_no_pass_for_what_was_not_read() -> None:
     machine = Machine(source="nvidia-smi topo", missing={"gpus[*].clocks_mhz": "not reported"})
-    words = "None in what was read. What was not read was not checked."
+    words = "No problems found in the data available. Missing data was not checked."
     assert f"\nFindings\n  {words}\n" in shown(machine)
     assert words in document_markdown(inspection_document(Inspection(machine=machine), "all"))
 

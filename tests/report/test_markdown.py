@@ -68,7 +68,7 @@ def test_what_is_in_doubt_or_missing_is_there_too() -> None:
     )
     text = shown(machine)
     assert "| t.txt:7 | odd |" in text
-    assert table_after(text, "Not read")[1][1].endswith("does not offer it: P-state")
+    assert table_after(text, "Not read")[1][1].endswith("not supported by the card: P-state")
 
 
 def test_words_from_outside_are_no_markup() -> None:

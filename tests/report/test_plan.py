@@ -27,7 +27,7 @@ def test_a_plan_shows_choice_reasons_others_and_refusals() -> None:
     plan = Plan(
         choice=CHOICE,
         candidates=(CHOICE, Candidate(gpus=(3, 4), ps_device="cpu", reasons=("farthest pair PHB", "more"))),
-        refused=(Refusal(reason="GPU 2 left out: lost"),),
+        refused=(Refusal(reason="GPU 2 excluded: lost"),),
         model="alexnet",
         source="nvidia-smi topo",
     )
@@ -36,14 +36,14 @@ def test_a_plan_shows_choice_reasons_others_and_refusals() -> None:
     assert "nvidia-smi topo" in text
     assert "- lowest of 9 equal sets" in text
     assert "3,4   parameter_server cpu  farthest pair PHB\n" in text
-    assert "- GPU 2 left out: lost" in text
+    assert "- GPU 2 excluded: lost" in text
 
 
 def test_at_most_five_reasons_are_shown_warnings_first_and_no_refusal_twice() -> None:
     many = Candidate(
-        gpus=(0, 1), ps_device="cpu", reasons=(*map(str, range(7)), "GPU 2 left out: lost", "use")
+        gpus=(0, 1), ps_device="cpu", reasons=(*map(str, range(7)), "GPU 2 excluded: lost", "use")
     )
-    refused = (Refusal(reason="GPU 2 left out: lost"),)
+    refused = (Refusal(reason="GPU 2 excluded: lost"),)
     why = (
         shown(Plan(choice=many, refused=refused, warnings=("use",)))
         .partition("Why\n")[2]
@@ -235,7 +235,7 @@ def test_a_predicted_plan_of_sixteen_gpus_fits(width: int) -> None:
     [
         (
             Learned(runs=5, jobs=3, step_factor=1.25),
-            "5 runs of 3 jobs on several GPUs: steps take 1.25 times as long as predicted otherwise",
+            "5 runs of 3 jobs on several GPUs: steps take 1.25 times as long as the default prediction",
         ),
         (
             Learned(runs=1, jobs=1),
@@ -270,7 +270,7 @@ SHARED = GroupSpeed(gpus=(0, 1, 2), images_per_sec=300.0, batch_sizes=(60, 60, 7
         (EQUAL, "--batch-size 64", "equal batches would be faster: --batch-size 64"),
         (ALONE, "--gpus 0,1", "GPUs 0-1 alone would be faster: --gpus 0,1"),
         (SHARED, "", "the plan is the fastest"),
-        (EQUAL, "", "nothing is clearly faster than the plan (10.0%)"),
+        (EQUAL, "", "no alternative is clearly faster than the plan (10.0%)"),
     ],
 )
 def test_unequal_gpus_are_compared_with_what_each_lacks_of_the_fastest(

@@ -115,8 +115,8 @@ def test_a_run_that_is_not_as_fast_as_its_autotune_says_so_and_why() -> None:
     idle = summarise(stream(cpu_devices(2), [step(number, [(0.0, 0.1)] * 2) for number in range(1, 40)]))
     assert tuned(idle, 1.04) == []
     assert tuned(idle, 1.6) == [
-        "This run reached 160 images/sec, 38% less than --autotune measured: "
-        "nothing that was sampled shows why; repeat the run."
+        "This run reached 160 images/sec, 38% less than --autotune measured: the samples do not show "
+        "why; repeat the run."
     ]
     load = HostSummary(samples=2, busy="other programs used 54% of the CPU")
     (says,) = tuned(msgspec.structs.replace(idle, host_load=load), 1.6)
@@ -217,7 +217,7 @@ def test_a_smaller_batch_than_planned_is_not_compared() -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"task": "forward"}, "only training"),
+        ({"task": "forward"}, "built-in training"),
         ({"data": {"folder": "/data"}}, "time of the input"),
         ({"drills": [{"fault": "slow-gpu", "device": 1, "factor": 0.9}]}, "a drill"),
         ({"exchange": {"staged": True}}, "staged"),

@@ -179,7 +179,7 @@ def test_what_is_wrong_with_the_ports_of_a_host_is_known_by_its_rank() -> None:
     like = [with_port(100), with_port(100)]
     assert known_of_machines(devices, [*like, with_port(100), None]).networks == {}
     slower = known_of_machines(devices, [*like, with_port(25), None]).networks
-    assert slower == {2: "its fastest port has 25 Gbit/s, those of the others 100"}
+    assert slower == {2: "its fastest port has 25 Gbit/s, the ports of the others 100"}
     degraded = known_of_machines(
         devices, [with_port(100), with_port(100), with_port(100, 200), None]
     ).networks

@@ -47,7 +47,7 @@ def test_what_becomes_slow_and_even_again_late_in_a_long_run_is_reported_once_ea
     assert "slower than its peers since about step" in slow.says
     assert 800 < slow_at <= 900
     assert isinstance(over, AnomalyOver)
-    assert over.says.startswith("GPU 2 is even with its peers again since about step ")
+    assert over.says.startswith("GPU 2 is no longer slower than its peers since about step ")
     assert 1000 < over_at <= 1125
 
 

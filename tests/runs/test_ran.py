@@ -28,7 +28,7 @@ def test_a_plain_run_is_reported_in_its_parts() -> None:
         "xla": False,
         "data_format": "NHWC",
         "optimizer": "sgd",
-        "data": "synthetic, made once on the device",
+        "data": "synthetic, created once on the device",
     }
 
 
@@ -49,7 +49,7 @@ def test_on_one_device_nothing_is_reduced_whatever_was_asked() -> None:
     ("exchange", "words"),
     [
         (Exchange(staged=True), "stale by one"),
-        (Exchange(relaxed=True), "step before"),
+        (Exchange(relaxed=True), "previous step"),
         (Exchange(asynchronous=True), "asynchronous"),
         (Exchange(repacking=4), "4 chunks"),
         (Exchange(small_bytes=64), "up to 64 bytes"),

@@ -79,7 +79,7 @@ def test_without_a_complete_repeat_there_is_no_speed_and_never_a_zero() -> None:
     assert none.images_per_sec is None
     text = document_text(repeats_document(none))
     assert "repeat 1  failed: killed by SIGKILL" in text
-    assert "No repeat of 2 gave a speed." in text
+    assert "None of 2 repeats gave a speed." in text
     assert "\n0" not in text
 
 

@@ -22,4 +22,4 @@ def test_one_training_runs_over_three_hosts_and_its_result_is_printed_once(
     assert result["steps"] == 5
     assert [row["device"]["host"] for row in result["devices"]] == list(NODES)
     assert [row["device"]["rank"] for row in result["devices"]] == [0, 1, 2]
-    assert err.count("the run is over, exit code 0: its result is on rank 0") == 2
+    assert err.count("the run ended with exit code 0: its result is on rank 0") == 2

@@ -96,7 +96,7 @@ def test_what_a_machine_cannot_show_is_left_out_with_the_reason() -> None:
     (pairs,) = of({"gpus": ("pairs",)}, CPU, repeats=3).cells
     assert (pairs.state, pairs.reason) == (
         "left_out",
-        "No NVIDIA device: CPU devices share all cores, and are alike",
+        "No NVIDIA device: CPU devices share all cores and are equal",
     )
     two, eight = of({"num_gpus": (2, 8)}, FOUR).cells
     assert (two.state, eight.state, eight.reason) == ("pending", "left_out", "this machine has 4 usable GPUs")

@@ -50,7 +50,10 @@ def test_values_lists_and_switches_are_read() -> None:
         (MODEL + "batch_size = 0\n", "--batch-size"),
         (MODEL + "variable_update = 'replicatd'\n", "did you mean replicated?"),
         ('[matrix]\nmodel = "alexnett"\n', "alexnet"),
-        (MODEL + "checkpoints = 'x'\n", "checkpoints is no option of a cell: all cells would write to it"),
+        (
+            MODEL + "checkpoints = 'x'\n",
+            "checkpoints is not an option of a cell: all cells would write to it",
+        ),
         (MODEL + "xla = 3\n", "give true or false"),
         (MODEL + "batch_size = true\n", "batch_size cannot be 'true'"),
         (MODEL + "batch_size = []\n", "length >= 1 - at `$.tables[0].axes"),

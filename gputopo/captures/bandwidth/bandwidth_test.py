@@ -48,7 +48,7 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
 
 def _as(machine: Machine, index: int) -> Machine:
     bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
-    note = f"{SOURCE} calls its only device 0; it is taken as GPU {index} by the number in its file's name"
+    note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
     return msgspec.structs.replace(
         machine,
         gpus=(msgspec.structs.replace(machine.gpus[0], index=index),),
@@ -57,8 +57,8 @@ def _as(machine: Machine, index: int) -> Machine:
 
 
 _OLD_UNIT = (
-    "bandwidthTest's MB/s are read as 10^6 bytes; its older versions divide by 2^20, then the "
-    "links are 4.9% faster than the numbers here"
+    "bandwidthTest's MB/s are read as 10^6 bytes; older versions divide by 2^20; the links are then 4.9% "
+    "faster than these numbers"
 )
 _KINDS: dict[str, Kind] = {
     "Host to Device": "h2d",

@@ -109,7 +109,7 @@ def read(text: str, *, origin: str) -> ProgramRead:
     names = {rank.name for run in reader.runs for rank in run.ranks}
     if any(map(_AMD.search, names)) or (not names and _RCCL.search(text)):
         raise InputError(
-            f"{origin} is of rccl-tests, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only"
+            f"{origin} is from rccl-tests, which is for AMD GPUs", "gputopo supports NVIDIA GPUs only"
         )
     others = [line for number, line in enumerate(text.splitlines(), 1) if number not in understood]
     mentioned = runs.programs_in("\n".join([PurePath(origin).name, *others]))

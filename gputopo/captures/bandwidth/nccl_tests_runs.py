@@ -145,7 +145,9 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
     gpus, index_of = _gpus(listed)
     notes: list[str] = []
     if not single and all(len({rank.host for rank in run.ranks}) <= 1 for run in runs):
-        notes.append(f"{SOURCE}: the runs are of {len(hosts)} machines; only those of one machine are judged")
+        notes.append(
+            f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
+        )
     samples: list[Sample] = []
     failures: list[Failure] = []
     not_measured: list[NotMeasured] = []
@@ -410,7 +412,9 @@ def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> li
     if ranks == 1:
         notes.append(f"{SOURCE}: {kind} ran on one GPU: nothing was transferred between GPUs")
     if run.is_assumed:
-        notes.append(f"{SOURCE}: nothing names the operation of a run of two GPUs; it is taken as all-reduce")
+        notes.append(
+            f"{SOURCE}: the output does not show the operation of a run of two GPUs; all-reduce is assumed"
+        )
     if run.last_error:
         notes.append(f"{SOURCE}: the last error of NCCL in {kind}: {run.last_error[:200]}")
     if run.nccl_version:

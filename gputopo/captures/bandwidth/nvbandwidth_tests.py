@@ -30,7 +30,7 @@ Part = Literal["1", "2", "total"]  # of a bidirectional test between GPUs since 
 
 _NS_PER_US = 1000.0
 _LOCAL_NOTE = (
-    f"{SOURCE}'s device_local_copy counts the bytes copied once; here they count as read and written"
+    f"{SOURCE}'s device_local_copy counts each copied byte once; here each is counted as read and written"
 )
 _ARROW_NOTE = (
     f"{SOURCE}'s tests between GPUs: in a read test the column's GPU is the source and the row's fetches, "
@@ -161,7 +161,7 @@ class NvbandwidthReport:
         """Add a test that the tool left out."""
         test = named_test(name) if name else None
         pairs = test is not None and (test.is_of_pairs or ALL_GPUS in (test.source, test.destination))
-        no_peers = "no two GPUs can access one another" if pairs else "no reason reported"
+        no_peers = "no two GPUs can access each other" if pairs else "no reason reported"
         reason = f"waived: {message.strip(' .:') or no_peers}"
         what = f"{SOURCE} {name}" if name else f"a test that {SOURCE}'s text does not name"
         self.not_measured.append(NotMeasured(what=what, reason=reason))

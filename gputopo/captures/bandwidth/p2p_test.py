@@ -132,7 +132,7 @@ def machine(found: P2pOutput) -> Machine:
     samples = [s for table in found.tables for s in _samples(table, index_of, access, notes)]
     if found.cpu_latencies:
         notes.append(
-            f"{SOURCE}'s CPU latencies (what a launch costs the host) are left out; the GPU's are here"
+            f"{SOURCE}'s CPU latencies (the host's cost of a launch) are ignored; the GPU latencies are used"
         )
     if any(index != number for number, index in index_of.items()):
         notes.append(f"{SOURCE} numbers GPUs as CUDA does; here they are in PCI order, as in NVML")
@@ -214,8 +214,8 @@ def _path(
     can = access.get(pair)
     if can is None:
         notes.append(
-            f"{SOURCE}: the text does not show which GPUs can access one another; with P2P=Enabled all pairs "
-            "are taken as direct"
+            f"{SOURCE}: the text does not show which GPUs can access each other; with P2P=Enabled all "
+            "pairs are taken as direct"
         )
         return "direct"
     return "staged" if False in can else "direct"

@@ -52,7 +52,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
             machines.append(read.machine)
             understood |= read.understood
     if not machines:
-        raise InputError(f"{origin}: there is no result of a bandwidth test in it", _HINT)
+        raise InputError(f"{origin}: no result of a bandwidth test found", _HINT)
     lines = enumerate(text.splitlines(), 1)
     rest = "\n".join("" if number in understood else line for number, line in lines)
     return merge.merge(machines), rest

@@ -60,7 +60,7 @@ def parse(text: str, *, origin: str) -> Machine:
     if root.tag != "system" or not len(root):
         raise InputError(f"{origin} has no <cpu> in its <system>", _HINT)
     if any("gcn" in gpu.attrib for gpu in root.iter("gpu")):
-        raise InputError(f"{origin} is of RCCL, whose GPUs are AMD's", "gputopo supports NVIDIA GPUs only")
+        raise InputError(f"{origin} is from RCCL, which is for AMD GPUs", "gputopo supports NVIDIA GPUs only")
     reading = TopologyReading(origin)
     for cpu in root:
         if cpu.tag == "cpu":

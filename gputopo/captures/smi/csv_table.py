@@ -295,7 +295,7 @@ class _Table:
         times = [None if at is None else clock.read(line.cells[at]) for line in self.rows]
         found = groups(times, [above for above, _ in self.heads])
         if left := len(self.rows) - sum(map(len, found)):
-            words = f"{left} rows name no GPU, and are not of a whole sample"
+            words = f"{left} rows have no GPU and do not belong to a complete sample"
             self.gaps.append(Gap(source=SOURCE, text=words))
         return found
 

@@ -151,7 +151,7 @@ class ReportedGpu:
                 values[fact] = best.value
         if _answers_nothing(values, missing):
             self.lost = True
-            self.notes.setdefault("", "an error in place of every reading")
+            self.notes.setdefault("", "an error instead of every reading")
         self._throttle(values, missing)
         _recovery(values, missing, refused=self.needs_reset)
         _totals(values, missing, may_lack=not self.queried)

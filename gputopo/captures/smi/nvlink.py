@@ -147,8 +147,8 @@ def _machine(
     gaps: list[Gap] = []
     for index, gpu in sorted(reported.items()):
         if gpu.is_cut or sorted(gpu.links) != [*range(len(gpu.links))]:
-            gpu.links, gpu.refused = {}, "the text leaves some of its links out"
-            gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are left out"))
+            gpu.links, gpu.refused = {}, "the text does not show some of its links"
+            gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are missing"))
         if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
             gpu.links = _down_like_its_peers(gpu, reported.values())
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
@@ -157,7 +157,7 @@ def _machine(
         elif gpu.refused and not _ALL_DOWN.search(gpu.refused):
             missing[at_gpu(index, item("nvlinks", EVERY))] = gpu.refused
         if gpu.uuid is None:
-            missing[at_gpu(index, "uuid")] = "masked or left out in the text"
+            missing[at_gpu(index, "uuid")] = "masked or missing in the text"
         mig = Mig(mode=True, instances=gpu.instances) if gpu.instances else Mig()
         gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, mig=mig, nvlinks=links))
     return Machine(

@@ -135,9 +135,9 @@ def _tables(text: str) -> list[_Table]:
 def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
     """Check that rows and columns fit and that X stands on the diagonal. Raises InputError."""
     if table.columns != columns or not all(GPU.fullmatch(label) for label in columns):
-        raise InputError(f"{origin}: the header in line {table.line} names other devices", _HINT)
+        raise InputError(f"{origin}: the header in line {table.line} lists other devices", _HINT)
     if len(set(columns)) != len(columns) or set(table.rows) != set(columns):
-        raise InputError(f"{origin}: rows and header (line {table.line}) do not name the same GPUs", _HINT)
+        raise InputError(f"{origin}: rows and header (line {table.line}) list different GPUs", _HINT)
     for label, (line, cells) in table.rows.items():
         if len(cells) != len(columns):
             raise InputError(f"{origin}: the row of {label} (line {line}) has {len(cells)} cells", _HINT)

@@ -26,9 +26,9 @@ SOURCE = "nvidia-smi topo"
 
 _HINT = "copy the whole output of `nvidia-smi topo -m` again, header and all rows"
 _OTHER_NAMES = {"SOC": Hop.SYS, "PSB": Hop.INTERNAL}
-_NO_NVLINKS = "`topo -mp` shows PCIe hops alone"
+_NO_NVLINKS = "`topo -mp` shows only PCIe paths"
 _PERHAPS_NVLINKS = (
-    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows PCIe hops alone"
+    "neither a command nor a legend distinguishes `topo -m` from `topo -mp`, which shows only PCIe paths"
 )
 _NOT_REPORTED = ("name", "pci_address", "memory_mib", "clocks_mhz", "pcie", "power_w", "temperature_c")
 
@@ -125,7 +125,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
         if node is not None:
             lists.setdefault(node, []).extend([cpus] if cpus else [])
     if not lists and not own_memory:
-        found.missing["host.numa_nodes"] = "no GPU names a single NUMA node"
+        found.missing["host.numa_nodes"] = "no GPU lists a single NUMA node"
         return None
     nodes: list[NumaNode] = []
     for node in sorted({*lists, *own_memory}):
@@ -142,18 +142,18 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
     """Return the reason why the CPUs of a node are not known, or None where they are."""
     known = lists.get(node, [])
     if node not in lists:
-        return f"it is the memory of GPU {own_memory[node]}, with which no GPU's CPUs are named"
+        return f"it is the memory of GPU {own_memory[node]}, and no GPU lists CPUs of it"
     if not known:
         return "none of its GPUs has a readable CPU affinity"
     if any(map(looks_cut, known)):
-        return "its GPUs name a few scattered CPUs: what a job or container may use"
+        return "its GPUs list a few scattered CPUs, probably those of a job or container"
     if any(a != b and a & b for a in known for b in known):
-        return "its GPUs name CPU lists that overlap and differ"
+        return "its GPUs have different CPU lists that overlap"
     others = frozenset().union(
         *(cpus for other, cpus_of in lists.items() if other != node for cpus in cpus_of)
     )
     if others & frozenset().union(*known):
-        return "GPUs of another node name the same CPUs"
+        return "GPUs of another node list the same CPUs"
     return None
 
 
@@ -237,13 +237,13 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
         if re.fullmatch(r"GPU0\d+", label):
             yield f"{label} is not a GPU number"
         if labels.count(label) > 1:
-            yield f"the header names {label} twice"
+            yield f"the header lists {label} twice"
     if not gpus:
-        yield f"no row for {', '.join(labels)}, which the header names"
+        yield f"no row for {', '.join(labels)}, which the header lists"
     at = {int(label[3:]): matrix.columns.index(label) for label in labels}
     for row in gpus.values():
         if row.more_cells:
-            source = "the header" if matrix.has_header else "there are rows, and no header names them"
+            source = "the header" if matrix.has_header else "there are rows without a header"
             yield f"the row of {row.label} (line {row.line}) has more cells than {source}"
         if len(row.cells) <= max(at.values()):
             yield f"the row of {row.label} (line {row.line}) has only {len(row.cells)} cells"
@@ -301,7 +301,7 @@ class _Builder:
                 for index in indices
             ),
             gaps=tuple(
-                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header names")
+                Gap(source=SOURCE, text=f"no row for GPU {index}, which the header lists")
                 for index in indices
                 if index not in self.gpus
             ),
@@ -329,7 +329,7 @@ class _Builder:
             reason = _NO_NVLINKS if self.matrix.pcie_only else _PERHAPS_NVLINKS
             self.missing[at_link(EVERY, fact="nvlinks")] = reason
         if nvlinked:
-            reason = "where the matrix shows NVLinks it does not show the PCIe hop"
+            reason = "if the matrix shows NVLinks, it does not show the PCIe path"
             self.missing[at_link(EVERY, fact="hop")] = reason
 
     def _cell(self, row: TopoRow, column: str) -> Hop | int | None:

@@ -79,7 +79,7 @@ def _network(peers: Sequence[str], *public: str) -> Joining:
     except (OSError, UnicodeError) as error:
         raise HardwareError(
             f"cannot find the other hosts: {getattr(error, 'strerror', None) or error}",
-            "name the hosts by addresses that they have, or by names that all of them know",
+            "use addresses of the hosts, or names that all hosts can resolve",
         ) from error
     require_private([address], allow_public=bool(public))
     card = interface_of(address)

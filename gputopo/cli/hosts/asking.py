@@ -84,8 +84,8 @@ def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
         return ()
     if any(host.name is None for host in found.hosts):
         raise UsageError(
-            f"{found.source} does not name the other hosts, which are asked by ssh",
-            "name them: --hosts LIST; or compare files: gputopo inspect --record on each, then --from FILES",
+            f"{found.source} does not list the other hosts, which are asked through ssh",
+            "list them: --hosts LIST; or compare files: gputopo inspect --record on each, then --from FILES",
         )
     return found.hosts
 

@@ -38,9 +38,10 @@ def _files_of(sources: Sequence[str], does: str) -> list[str]:
         files = sorted(str(one) for one in Path(files[0]).iterdir() if one.is_file())
     if len(files) < 2:
         raise UsageError(
-            f"--fleet {does}, and needs a file of each of two or more",
-            "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on each "
-            "host; or name hosts to ask by ssh: --hosts LIST, or by srun: srun gputopo inspect --fleet",
+            f"--fleet {does} and needs files of at least two hosts",
+            "give --from A.json B.json ..., or --from FOLDER: what gputopo inspect --record writes on "
+            "each host; or list the hosts to ask through ssh: --hosts LIST, or use srun: srun gputopo "
+            "inspect --fleet",
         )
     return files
 
@@ -61,7 +62,7 @@ def recorded(folder: Path) -> "dict[str, Machine]":
     """Return the machines of a folder, by host. Raises InputError."""
     files = sorted(str(one) for one in folder.glob("*.json"))
     if not files:
-        raise InputError(f"--baseline {folder} has no recordings", "make them: --fleet --record FOLDER")
+        raise InputError(f"--baseline {folder} has no recordings", "create them: --fleet --record FOLDER")
     return {name: one for name, one in readings(files).items() if not isinstance(one, GputopoError)}
 
 
@@ -184,7 +185,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
     asked = request.all_reduce
     if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(
-            f"--all-reduce {asked} is within one process, and each host of a training has its own",
+            f"--all-reduce {asked} works within one process, but each host has its own",
             "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",
         )
     for line in (*found.says, *found.target.plan.warnings):

@@ -36,8 +36,8 @@ def measure_network(
     hosts = hosts_to_ask(options)
     if hosts is None:
         raise UsageError(
-            "--network is between hosts, and no others are named",
-            "name the hosts, which are asked by ssh: --hosts LIST; or start the command on each by srun",
+            "--network needs other hosts",
+            "give the hosts with --hosts LIST (through ssh), or start the command on each host with srun",
         )
     if not hosts:
         return ExitCode.OK
@@ -47,7 +47,7 @@ def measure_network(
     if len(there) < 2:
         raise next(
             (error for _, error in absent),
-            UsageError("--network is between hosts, and one is named", "name others"),
+            UsageError("--network needs at least two hosts", "list others"),
         )
     python = options.remote_python or sys.executable
     names = [str(hosts[one.rank].name) for one in there]

@@ -144,8 +144,8 @@ def _require_agreement(parts: Sequence[_Part]) -> None:
             other, before = seen.setdefault(option, (part.flag, value))
             if part.flag != other and value != before:
                 raise UsageError(
-                    f"{other} and {part.flag} both are {option} here, with different values",
-                    f"leave one of them out, or write {option} alone",
+                    f"{other} and {part.flag} both mean {option}, with different values",
+                    f"use only one of them, or only {option}",
                 )
 
 

@@ -13,14 +13,19 @@ from gputopo.values.run.spec import RunSpec
 def run(
     *,
     program: Annotated[
-        tuple[str, ...], Option("[-- PROGRAM ARGS...]", "Program to run on these GPUs instead", repeated=True)
+        tuple[str, ...],
+        Option(
+            "[-- PROGRAM ARGS...]",
+            "Program to run on the planned GPUs, instead of training a model",
+            repeated=True,
+        ),
     ] = (),
     model: Annotated[
         str | None,
         Option(
             "--model",
-            "alexnet, keras:NAME or your module:function",
-            detail="Model to train (gputopo models)",
+            "Model to train: alexnet, keras:NAME or your module:function",
+            detail="gputopo models lists the models",
             value="NAME",
         ),
     ] = None,
@@ -33,15 +38,16 @@ def run(
 ) -> int:
     """Train a model on the best GPUs, monitor each of them, and report; or run a program on these GPUs.
 
-    Without an NVIDIA device, or with --cpu, it trains on CPU devices, which every output shows; with --from
-    it rehearses the plan of another machine on them. A program after -- runs with the GPUs of the plan.
+    Without an NVIDIA device, or with --cpu, it trains on CPU devices, and every output shows this. With
+    --from, it rehearses the plan of another machine on CPU devices. A program after -- runs on the GPUs of
+    the plan.
 
-    The flags of tf_cnn_benchmarks are understood where they mean the same, with dashes or underscores:
+    Flags of tf_cnn_benchmarks that mean the same are accepted, with dashes or underscores:
     --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
-    Exit codes: 0 fine; 1 --fail-on and an anomaly, a NaN loss, or what is wrong with the GPUs
-    of a program; 2 bad input; 3 the hardware, the driver, memory or disk cannot do it; 130, 143 ended by
-    Ctrl-C, SIGTERM; a program's own code, 128 + n for signal n, 3 where --stall-timeout ended it.
+    Exit codes: 0 fine; 1 with --fail-on: an anomaly, a NaN loss, or a fault of the GPUs of a program; 2 bad
+    input; 3 a problem with the hardware, the driver, memory or disk; 130, 143 ended by Ctrl-C, SIGTERM. With
+    a program: its own exit code; 128 + n if signal n ended it; 3 if --stall-timeout ended it.
     """
     from gputopo.cli.run.flow import Asked, do
     from gputopo.launch import Job

@@ -16,13 +16,13 @@ FailOn = Literal["warning", "error"]
 
 
 def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
-    """Train on each GPU alone, then on all at once; show which are slow, and what their clocks explain.
+    """Find slow GPUs: train on each GPU alone, then on all of them together.
 
-    Without an NVIDIA device, or with --cpu, logical CPU devices are screened, which every output shows. The
-    runs are stored: plan predicts from them, and the next screen is compared with this one.
+    Without an NVIDIA device, or with --cpu, logical CPU devices are screened, and every output shows this.
+    The runs are stored: plan uses them for predictions, and the next screen is compared with this one.
 
-    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 the hardware or the driver cannot do
-    it; 130, 143 ended by Ctrl-C, SIGTERM.
+    Exit codes: 0 fine; 1 findings at or above --fail-on; 2 bad input; 3 a problem with the hardware or the
+    driver; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
     from gputopo.launch import Site

@@ -169,7 +169,7 @@ def show_dry_run(
             text = schema.encode_pretty(dry)
         except UnicodeEncodeError as error:  # a program's arguments may be any bytes
             raise InputError(
-                "the command is not UTF-8, as JSON must be", "leave --json out to see it"
+                "the command is not UTF-8, as JSON must be", "remove --json to see it"
             ) from error
         emit(text)
         return

@@ -81,7 +81,7 @@ def _joint(claim: RankClaim, request: "Request", machine: "Machine", shape: str)
 
     if not machine.gpus:
         raise UsageError(
-            f"--format {shape} takes each host to be like this machine, which has no GPU",
+            f"--format {shape} assumes that each host is like this machine, which has no GPU",
             "give the machine of one of the hosts: --from FILE (gputopo inspect --record FILE there)",
         )
     assert claim.size is not None
@@ -148,7 +148,7 @@ def show_start(
         return 0
     if target.machine is None or not target.plan.choice.gpus:
         raise UsageError(
-            f"--format {shape} starts a run on GPUs, and none is planned: {target.why_cpu}",
+            f"--format {shape} needs GPUs, but the plan has none: {target.why_cpu}",
             "give the machine of the node: --from FILE (gputopo inspect --record FILE there)",
         )
     start = ExportedRun(

@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
-    """Run a matrix of trainings, each cell in a process and a folder of its own, and show their speeds.
+    """Train a grid of configurations, each in its own process and folder, and show their speeds.
 
     The matrix is a preset, a file (--matrix), or values of options: --model alexnet --num-gpus 1,2,4.
 
     A sweep that was killed or stopped continues with --resume, or with the same command if it has --output.
-    Cells that ended are not run again. Failed, refused and left out cells stay in the result, with their
-    reason.
+    Finished cells are not run again. Failed, refused and skipped cells stay in the result with their reason.
 
-    Exit codes: 0 fine; 1 a cell failed and --fail-on; 2 bad input; 3 the hardware or the driver cannot do it,
-    or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
+    Exit codes: 0 fine; 1 with --fail-on: a cell failed; 2 bad input; 3 a problem with the hardware or the
+    driver, or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
     from gputopo.cli.source import planned_machine

@@ -123,9 +123,7 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
     try:
         schema.write(output / "repeats.json", repeats)
     except InputError as error:
-        hint = (
-            "free some space, or name another folder with --output; each repeat's folder has its own result"
-        )
+        hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
         to_stderr(f"gputopo: {error.what}\n  {hint}\n")
         return False
     return True

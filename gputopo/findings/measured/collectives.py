@@ -77,8 +77,8 @@ SHARED_GPU = Rule(
     "collectives.shared_gpu",
     "several ranks of a collective operation on one GPU",
     remedy=(
-        "Give each rank a GPU of its own (srun --gpus-per-task=1, mpirun with one rank for each GPU, or "
-        "CUDA_VISIBLE_DEVICES of each process), and measure again: these rates are of no link."
+        "Give each rank its own GPU (srun --gpus-per-task=1, mpirun with one rank for each GPU, or "
+        "CUDA_VISIBLE_DEVICES of each process), and measure again: these are not the rates of a link."
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Direct copies (P2P) that are slower than those staged through host memory, and what to do about them."""
+"""Direct copies (P2P) that are slower than copies staged through host memory, and what to do about them."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -48,7 +48,7 @@ LATENCY_SHARE = Threshold(
 
 NOT_IN_ALL_RESPECTS = Case(
     "not in all respects",
-    "direct copies are slower in one direction, and faster in both at once or of lower latency",
+    "direct copies are slower in one direction, but faster in both at once or with lower latency",
     severity="info",
     remedy=(
         "Leave P2P on. If a job sends large blocks in one direction at a time, time it with and without "
@@ -57,7 +57,7 @@ NOT_IN_ALL_RESPECTS = Case(
 )
 PAIRS_WITH_NVLINK = Case(
     "pairs with NVLink",
-    "the slower direct copies are those of NVLinks",
+    "the slower direct copies use NVLinks",
     severity="warning",
     remedy="Leave P2P on, and look for NVLinks that are down or have errors (nvidia-smi nvlink -s and -e).",
 )
@@ -81,7 +81,7 @@ HOST_PATH_NOT_VERIFIED = Case(
 )
 NO_SETTING = Case(
     "no setting",
-    "no NCCL_P2P_LEVEL turns P2P off between these pairs alone",
+    "no NCCL_P2P_LEVEL turns P2P off only between these pairs",
     severity="warning",
     remedy=(
         "Choose other pairs (gputopo plan takes this result into account). On one switch look for ACS "
@@ -90,12 +90,11 @@ NO_SETTING = Case(
 )
 DIRECT_SLOWER = Rule(
     "p2p.direct_slower_than_staged",
-    "direct copies (P2P) slower than those staged through host memory",
+    "direct copies (P2P) slower than copies staged through host memory",
     remedy=(
         "Let NCCL stage these pairs with the NCCL_P2P_LEVEL of the message; NCCL_P2P_DISABLE=1 only "
-        "without any NVLink. TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this "
-        "result into account. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, "
-        "p2p.iommu)."
+        "without any NVLink. TensorFlow's own copies ignore NCCL's variables; gputopo plan uses this "
+        "result. On one switch look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
     ),
     severities=("warning", "info"),
     thresholds=(SLOWER_SHARE, PRINTED_GB_PER_S, DEVIATIONS, LATENCY_SHARE),
@@ -107,7 +106,7 @@ DIRECT_SLOWER = Rule(
         NO_SETTING,
     ),
 )
-_BESIDE = "TensorFlow's copies do not follow NCCL's variables: gputopo plan takes this result into account."
+_BESIDE = "TensorFlow's own copies ignore NCCL's variables; gputopo plan uses this result."
 _ON_ONE_SWITCH = " First look for ACS and the IOMMU (gputopo inspect: p2p.acs_on, p2p.iommu)."
 
 
@@ -153,7 +152,7 @@ def slower_than_staged(machine: Machine, judged: set[Pair]) -> Iterator[Fault]:
     ).items():
         pairs = [compared_pair.slow.pair for compared_pair in found]
         judged |= set[Pair]() if better else {*pairs}
-        than = "those staged through host memory" + (", one direction alone" if better else "")
+        than = "copies staged through host memory" + (", one direction alone" if better else "")
         worst = min(found, key=lambda compared_pair: compared_pair.slow.share)
         says = slow_words(
             "direct", hop, [compared_pair.slow for compared_pair in found], than
@@ -187,7 +186,7 @@ def is_slower(one: Sample, other: Sample) -> bool:
 def class_of(machine: Machine, pair: Pair) -> str:
     """Return the class of a pair as in the matrix of `nvidia-smi topo -m`, or `unknown hop`."""
     hop = class_name(machine.link(*pair))
-    return "unknown hop" if hop == "unknown" else hop
+    return "unknown path" if hop == "unknown" else hop
 
 
 def subject_of(pairs: Iterable[Pair]) -> Subject:

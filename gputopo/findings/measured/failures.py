@@ -23,9 +23,9 @@ WRONG_WITH_THE_HOST = Case(
     "copies between GPU and host corrupt data",
     severity="error",
     remedy=(
-        "Do not train on these GPUs, and leave P2P on: without it all copies take this path. Reseat the "
-        "card and its riser, try another slot, and look for PCIe and memory errors of GPU and host "
-        "(gputopo inspect, sudo dmesg)."
+        "Do not train on these GPUs. Keep P2P on: without it, all copies use this path. Reseat the card "
+        "and its riser, try another slot, and look for PCIe and memory errors of GPU and host (gputopo "
+        "inspect, sudo dmesg)."
     ),
 )
 WRONG_STAGED = Case(
@@ -33,8 +33,8 @@ WRONG_STAGED = Case(
     "copies staged through host memory corrupt data",
     severity="error",
     remedy=(
-        "Do not train over these paths, and leave P2P on: without it more copies take them. Test the "
-        "host's memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers."
+        "Do not train over these paths. Keep P2P on: without it, more copies use them. Test the host's "
+        "memory, look for PCIe errors (gputopo inspect, sudo dmesg), and reseat cards and risers."
     ),
 )
 WRONG_DIRECT = Case(
@@ -43,8 +43,8 @@ WRONG_DIRECT = Case(
     severity="error",
     remedy=(
         "Turn P2P off between these pairs until it is repaired. The usual causes are an IOMMU that "
-        "translates and ACS (gputopo inspect), then switches and risers. TensorFlow's copies do not "
-        "follow NCCL's variables: use single GPUs of these pairs."
+        "translates and ACS (gputopo inspect), then switches and risers. TensorFlow's own copies ignore "
+        "NCCL's variables: use only one GPU of each pair."
     ),
 )
 WRONG_OVER_NVLINK = Case(
@@ -59,7 +59,7 @@ WRONG_OVER_NVLINK = Case(
 )
 WRONG_DIRECT_HOST_PATH_UNKNOWN = Case(
     "direct, host path unknown",
-    "direct copies (P2P) corrupt data; the path through the host was not measured, or failed",
+    "direct copies (P2P) corrupt data; the path through the host was not measured or failed",
     severity="error",
     remedy=(
         "Do not train over these pairs, and leave P2P on until the path through the host is known to be "
@@ -73,8 +73,8 @@ WRONG_COLLECTIVES = Case(
     severity="error",
     remedy=(
         "Do not train with these GPUs. Run gputopo bandwidth: it compares every byte of each path and "
-        "names the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and try "
-        "another version of NCCL."
+        "reports the GPUs. If all paths are right, look for memory errors (nvidia-smi -q -d ECC), and "
+        "try another version of NCCL."
     ),
 )
 WRONG_IN_GPU_MEMORY = Case(
@@ -99,7 +99,7 @@ WRONG_DATA = Rule(
     "bandwidth.wrong_data",
     "data corruption: copied bytes differ from the sent ones",
     remedy=(
-        "Do not train over these paths; gputopo bandwidth names the GPUs. Look for PCIe, NVLink and "
+        "Do not train over these paths; gputopo bandwidth reports the GPUs. Look for PCIe, NVLink and "
         "memory errors (gputopo inspect, sudo dmesg), and reseat cards, risers and bridges."
     ),
     severities=("error",),
@@ -119,13 +119,13 @@ HUNG = Rule(
     "a copy did not complete",
     remedy=(
         "Look for ACS or an IOMMU between the GPUs (gputopo inspect), the usual cause for direct copies, "
-        "and see sudo dmesg | grep -i xid. End the programs on the GPUs and reset them (sudo nvidia-smi "
+        "and see sudo dmesg | grep -i xid. Stop the programs on the GPUs and reset them (sudo nvidia-smi "
         "-r -i GPU), or reboot; return a GPU that hangs again (RMA)."
     ),
     severities=("error",),
 )
 _RESET = (
-    "End all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | "
+    "Stop all programs on the GPU and reset it (sudo nvidia-smi -r -i GPU), or reboot; see sudo dmesg | "
     "grep -i -e xid -e nvrm."
 )
 COPY_FAILED = Rule(
@@ -156,7 +156,7 @@ COPY_FAILED = Rule(
             "out of memory",
             severity="error",
             remedy=(
-                "End the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and "
+                "Stop the programs that use the memory of the GPU or the host (nvidia-smi, free -m), and "
                 "measure again."
             ),
         ),
@@ -295,7 +295,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     case = WRONG_DIRECT.remedy
     off = cutoff(machine, pairs)
     if off is None:
-        return f"{case} No setting of NCCL turns P2P off between these pairs alone ({pairs_in_words(pairs)})."
+        return f"{case} No setting of NCCL turns P2P off only between these pairs ({pairs_in_words(pairs)})."
     setting, others = off
     also = f" (and {pairs_in_words(others)})" if others else ""
     return f"{case} NCCL: {setting} turns it off between {pairs_in_words(pairs)}{also}."

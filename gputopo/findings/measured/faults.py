@@ -44,7 +44,7 @@ COPIES_THROTTLED = Rule(
 )
 RAMP_UP = Rule(
     "bandwidth.woke_up",
-    "low rates measured during clock ramp-up, which do not count",
+    "low rates during clock ramp-up; they are not used",
     remedy="None needed. For rates at full clocks measure again with gputopo.",
     severities=("info",),
 )

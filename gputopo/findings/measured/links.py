@@ -32,7 +32,7 @@ PEERS_SHARE = Threshold(
     ),
 )
 HALF_SHARE = Threshold(
-    "copies at half of those of same-model GPUs",
+    "copies at half the rate of same-model GPUs",
     0.45,
     "of the best of the peers: info for GeForce, RTX and Quadro cards",
     "not measured on hardware: many boards give one card 16 lanes and the next 8. The rest is for noise",
@@ -78,12 +78,12 @@ LOW_IN_GPU_MEMORY = Case(
     severity="warning",
     remedy=(
         "Check that nothing else uses the GPU and that its memory clock is up (nvidia-smi -q -d "
-        "CLOCK,PERFORMANCE). ECC and a GPU shared by a hypervisor cost some of it."
+        "CLOCK,PERFORMANCE). ECC, or sharing the GPU by a hypervisor, lowers the rate."
     ),
 )
 LOW_FOR_THE_MODEL = Case(
     "widest link of the model",
-    "copies with the host below the widest PCIe link of the model, where its slot is unknown",
+    "copies with the host below the widest PCIe link of the model; its slot is unknown",
     severity="info",
     remedy=(
         "Compare with the slot (board manual; nvidia-smi -q under load: GPU Link Info). If it has no "
@@ -92,12 +92,12 @@ LOW_FOR_THE_MODEL = Case(
 )
 LOW_FOR_ANY_LINK = Case(
     "no link has this rate",
-    "copies with the host at a rate that no PCIe link has, where its slot is unknown",
+    "copies with the host at a rate that no PCIe link has; its slot is unknown",
     severity="info",
     remedy=(
         "Copy with the memory of each NUMA node in turn: numactl --cpunodebind=0 --membind=0 PROGRAM, "
         "then with 1 and so on (numactl --hardware lists the nodes). The fastest is the node of the GPU. "
-        "If all are as slow, look for another program on the bus and an IOMMU that translates."
+        "If all are equally slow, look for another program on the bus and an IOMMU that translates."
     ),
 )
 LOW_IN_BOTH_DIRECTIONS = Case(
@@ -121,7 +121,7 @@ LOW_BESIDE_PEERS = Case(
 )
 LOW_NVLINKS_OF_A_GPU = Case(
     "NVLinks of a GPU",
-    "direct copies of one GPU below those of its peers over NVLink",
+    "direct copies of one GPU over NVLink slower than on its peers",
     severity="warning",
     remedy=(
         "Compare its NVLinks and their errors with a peer's (nvidia-smi nvlink -s and -e), and look for "

@@ -61,7 +61,7 @@ FAILED = Rule(
 )
 HOST_SLOW = Rule(
     "network.host_slow",
-    "a host sends or receives more slowly than the others",
+    "a host sends or receives slower than the others",
     remedy=(
         "Compare its card with those of the other hosts: rate, MTU, errors, PCIe width (gputopo inspect "
         "--fleet), then its cable, transceiver and switch port; see whether other programs use its "
@@ -71,11 +71,11 @@ HOST_SLOW = Rule(
 )
 PAIR_SLOW = Rule(
     "network.pair_slow",
-    "single pairs of hosts are slow, which are fast with others",
+    "single pairs of hosts are slow, although both hosts are fast with others",
     remedy=(
         "Look for the path that only they share: a link between two switches, one of several equal paths "
-        "(ECMP, adaptive routing), a route over another interface (ip route get). Measure again: where "
-        "other pairs are slow then, it is load of others."
+        "(ECMP, adaptive routing), a route over another interface (ip route get). Measure again: if "
+        "other pairs are slow then, the cause is other load."
     ),
     thresholds=(SLOW,),
 )
@@ -83,15 +83,15 @@ ALL_SLOW = Rule(
     "network.all_slow",
     "all hosts transfer less than their cards allow",
     remedy=(
-        "Look for what all share: switch, MTU, the interface that the addresses are of (--hosts with "
-        "addresses of the fast network), load of other jobs; CPU frequency, and interrupts on one core."
+        "Check what all hosts share: switch, MTU, the interface of the addresses (use --hosts with "
+        "addresses of the fast network), load of other jobs, CPU frequency, interrupts on one core."
     ),
     thresholds=(OF_CARD,),
 )
 UNATTRIBUTED = Rule(
     "network.unattributed",
-    "two hosts transfer slowly; which of them is the cause cannot be told",
-    remedy="Measure with a third host: the one that is slow with both of the others is named.",
+    "transfers between two hosts are slow; it is unknown which host is the cause",
+    remedy="Measure with a third host. The host that is slow with both others is reported.",
     thresholds=(SLOW, OF_CARD),
 )
 OVERSUBSCRIBED = Rule(
@@ -108,8 +108,8 @@ UNSTEADY_RATES = Rule(
     "network.unsteady",
     "rates between hosts vary so much that a slow host may not be found",
     remedy=(
-        "End what else uses the network and the CPUs of the hosts (other jobs, copies, backups), and "
-        "measure again; --effort full measures longer."
+        "Stop other users of the network and the CPUs (jobs, copies, backups), and measure again; "
+        "--effort full measures longer."
     ),
     thresholds=(UNSTEADY,),
 )
@@ -206,7 +206,7 @@ def unsteady(machine: Machine) -> Iterator[Fault]:
     spread = _spread(_of_pairs(copies_of(machine)))
     if spread > UNSTEADY.value:
         says = f"the rate of one transfer varies by {spread:.0f}% within its measurement (median of all)"
-        called = "only what is slow in all its intervals is called slow"
+        called = "only transfers that are slow in all intervals are called slow"
         yield UNSTEADY_RATES.fault(MACHINE, f"{says}: {called}", {"varies": says})
 
 

@@ -50,7 +50,7 @@ PAIR_SHARE = Threshold(
     ),
 )
 UNKNOWN_PAIR_SHARE = Threshold(
-    "pair slower than its peers, where no hop is known",
+    "pair slower than its peers, if the path is unknown",
     0.5,
     "of the expected rate",
     (
@@ -324,8 +324,8 @@ def _of_gpus(
         peers = {end for pair in rates if index in pair for end in pair} - {index}
         which = "every peer" if len(peers) == len(partners) else f"{len(partners)} of {len(peers)} peers"
         says = (
-            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of those of other "
-            f"pairs: {own:.0f} against {usual:.0f} GB/s{links}"
+            f"{word} copies{direction} with {which} reach about {roughly(own / usual)} of the rate of "
+            f"other pairs: {own:.0f} against {usual:.0f} GB/s{links}"
         )
         evidence = {
             "gb_per_s": own,

@@ -27,8 +27,8 @@ ERRORS_UNDER_LOAD = Rule(
     "error counters rose under load",
     remedy=(
         "Reseat card, riser, cables or NVLink bridge, and check temperature and power supply. Repeat the "
-        "soak; if the counters still rise, try the card in another slot, and replace what the errors "
-        "follow."
+        "soak; if the counters still rise, try the card in another slot. Replace the card or the slot's "
+        "hardware, depending on where the errors appear."
     ),
     severities=("error", "warning", "info"),
     thresholds=(REPLAYS_A_MINUTE,),

@@ -16,7 +16,7 @@ CACHE_RATE = Rule(
     "bandwidth.cache_rate",
     "copies in GPU memory faster than the memory: served by the L2 cache",
     remedy=(
-        "None needed: the number is not used. For the rate of the memory copy more than the cache holds "
+        "None needed: the number is not used. To measure the memory, copy more than the cache holds "
         "(gputopo bandwidth, p2pBandwidthLatencyTest, nvbandwidth -t device_local_copy)."
     ),
     severities=("info",),
@@ -120,11 +120,11 @@ def several_runs(machine: Machine) -> Iterator[Fault]:
             continue
         count = "1 number" if len(found) == 1 else f"{len(found)} numbers"
         if agree:
-            says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which counts"
+            says = f"{count} of several runs, within {AGREE_SHARE:.0%} of their median, which is used"
         else:
             says = (
-                f"{count} of several runs, which differ: {_ranges(found)}. The median counts, and is judged "
-                "only where every run is below the limit"
+                f"{count} of several runs, which differ: {_ranges(found)}. The median is used, and is "
+                "judged only if every run is below the limit"
             )
         samples = [
             {**_evidence(sample), "runs": [{"run": run.name, "value": run.value} for run in sample.runs]}
@@ -170,7 +170,7 @@ def _contradiction(sample: Sample, beside: Sequence[Sample]) -> str:
         if sample.rate > 2 * alone:
             return "more than twice one direction"
         return "not a sum of both directions: one alone is about as fast"
-    return "faster next to other copies than alone, so a sum of both directions"
+    return "faster during other copies than alone, so it is a sum of both directions"
 
 
 def _as_a_sum(sample: Sample, machine: Machine) -> str:

@@ -96,7 +96,7 @@ def _transfers(found: Sequence[Sample]) -> Section | None:
     if "network_bidirectional" in kinds:
         notes.append("<-> is the sum of both directions.")
     if "network_latency" in kinds:
-        notes.append("us: half a round trip; of an RDMA read or atomic the whole.")
+        notes.append("us: half of a round trip; a full round trip for RDMA read and atomic.")
     if len(ordered) > len(shown):
         notes.append(f"{len(ordered) - len(shown)} more: see --json.")
     return grid("Between hosts", "Transfer", list(map(_transfer, shown)), [columns], notes)
@@ -112,7 +112,7 @@ def _transfer(sample: Sample) -> str:
     words = [
         plain(sample.tool or ""),
         plain(sample.transport or ""),
-        "beside the other direction" if sample.with_reverse else "",
+        "with reverse copy" if sample.with_reverse else "",
     ]
     details = ", ".join(filter(None, words))
     arrow = _ARROWS.get(sample.kind, "->")
@@ -237,7 +237,7 @@ def host_memory_part(samples: Sequence[Sample]) -> Section | None:
         ("GB/s", [number(one.median_gb_per_s) for one in found]),
         ("spread %", [number(one.spread_percent) for one in found]),
     ]
-    note = "Every byte counts twice: it is read and written."
+    note = "GB/s include each byte twice: read and written."
     return grid("Host memory", "Memory", [_node(one.source) for one in found], [columns], [note])
 
 

@@ -29,8 +29,8 @@ def _sections(found: BandwidthDifference, date: str) -> list[tuple[str, list[str
         (f"Better than on {date}", better),
         ("Works now, failed before", list(found.working)),
         ("The machine", machine),
-        ("Measured then and not now", _some(found.gone)),
-        ("Measured now and not then", _some(found.appeared)),
+        ("Measured only then", _some(found.gone)),
+        ("Measured only now", _some(found.appeared)),
     ]
     shown = [(title, texts) for title, texts in sections if texts]
     if not (found.changes or found.failing or found.working) and found.compared:
@@ -42,7 +42,7 @@ def _closing(found: BandwidthDifference) -> list[Block]:
     left_out: list[Block] = []
     if found.not_compared:
         numbers = counted(found.not_compared, "number")
-        left_out = [f"Left out: {numbers} of GPUs that only one of the two could measure."]
+        left_out = [f"Not compared: {numbers} of GPUs that only one of the two could measure."]
     if not found.compared:
         return ["No number could be compared.", *left_out]
     numbers = counted(found.compared, "number")

@@ -51,10 +51,10 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
     fastest = max(speed for speed, _ in speeds.values())
     ends = ends_of(numbers, speeds)
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
-    notes = [f"Of the fastest link here: {shares}, {SHADES[-1][1]} below."]
+    notes = [f"Shading: share of the fastest link: {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
         notes.append(
-            f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster, or the only path measured."
+            f"{STAGED_MARK}: through the host, {CLEARLY_SLOWER - 1:.0%} faster (or the only measured path)."
         )
     if _are_by_kernels(numbers):
         notes.append("Between GPUs copied by kernels: the copy engine was not measured.")
@@ -204,7 +204,7 @@ _COPIES = (
     _PairCopy("staged", "Staged through the host", "p2p_staged"),
     *(
         _PairCopy(
-            f"direct beside reverse{name}",
+            f"direct with reverse copy{name}",
             f"Direct{way}, one direction while the other is used",
             "p2p_direct",
             methods=of,

@@ -87,9 +87,9 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
     judged = [one for one in rates if _has_reference(one)]
     rest = [one for one in rates if not (_has_reference(one) or one.with_reverse or one.method in KERNELS)]
     if not judged and bandwidth.source == "live" and any(one.kind in NETWORK for one in rest):
-        return f"{ended}No host or pair is slow: hosts are compared with one another only."
+        return f"{ended}No host or pair is slow: hosts were only compared with each other."
     notes = [one for one in findings if one.id in ("bandwidth.below_expected", "pcie.slot_narrow")]
-    clauses = [f"{_short(one)} (no fault for certain)" for one in notes[:1]]
+    clauses = [f"{_short(one)} (possibly no fault)" for one in notes[:1]]
     if judged:
         clauses += [] if notes else [_as_expected(judged)]
         clauses += [*_narrow_links(judged, machine)]
@@ -98,7 +98,7 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
         clauses.append(f"{peers[0].says} (no reference for {peers[0].name})")
     elif rest and clauses:
         clauses.append(f"{len(rest)} not judged: no reference data")
-    answer = "; ".join(clauses) or "not judged: no reference data for these numbers"
+    answer = "; ".join(clauses) or "not judged: no reference for these rates"
     return f"{ended}{answer[0].upper()}{answer[1:]}."
 
 
@@ -200,7 +200,10 @@ def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> 
     named = " and ".join(
         [", ".join(map(index_ranges, sorted(groups)[:-1])), index_ranges(sorted(groups)[-1])]
     )
-    return f"{within} GB/s within GPUs {named}, {between} between them, as across CPU sockets or switches"
+    return (
+        f"{within} GB/s within GPUs {named}, {between} between them, for example across CPU "
+        "sockets or switches"
+    )
 
 
 def _span(rates: Iterable[float]) -> str:

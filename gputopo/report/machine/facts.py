@@ -12,13 +12,13 @@ from gputopo.values.machine import Machine
 
 # NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
 _REASONS = {
-    "NOT_SUPPORTED": "the card does not offer it",
+    "NOT_SUPPORTED": "not supported by the card",
     "GPU_IS_LOST": "the GPU fell off the bus or does not answer",
     "NO_PERMISSION": "needs more rights",
     "FUNCTION_NOT_FOUND": "the driver is too old for it",
-    "DEPRECATED": "the driver no longer offers it",
-    "FIELD_NUMBER_UNKNOWN": "NVIDIA renumbered it near this driver version",
-    "INVALID_ARGUMENT": "the driver does not know the question",
+    "DEPRECATED": "no longer supported by the driver",
+    "FIELD_NUMBER_UNKNOWN": "its number changed near this driver version",
+    "INVALID_ARGUMENT": "not supported by this driver",
     "UNKNOWN": "the driver does not know",
     "LIBRARY_NOT_FOUND": "no libnvidia-ml.so.1",
     "DRIVER_NOT_LOADED": "the driver is not loaded",

@@ -170,7 +170,7 @@ def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
     corrected = (gpu.ecc.corrected_volatile, gpu.ecc.corrected_aggregate)
     if any(corrected):
         now, ever = (0 if count is None else count for count in corrected)
-        yield f"corrected ECC errors: {now} since the driver was loaded, {ever} in all"
+        yield f"corrected ECC errors: {now} since the driver was loaded, {ever} in total"
     if gpu.remapped_rows.correctable:
         yield f"{gpu.remapped_rows.correctable} memory rows remapped after correctable errors"
     if gpu.pcie.replay_counter and "pcie.replays" not in found:

@@ -124,7 +124,9 @@ def _short_nvlinks(machine: Machine) -> list[Block]:
         for gpu in machine.gpus
     )
     said = "; ".join(f"{state} {units.gpus(indices)}" for state, indices in words.items())
-    return [plain(f"NVLinks: {said}. Which GPUs they connect is not in the capture: see nvidia-smi topo -m.")]
+    return [
+        plain(f"NVLinks: {said}. The capture does not show which GPUs they connect; add nvidia-smi topo -m.")
+    ]
 
 
 def _context(machine: Machine) -> Iterator[str]:
@@ -148,7 +150,7 @@ def _context(machine: Machine) -> Iterator[str]:
     missed, unread = sum(one.not_understood for one in machine.lines), count_not_read(machine)
     sentences = [
         f"Source: {plain(machine.source)}." if machine.source != "live" else "",
-        f"{counted(unread, 'fact')} not read." if unread else "",
+        f"{counted(unread, 'value')} not read." if unread else "",
         f"{counted(missed, 'line')} not understood." if missed else "",
         "Details: --all, --topology, --gpu N.",
     ]
@@ -160,7 +162,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
     serious = [one for one in findings if one.severity != "info"]
     table = gpu_table(machine, worst_by_gpu(serious), whole=True)
     missing = not_read(machine)
-    nothing = "None in what was read. What was not read was not checked." if missing else "None."
+    nothing = "No problems found in the data available. Missing data was not checked." if missing else "None."
     unread = (
         (who, f"{reason_in_words(why)}: {facts}") for (who, why), facts in grouped_missing(missing).items()
     )
@@ -309,7 +311,7 @@ def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:
         times = [sample.time for sample in samples if sample.time is not None]
         when = f", {plain(times[0])} to {plain(times[-1])}" if len(times) > 1 else ""
         shown = "last" if times else "first"
-        yield "Samples", f"{count}{when}; values that change are of the {shown} one, findings of all"
+        yield "Samples", f"{count}{when}; changing values are from the {shown} one, findings of all"
 
 
 def port_rows(machine: Machine) -> list[tuple[str, str]]:

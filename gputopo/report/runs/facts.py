@@ -66,7 +66,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
     if result.exchange is not None:
         yield from _exchange(result.exchange)
     if result.alone is not None:
-        yield RunFact("alone", f"images/sec of each GPU alone were measured in {result.alone}")
+        yield RunFact("alone", f"images/sec of each GPU alone: measured in {result.alone}")
     yield from _missing(result)
 
 
@@ -187,7 +187,7 @@ def _steady(result: Result) -> Iterator[RunFact]:
     elif slower_steps := result.steady_steps - result.warmup_steps:
         took = units.seconds((result.steady_s or 0.0) - (result.warmup_s or 0.0))
         steps = "step was" if slower_steps == 1 else f"{slower_steps} steps were"
-        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed is without them")
+        yield RunFact("warm-up", f"the first {steps} slower, for {took}; the speed excludes them")
 
 
 def _times(result: Result) -> Iterator[RunFact]:
@@ -255,7 +255,7 @@ def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
 def _copies(difference: float, mode: object) -> RunFact:
     shown = f"they differ by {difference:.3g} at most"
     if mode == "independent":
-        return RunFact("copies", f"{shown}; each device trains its own, so they drift apart")
+        return RunFact("copies", f"{shown}; each device trains its own copy, so they differ")
     if difference == REPLICAS_EQUAL:
-        return RunFact("copies", "all equal, as they must be")
+        return RunFact("copies", "all equal, as required")
     return RunFact("copies", f"{shown}, and must be equal: do not trust this training", ANOMALY_STYLE)

@@ -64,7 +64,7 @@ def _headline(result: Result) -> list[Styled]:
     """Return the speed and what ran; of a busy host first that it is not reliable, or that the run failed."""
     speed = speed_words(result)
     if speed is None:
-        none = "" if result.failure else "No speed, as no step was counted: "
+        none = "" if result.failure else "No speed, because no step was counted: "
         return [Styled(f"{none}{title(result)}", "bold")]
     if _busy(result):
         doubt, ran = Styled(f"{speed}.", ANOMALY_STYLE), Styled(title(result), "bold")
@@ -224,8 +224,8 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
     if others and all(is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
-        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, "
-        "which is not proven. "
+        f"{device.short_name} was {percent(under)}% slower than its peers in these steps, which is not "
+        "significant. "
         for device, verdict in compared
         if (under := verdict.percent_under or 0.0) > SLOW_PERCENT
     ]
@@ -242,7 +242,7 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
         return excluded
     what = f"{steps:,} steps" if result.spec.get("task") == PROGRAM else f"--num-batches {steps}"
     took = units.seconds(seconds) if seconds < MINUTES_S else f"{seconds / 60:.0f} min"
-    return f"{excluded} To exclude {EVEN_PERCENT:g}%: {what}, about {took}."
+    return f"{excluded} To detect a slowdown of {EVEN_PERCENT:g}%: {what}, about {took}."
 
 
 def _two_figures(count: int) -> int:
@@ -268,12 +268,12 @@ def _next_step(result: Result) -> Iterator[str]:
     if result.status != "complete" or result.throughput is None:
         return
     if _busy(result):
-        yield "run it again when the host is idle; top shows what uses it."
+        yield "repeat the run when the host is idle; top shows what uses it."
     elif result.backend == "cpu":
         other = f"gputopo plan --from 7gforce --model {result.spec.get('model')}"
         yield f"gputopo report compares your runs; {other} plans for a machine with GPUs."
     elif result.anomalies and not result.drills:
-        yield "gputopo screen trains on each GPU alone and shows whether one is slow by itself."
+        yield "gputopo screen trains on each GPU alone and shows whether one is slow on its own."
 
 
 def repeats_document(repeats: Repeats) -> Document:
@@ -307,7 +307,7 @@ def _repeat(number: int, run: Result) -> Styled:
 def _together(repeats: Repeats) -> str:
     found = repeats.images_per_sec
     if found is None:
-        return f"No repeat of {repeats.asked} gave a speed."
+        return f"None of {repeats.asked} repeats gave a speed."
     spread = "" if found.deviation is None else f" ± {units.images_per_sec(found.deviation)}"
     return (
         f"{units.images_per_sec(found.mean)} images/sec{spread} over {found.of} of {repeats.asked} repeats, "

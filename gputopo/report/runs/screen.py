@@ -26,7 +26,7 @@ def screen_document(screen: Screen) -> Document:
         if row.number in named or row.word != EVEN
     ]
     last: list[Block] = [] if screen.last is None else [*_since_last(screen, screen.last, noun)]
-    incomplete: list[Block] = [] if screen.complete else ["Not complete: runs were left out."]
+    incomplete: list[Block] = [] if screen.complete else ["Incomplete: some runs were skipped."]
     return of_sections(
         [
             (
@@ -69,7 +69,7 @@ def _headline(screen: Screen, noun: str) -> str:
         are = f"{run_words('', even, noun)} {'is' if len(even) == 1 else 'are'} not slow; " if even else ""
         words = f"{are}not decided for {run_words('', open_ones, noun)} ({ran})."
         return words[0].upper() + words[1:]
-    excluded = f"; a difference above {at_most(max(*highs, 0.1))}% is excluded" if highs else ""
+    excluded = f"; a difference above {at_most(max(*highs, 0.1))}% is ruled out" if highs else ""
     return f"No slow {noun}{excluded} ({ran})."
 
 

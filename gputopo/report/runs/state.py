@@ -157,7 +157,7 @@ class RunState:
         under = 100 * (1 - pace)
         if under <= EVEN_PERCENT:
             return None
-        return f"{device.label} looks {percent(under)}% slower; this is not proven so far"
+        return f"{device.label} looks {percent(under)}% slower; not significant so far"
 
     @property
     def busy(self) -> str | None:
@@ -354,14 +354,14 @@ def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
         case PhaseBegun(phase="end"):
             return "ending after this step; Ctrl-C again ends it at once"
         case PhaseBegun(phase="regrouping"):
-            return "another host has failed; waiting for those that are left"
+            return "another host failed; waiting for the remaining hosts"
         case PhaseBegun(phase="batch search"):
             return "out of memory; halving the batch until it fits (Ctrl-C ends the search)"
         case Silent(rank=rank) if rank > 0:
             host = next((one.host for one in devices if one.rank == rank), None)
             return f"for {event.seconds:.0f} s the process of {host or f'rank {rank}'} {event.process}"
         case Silent():
-            return f"no news for {event.seconds:.0f} s, in {event.during}: the worker {event.process}"
+            return f"no progress for {event.seconds:.0f} s ({event.during}): the worker {event.process}"
         case Resumed():
             return f"resumed after {units.counted(event.steps, 'step')}: {event.path}"
         case CheckpointSaved():

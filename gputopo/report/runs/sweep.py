@@ -17,7 +17,7 @@ from gputopo.values.run.several_runs import Sweep, SweepCell
 
 MAX_MODELS = 3  # whose fastest cells are named at the top
 _NOT_RUN = ("refused", "left_out")
-_WORDS = {"left_out": "left out", "pending": "to run", "running": "to run"}
+_WORDS = {"left_out": "skipped", "pending": "to run", "running": "to run"}
 
 
 def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
@@ -29,7 +29,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
         if cell.state == "failed"
         else f"{units.images_per_sec(cell.images_per_sec or 0.0)} images/sec"
     )
-    beside = " beside other work" if cell.beside_other_work else ""
+    beside = " (other load)" if cell.beside_other_work else ""
     left = f"; about {units.seconds(left_s)} left" if ran < len(wanted) else ""
     words = cell_words(cell, _varied([one for one in cells if one.table == cell.table])) or cell_words(cell)
     table = "" if cell.table.isdigit() else f"{plain(cell.table)}, "
@@ -130,7 +130,7 @@ def _note(row: Sequence[SweepCell]) -> str:
     if any(cell.steps == 1 for cell in row):
         words.append("one step")
     if any(cell.beside_other_work for cell in row):
-        words.append("beside other work")
+        words.append("other load")
     return ", ".join(words)
 
 

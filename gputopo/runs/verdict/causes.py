@@ -190,7 +190,7 @@ def _said(
     of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
     of += f" of {number(percent)}%"
     if not checked:
-        says = "Cause: not checked, for lack of samples"
+        says = "Cause: unknown (no samples)"
     elif not found:
         says = f"Cause: not explained{unchecked}"
     elif covered >= COVERED_SHARE:
@@ -227,7 +227,7 @@ PARTS = (
     StepPart("input-starved", "waiting for the input", "waited_s", sampled.INPUT),
     StepPart("weights-slow", "waiting for weights", "marks.weights_s", sampled.WEIGHTS),
     StepPart("compute-slow", "computing", "marks.compute_s", sampled.COMPUTE),
-    StepPart("reduction-slow", "reduction and update", "marks", sampled.REST),
+    StepPart("reduction-slow", "reducing gradients and updating", "marks", sampled.REST),
 )
 
 

@@ -182,8 +182,8 @@ def _says(devices: Sequence[Device], found: Sequence[Verdict]) -> str:
         from_step=median_low(begins) if len(begins) == len(found) else None,
         to_step=median_low(ends) if len(ends) == len(found) else None,
     )
-    than = f"{percent(together.percent_under or 0.0)}% slower than those of other hosts"
-    waits = f"are {than} as they wait longer for their weights{over(devices[0])}"
+    than = f"{percent(together.percent_under or 0.0)}% slower than on other hosts"
+    waits = f"are {than} because they wait longer for weights{over(devices[0])}"
     what = f"compute {than}" if together.part == COMPUTE else waits
     average = "" if together.share_of_steps is None else " on average, not in all steps"
     proven = sure(together.percent_under_low or 0.0)

@@ -144,18 +144,21 @@ def judge(
 
 def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:
     """Return the verdict on a device of a host whose network is slow. `busy`: what else may be the cause."""
-    what = (
-        "its gradients arrive at the other hosts"
+    what, than = (
+        ("its gradients arrive", "those of the other hosts")
         if slow.sends
-        else "the gradients of the other hosts arrive there"
+        else ("the gradients of the other hosts arrive there", "on the other hosts")
     )
-    later = f"{slow.ms:.1f} ms later than between the others, {percent(slow.percent.middle)}% of the step"
-    sure = f"at least {at_least(slow.percent.low)}%, {100 * CONFIDENCE:g}% confidence"
-    why = paces.networks.get(device.rank) or "look at its network card, link and switch port"
+    sure = (
+        f"{percent(slow.percent.middle)}% of the step; at least {at_least(slow.percent.low)}%, "
+        f"{100 * CONFIDENCE:g}% confidence"
+    )
+    why = paces.networks.get(device.rank) or "check its network card, link and switch port"
     why += f"; or its load: {busy}" if busy is not None else ""
+    host = f"host {device.host or f'rank {device.rank}'}"
     return Verdict(
         word=SLOW,
-        says=f"host {device.host or f'rank {device.rank}'}: {what} {later} ({sure}): {why}",
+        says=f"{host}: {what} {slow.ms:.1f} ms later than {than} ({sure}): {why}",
         tower=device.tower,
         gpu=None if device.is_cpu else device.gpu,
         against="peers",
@@ -188,7 +191,7 @@ def _on_device(
             return _with_causes(paces, worst, found)
         if _exceeds(worst, host):
             share, most = 100 * (host.other_cpu_share or 0.0), at_most(host.may_cost_percent or 0.0)
-            beside = f"other programs took {share:.0f}% of the CPU, which explains {most}% at most"
+            beside = f"other programs took {share:.0f}% of the CPU, which explains at most {most}%"
             return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), found)
         if (idle := _while_idle(paces, worst, found, among, host.samples)) is not None:
             return idle
@@ -230,7 +233,7 @@ def _while_idle(
     verdict = answer(paces, some, among)
     if verdict.word != SLOW:
         return None
-    says = f"{verdict.says}, in the {verdict.steps:,} steps beside which no other program took the CPU"
+    says = f"{verdict.says}, in the {verdict.steps:,} steps in which no other program used the CPU"
     return _with_causes(paces, _replace(verdict, says=says), [some])
 
 
@@ -305,7 +308,7 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
     if found is None:
         return Verdict(
             word=CANNOT_TELL,
-            says=f"All devices: cannot tell against {expected.source}: too few steps",
+            says=f"All devices: cannot be compared with {expected.source}: too few steps",
             why="too few steps",
             against="expected",
             steps=paces.steps,
@@ -319,9 +322,9 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
     if low > SLOW_PERCENT:
         word, says = SLOW, f"The run is {percent(under)}% slower than expected (at least {at_least(low)}%)"
     elif high <= EVEN_PERCENT:
-        word, says = EVEN, f"The run is as fast as expected to within {at_most(max(high, 0.1))}%"
+        word, says = EVEN, f"The run is as fast as expected, within {at_most(max(high, 0.1))}%"
     else:
-        why = f"the expectation resolves differences above {at_most(resolution)}%"
+        why = f"differences below {at_most(resolution)}% cannot be seen"
         word, says = CANNOT_TELL, f"Cannot tell whether the run is as fast as expected: {why}"
     return Verdict(
         word=word,

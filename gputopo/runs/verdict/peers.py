@@ -211,12 +211,12 @@ class _Answer:
         shown, low = percent(found.percent_under or 0.0), found.percent_under_low or 0.0
         by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
         if found.part == COMPUTE and by is not None:
-            than = f"than it should beside devices of another model ({by})"
+            than = f"than it should compared with devices of another model ({by})"
             says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
         elif found.part == COMPUTE:
             says = f"computes {shown}% slower than its peers{where} ({sure(low)})"
         else:
-            waits = f"as it waits longer for its weights{over(self.device)}"
+            waits = f"because it waits longer for weights{over(self.device)}"
             says = f"is {shown}% slower than its peers {waits}{where} ({sure(low)})"
         return _replace(found, word=SLOW, says=f"{self.name} {says}")
 
@@ -229,7 +229,7 @@ class _Answer:
         typical = level_bounds(values, chance)
         mean = lost_bounds(of_lost, chance, pattern, self.others)
         if typical is None or mean is None:
-            return unknown(self.device, "one step was counted, a bound needs two", self.fields)
+            return unknown(self.device, "a bound needs at least two counted steps", self.fields)
         if len(spans) > 1:  # that their levels differ is no noise for the upper bounds
             typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
             mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
@@ -258,10 +258,10 @@ class _Answer:
             fields = _replace(fields, percent_under=lost.middle, share_of_steps=share)
         bound = fields.percent_under_high or 0.0
         if bound <= EVEN_PERCENT:
-            even = f"even with its peers to within {at_most(bound)}%" if high > 0 else NOT_SLOWER
+            even = f"equal to its peers within {at_most(bound)}%" if high > 0 else NOT_SLOWER
             return _replace(fields, word=EVEN, says=f"{self.name} is {even}{often}")
         if self.floor > EVEN_PERCENT:
-            why = f"threads decide steps of {1000 * self.busy_s:.1f} ms, a larger batch excludes more"
+            why = f"thread scheduling dominates steps of {1000 * self.busy_s:.1f} ms; use a larger batch"
             return unknown(self.device, why, fields)
         more = [self._more_steps(one, steps) for one in (level, lost)]
         if None not in more:
@@ -271,7 +271,7 @@ class _Answer:
             typically = f", {at_most(max(level.high + self.offset, 0.1))}% without single slow steps"
         return _replace(
             fields,
-            why=f"{steps:,} steps {'vary too much' if is_known else 'are too few'} to exclude more",
+            why=f"{steps:,} steps {'vary too much' if is_known else 'are too few'} for a tighter bound",
             says=f"{self.name} is {slower_at_most(fields)}{typically}{often}",
         )
 
@@ -311,7 +311,7 @@ class _Answer:
         """Return that a device is slow by the mean of its steps."""
         low = lost.low - self.offset
         share, often = self._slow_steps(lost.middle, fields.percent_under or 0.0)
-        waits = f", as it waits for its weights{over(self.device)}" if self.found.part == WEIGHTS else ""
+        waits = f", because it waits for weights{over(self.device)}" if self.found.part == WEIGHTS else ""
         slower = f"is {percent(lost.middle)}% slower than its peers on average{waits}"
         return _replace(
             fields,

@@ -226,7 +226,7 @@ CAUSES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         id="pcie-link",
-        title="PCIe link slower than its peers', by generation or width",
+        title="PCIe link with a lower generation or width than its peers' links",
         needs=("pcie_gen", "pcie_width"),
         explains="the wait for weights, minus the wait at the rate of the peers",
         parts=(WEIGHTS,),
@@ -271,7 +271,7 @@ CAUSES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         id="host-swapping",
-        title="in some steps, the host swaps for lack of memory",
+        title="in some steps, the host swaps because memory is low",
         needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
         explains="the whole slowdown in these steps",
         parts=(COMPUTE, WEIGHTS),
@@ -282,7 +282,7 @@ CAUSES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         id="cores-taken",
-        title="cores that other programs took from a CPU device",
+        title="cores of a CPU device that other programs used",
         needs=("host.other_cpu_share", "host.cores"),
         explains="the CPU time of other programs, as if all of it delayed this device",
         parts=(COMPUTE, WEIGHTS),

@@ -31,15 +31,15 @@ def when(found: Verdict, throughout: bool = True) -> str:
     if first is not None and last is not None:
         return f" {'from about step' if throughout else 'in parts of steps'} {first:,} to {last:,}"
     if not throughout:
-        return " in parts of the run"
+        return " in some parts of the run"
     if first is not None:
         return f" since about step {first:,}"
     return "" if last is None else f" until about step {last:,}"
 
 
 def over(device: Device) -> str:
-    """Return that the weights of a device come from another host, empty where they do not."""
-    return " over the network" if device.hop_to_variables == NETWORK else ""
+    """Return that the weights of a device come from another host, empty if they do not."""
+    return " from the network" if device.hop_to_variables == NETWORK else ""
 
 
 def slower_at_most(found: Verdict) -> str:

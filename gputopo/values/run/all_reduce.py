@@ -18,16 +18,18 @@ Backend = Literal["cpu", "gpu"]
 MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
 
 MEANINGS = {
-    "copy": "added on one device, copied back; spread by bytes, large variables in parts on GPUs",
-    "ring": "a ring of copies: each device adds a share of every tensor and passes it on; K rings at once",
+    "copy": "added on one device per variable and copied back; variables are distributed by size, large ones "
+    "are split on GPUs",
+    "ring": "added in a ring of copies: each device adds a share of every tensor and passes it on; K "
+    "rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
-    "pscpu": "added on the CPU, sent back to all; in K parts",
-    "psgpu": "each tensor in K parts, added on K devices, alternating",
-    "collective": "TensorFlow's collective op, as a ring",
-    "nccl": "TensorFlow's collective op, by NCCL",
-    "nccl_op": "TensorFlow's older op for NCCL (NcclAllReduce)",
-    "tf_hierarchical": "tf.distribute.HierarchicalCopyAllReduce, gradients packed as it does by default",
-    "one_device": "tf.distribute.ReductionToOneDevice",
+    "pscpu": "added on the CPU and sent back to all devices; in K parts",
+    "psgpu": "split into K parts per tensor, added on K devices in turn",
+    "collective": "reduced by TensorFlow's collective op in a ring",
+    "nccl": "reduced by TensorFlow's collective op with NCCL",
+    "nccl_op": "reduced by TensorFlow's older op for NCCL (NcclAllReduce)",
+    "tf_hierarchical": "reduced by tf.distribute.HierarchicalCopyAllReduce with its default packing",
+    "one_device": "reduced by tf.distribute.ReductionToOneDevice",
 }
 NAMES = tuple(MEANINGS)
 Options = dict[str, str | int | tuple[tuple[int, ...], ...]]
@@ -66,12 +68,13 @@ class Reduction:
             return "NCCL reduces between GPUs only", "collective"
         if self.name == "tf_hierarchical" and towers % 2:
             # Seen on TensorFlow 2.21: both halves of the list of devices get n // 2 of them. No error.
-            says = (
-                "TensorFlow's hierarchical copy silently loses the gradients of one device where their number"
+            return (
+                "TensorFlow's hierarchical copy silently loses the gradients of one device if the number of "
+                "devices is odd",
+                "hierarchical",
             )
-            return f"{says} is odd", "hierarchical"
         if self.name == "psgpu" and self.parts > towers:
-            return f"{self.written} adds on {self.parts} devices, there are {towers}", f"psgpu#{towers}"
+            return f"{self.written} adds on {self.parts} devices, but there are {towers}", f"psgpu#{towers}"
         return None
 
 
@@ -96,7 +99,7 @@ def parse(text: str) -> Reduction:
     if name not in MEANINGS:
         if "/" in name or ":" in name:
             raise UsageError(
-                f"the reduction '{text}' joins several: gputopo takes one for all gradients",
+                f"the reduction '{text}' combines several, but gputopo uses one for all gradients",
                 f"give one of {', '.join(NAMES)}",
             )
         near = nearest(name, [*NAMES, *_ALIASES])
@@ -107,7 +110,7 @@ def parse(text: str) -> Reduction:
     if name not in _IN_PARTS:
         raise UsageError(
             f"{name} takes no number of parts: '{text}'",
-            f"leave #{parts} out; a number goes with {', '.join(_IN_PARTS)}",
+            f"remove #{parts}; a number of parts is for {', '.join(_IN_PARTS)}",
         )
     if not (parts.isascii() and parts.isdigit() and 1 <= int(parts) <= MAX_PARTS):
         raise UsageError(

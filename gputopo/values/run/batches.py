@@ -23,7 +23,7 @@ def read_batch_size(flag: str, text: str) -> AskedBatch:
     for part in text.split(","):
         if re.fullmatch(r"[+-]?[0-9]+", part.strip()) is None:
             raise UsageError(
-                f"{flag} cannot be {shown(text)}: it is no integer",
+                f"{flag} cannot be {shown(text)}: it is not an integer",
                 f"give {flag} N, one number for each device such as 64,64,80, or auto",
             )
         digits = part.strip()

@@ -25,9 +25,9 @@ class Form(msgspec.Struct, frozen=True):
 
 
 FORMS: Mapping[str, Form] = {
-    SLOW_GPU: Form(True, True, "slow-gpu=1:0.85", "{device} computes at {percent}% of its own pace"),
+    SLOW_GPU: Form(True, True, "slow-gpu=1:0.85", "{device} computes at {percent}% of its own speed"),
     SLOW_WEIGHTS: Form(
-        True, True, "slow-weights=1:0.8", "{device} receives its weights at {percent}% of its own pace"
+        True, True, "slow-weights=1:0.8", "{device} receives its weights at {percent}% of its own speed"
     ),
     SLOW_INPUT: Form(
         False, True, "slow-input=0.8", "the input delivers {percent}% of what the devices could use"
@@ -70,7 +70,7 @@ def read_drills(flag: str, words: Sequence[str]) -> tuple[Drill, ...]:
     for word in words:
         drill = _read(flag, word.strip())
         if any(_same(drill, other) for other in found):
-            raise UsageError(f"{flag} {drill.typed} is named twice", "name every drill once")
+            raise UsageError(f"{flag} {drill.typed} is given twice", "give every drill once")
         found.append(drill)
     return tuple(found)
 
@@ -92,7 +92,7 @@ def labels(spec: Mapping[str, Any]) -> tuple[str, ...]:
 def says(drills: Iterable[Drill], noun: str) -> str:
     """Return the line that labels a run with drills."""
     listed = "; ".join(one.does(noun) for one in drills)
-    return f"DRILL, a fault injected on purpose: {listed}. This run is used for no comparison."
+    return f"DRILL (a fault injected on purpose): {listed}. This run is not used for comparisons."
 
 
 def _same(one: Drill, other: Drill) -> bool:

@@ -381,7 +381,7 @@ class Restarted(_Event, frozen=True, tag="restarted"):
     def says(self) -> str:
         """The event in one line."""
         begins = f"from the checkpoint after {self.steps} steps" if self.steps else "at the start"
-        return f"Restart {self.number} of {self.of}: {self.cause}; training went on {begins}."
+        return f"Restart {self.number} of {self.of}: {self.cause}; training continued {begins}."
 
 
 class Replanned(_Event, frozen=True, tag="replanned"):

@@ -16,10 +16,10 @@ from gputopo.values.run.readers import read_alarm, read_data_folder, read_folder
 def read_written_file(flag: str, text: str) -> str:
     """Return the absolute path of a file that may be replaced. Raises UsageError, InputError."""
     if not text.strip():
-        raise UsageError(f"{flag} names no file: it is empty", "name a file")
+        raise UsageError(f"{flag} needs a file name", "name a file")
     path = Path(text).expanduser().absolute()
     if path.is_dir():
-        raise InputError(f"{flag} {shown(text)} is a folder", "name a file in it")
+        raise InputError(f"{flag} {shown(text)} is a folder", "give a file in it")
     return str(path)
 
 
@@ -49,8 +49,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--autotune",
-            "Measure the best placements, use the fastest",
-            detail="K: their number, 3 unless given",
+            "Measure the best placements and use the fastest",
+            detail="K: number of placements (default: 3)",
             value="[K]",
             min=2,
             max=10,
@@ -98,7 +98,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Option(
             "--display-every",
-            "Show the first counted step and every N-th",
+            "Show the first counted step and then every Nth step",
             value="N",
             default="one every 5 s; 10 with --tf-cnn-log",
             min=1,
@@ -109,7 +109,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Option(
             "--restart",
-            "Restarts after a failure of the worker, each from the latest checkpoint",
+            "Number of restarts after a failure of the worker, each from the latest checkpoint",
             value="N",
             min=0,
             more=True,
@@ -119,13 +119,12 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         float | Literal["auto"] | None,
         Option(
             "--stall-timeout",
-            "End a run that takes no step for this long",
-            detail="Shows its stacks and the state of the GPUs. A time counts from the start: import, "
-            "compiling and the start of NCCL included. A program after -- is ended once it "
-            "reported steps. auto: 50 steps, at least 120 s, of a program 30 min, before the "
-            "first step 1 h",
+            "End a run that completes no step for this time",
+            detail="Also shows stacks and the state of the GPUs. The time includes import, compilation "
+            "and the start of NCCL. A program after -- is only ended after it has reported a "
+            "step. auto: 50 steps, at least 120 s (program: 30 min; before the first step: 1 h)",
             value="TIME|auto",
-            default="auto; a program is not ended",
+            default="auto; off for a program",
             unit="s",
             above=0,
             words={"auto": {"stall_timeout": "auto"}},
@@ -136,7 +135,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         read_written_file,
         Option(
             "--prometheus",
-            "File that is written anew every 5 s, in Prometheus' text format: steps, devices, GPUs, host",
+            "Rewrite this file every 5 s in Prometheus' text format: steps, devices, GPUs, host",
             value="FILE",
             more=True,
         ),
@@ -146,8 +145,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         read_alarm,
         Option(
             "--on-anomaly",
-            "Command to run (without a shell) on each anomaly while the run lasts; gets the event as "
-            "JSON on stdin",
+            "Command to run (without a shell) for each anomaly during the run; stdin is the event as JSON",
             value="COMMAND",
             more=True,
         ),
@@ -171,15 +169,15 @@ class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
     exclude: Annotated[tuple[int, ...], parse_gpu_list, EXCLUDE] = ()
     batch_size: Annotated[
-        int | None, Option("--batch-size", "Examples per device and step", default="that of the model", min=1)
+        int | None, Option("--batch-size", "Examples per device and step", default="by model", min=1)
     ] = None
     quick: Annotated[
         bool, Option("--quick", "Shorter runs, and only as many rounds as fit into two minutes")
     ] = False
-    pairs: Annotated[bool, Option("--pairs", "Also run each pair in the mode that plan chooses for it")] = (
-        False
-    )
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter")] = False
+    pairs: Annotated[
+        bool, Option("--pairs", "Also run each pair of GPUs, with the placement that plan chooses for it")
+    ] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices and ignore all GPUs")] = False
     num_batches: Annotated[
         int | None, Option("--num-batches", "Counted steps of each run", default="by time", min=1)
     ] = None
@@ -203,8 +201,8 @@ class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["warning", "error"] | None,
         Option(
             "--fail-on",
-            "Exit with 1 on a slow GPU, or one slower than in the last screen (a warning), or on a run "
-            "that failed (an error)",
+            "Exit with code 1 if a GPU is slow or became slower since the last screen (warning), or if a "
+            "run failed (error)",
         ),
     ] = None
 
@@ -224,16 +222,16 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: Annotated[
         str | None,
-        Option("[PRESET]", "Sweep that ships with gputopo: quick, scaling, tf-official, tensorpack, ..."),
+        Option("[PRESET]", "Bundled sweep, such as quick, scaling, tf-official or tensorpack"),
     ] = None
     matrix: Annotated[
-        Path | None, Option("--matrix", "File with a matrix of your own (TOML): gputopo explain sweep")
+        Path | None, Option("--matrix", "TOML file with your own matrix (gputopo explain sweep)")
     ] = None
     output: Annotated[
         str | None, read_folder, Option("--output", "Folder of the sweep", value="DIR", default="a new one")
     ] = None
     resume: Annotated[
-        str | None, read_folder, Option("--resume", "Go on with the sweep of this folder", value="DIR")
+        str | None, read_folder, Option("--resume", "Resume the sweep in this folder", value="DIR")
     ] = None
     retry_failed: Annotated[bool, Option("--retry-failed", "With --resume: run failed cells again")] = False
     model: Annotated[
@@ -254,7 +252,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: Annotated[
         tuple[str, ...] | None,
         _values,
-        Option("--variable-update", "Where variables live, such as replicated", value="LIST", theme="Matrix"),
+        Option(
+            "--variable-update", "Placements of variables, such as replicated", value="LIST", theme="Matrix"
+        ),
     ] = None
     precision: Annotated[
         tuple[str, ...] | None,
@@ -277,31 +277,27 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         read_data_folder,
         Option(
             "--data-dir",
-            "ImageNet's TFRecords for the cells of presets with real input",
+            "ImageNet TFRecords for presets with real input",
             value="DIR",
-            default="a small folder of drawn images, made for the sweep",
+            default="a small folder of generated images, created for the sweep",
             theme="Cells",
         ),
     ] = None
     order: Annotated[
         Literal["listed", "rounds", "random"] | None,
-        Option(
-            "--order", "Order of the cells; random: by --seed", default="that of the matrix", theme="Cells"
-        ),
+        Option("--order", "Order of the cells; random: by --seed", default="from the matrix", theme="Cells"),
     ] = None
     seed: Annotated[
         int | None, Option("--seed", "Random seed (printed)", default="from the clock", min=0, theme="Cells")
     ] = None
-    cpu: Annotated[
-        bool, Option("--cpu", "Use CPU devices; GPUs and their driver do not matter", theme="Cells")
-    ] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices and ignore all GPUs", theme="Cells")] = False
     time_budget: Annotated[
         float | None,
         Option(
             "--time-budget",
-            "Start no cell that would not end within this time; a killed sweep goes on with the rest",
+            "Start no cell that would not end within this time; continue later with --resume",
             value="TIME",
-            default="that of the matrix, or what is left of it",
+            default="from the matrix, or the rest of it",
             unit="s",
             above=0,
             theme="Pace",
@@ -313,7 +309,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--cool-down",
             "Pause before each cell",
             value="TIME",
-            default="that of the matrix",
+            default="from the matrix",
             unit="s",
             min=0,
             theme="Pace",
@@ -325,7 +321,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--cool-below",
             "Wait before each cell until all GPUs are below this temperature",
             value="CELSIUS",
-            default="that of the matrix",
+            default="from the matrix",
             above=0,
             theme="Pace",
         ),
@@ -334,7 +330,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     shape: Annotated[Literal["table", "json"], FORMAT] = "table"
-    fail_on: Annotated[Literal["error"] | None, Option("--fail-on", "Exit with 1 where a cell failed")] = None
+    fail_on: Annotated[Literal["error"] | None, Option("--fail-on", "Exit with code 1 if a cell failed")] = (
+        None
+    )
 
     @property
     def typed(self) -> str | None:

@@ -20,7 +20,7 @@ _COPIES = "each device has a copy of the variables, on one host and on several"
 _SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
     "distributed_replicated": (
         "parameter_server",
-        "the master copies are where --ps says, and each device gets its own in every step",
+        "the master copies are on --ps, and each device receives a copy in every step",
     ),
     "distributed_all_reduce": ("replicated", _COPIES),
     "collective_all_reduce": ("replicated", f"{_COPIES}; --all-reduce collective for TensorFlow's op"),
@@ -32,14 +32,14 @@ _ELSEWHERE = {"byteps": "use --variable-update replicated; byteps is no longer m
 def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
     """Read `0,1`, `0-3` or `0-2,6` as GPU indices, in the order given.
 
-    Raises UsageError for anything else, and for an index that is named twice.
+    Raises UsageError for anything else, and for an index that is given twice.
     """
     indices: list[int] = []
     for part in text.split(","):
         indices.extend(_indices_of(part.strip(), text, flag))
     twice = next((index for index in indices if indices.count(index) > 1), None)
     if twice is not None:
-        raise UsageError(f"{flag} {shown(text)} names GPU {twice} twice", "name every GPU once")
+        raise UsageError(f"{flag} {shown(text)} lists GPU {twice} twice", "list every GPU once")
     return tuple(indices)
 
 
@@ -55,7 +55,7 @@ def parse_ps(flag: str, text: str) -> str:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"did you mean gpu:{int(loose[1])}?")
     if text == "gpu" or text == "gpu:N":
         raise UsageError(
-            f"{flag} cannot be {shown(text)}", "name the GPU by its index, such as gpu:0, or use gpu:spread"
+            f"{flag} cannot be {shown(text)}", "use the index of the GPU, such as gpu:0, or gpu:spread"
         )
     return require_choice(flag, text, ("auto", "cpu", "gpu:N", SPREAD, "host:N"))
 
@@ -126,14 +126,12 @@ def _indices_of(part: str, text: str, option: str) -> Sequence[int]:
     if last < first:
         raise UsageError(f"{option} {shown(text)} counts down", f"did you mean {last}-{first}?")
     if last >= MAX_GPUS:
-        raise UsageError(
-            f"{option} {shown(text)} names GPU {last}", "gputopo inspect shows the GPUs there are"
-        )
+        raise UsageError(f"{option} {shown(text)} lists GPU {last}", "gputopo inspect lists the GPUs")
     return range(first, last + 1)
 
 
-GPUS = Option("--gpus", "Only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
-EXCLUDE = Option("--exclude", "Never these GPUs: 2 or 2,5-7", value="LIST")
+GPUS = Option("--gpus", "Use only these GPUs: 0,1 or 0-3", detail="Indices as in nvidia-smi", value="LIST")
+EXCLUDE = Option("--exclude", "Exclude these GPUs: 2 or 2,5-7", value="LIST")
 MODEL = Option("--model", "Model to train, such as alexnet", value="NAME")
 
 
@@ -145,10 +143,11 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_num_gpus,
         Option(
             "--num-gpus",
-            "Number of GPUs; auto: as many as pay",
-            detail="auto:0.3: the last doubling, and all together, bring 30% of their worth; auto alone: 50%",
+            "Number of GPUs, or auto to stop adding GPUs when they no longer help",
+            detail="auto:0.3: the last doubling and all GPUs together bring at least 30% of the ideal "
+            "speedup; auto: 50%",
             value="N|auto[:SHARE]",
-            default="all that may be used",
+            default="all usable GPUs",
         ),
     ] = None
     gain: float | None = None  # of --num-gpus auto:0.3
@@ -156,13 +155,18 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Annotated[tuple[int, ...] | None, parse_gpu_list, EXCLUDE] = None
     prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False
     ps: Annotated[
-        str, parse_ps, Option("--ps", "Device of variables", value="auto|cpu|gpu:N|gpu:spread|host:N")
+        str,
+        parse_ps,
+        Option("--ps", "Device that holds the variables", value="auto|cpu|gpu:N|gpu:spread|host:N"),
     ] = "auto"
     variable_update: Annotated[
         str,
         parse_variable_update,
         Option(
-            "--variable-update", "Where variables live", value="auto|parameter_server|replicated|independent"
+            "--variable-update",
+            "Placement of variables: shared (parameter_server), a copy on each GPU "
+            "(replicated), or separate trainings (independent)",
+            value="auto|parameter_server|replicated|independent",
         ),
     ] = "auto"
     all_reduce: Annotated[
@@ -170,7 +174,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_all_reduce,
         Option(
             "--all-reduce",
-            "Reduction of replicated gradients: nccl, ring",
+            "Reduction of replicated gradients, such as nccl or ring",
             detail="One of copy, ring, hierarchical, pscpu, psgpu, collective, nccl, nccl_op, "
             "tf_hierarchical, one_device; #K: in K parts",
             value="NAME[#K]",
@@ -179,13 +183,17 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     single_gpu_images_per_sec: Annotated[
         tuple[float, ...],
         parse_speeds,
-        Option("--single-gpu-images-per-sec", "Speed of one GPU alone, or of each", value="X[,X...]"),
+        Option(
+            "--single-gpu-images-per-sec",
+            "Measured speed of one GPU; one number for all GPUs, or one per GPU",
+            value="X[,X...]",
+        ),
     ] = ()
     no_history: Annotated[
         bool,
         Option(
             "--no-history",
-            "Predict without what was measured on this machine before: earlier runs, saved bandwidth",
+            "Ignore earlier runs and saved bandwidth of this machine",
             more=True,
         ),
     ] = False

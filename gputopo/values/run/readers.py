@@ -18,7 +18,7 @@ from gputopo.values.run.batches import AUTO, read_batch_size
 MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
 FP16_LOSS_SCALE = 128.0  # the default of tf_cnn_benchmarks' models for --fp16_loss_scale
 MODEL_SCHEDULE = "model"  # resolved where the model and its batch are known
-_UNPACK = "name the folder that holds the records; an archive must be unpacked first"
+_UNPACK = "give the folder with the records; unpack an archive first"
 _SCHEDULES = {
     "constant": "constant",
     "cosine": "cosine:5000",
@@ -27,32 +27,33 @@ _SCHEDULES = {
     MODEL_SCHEDULE: MODEL_SCHEDULE,
 }
 SCHEDULE_GRAMMAR = (
-    "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model for that of its authors"
+    "piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY or cosine:STEPS, or model (the schedule of the "
+    "model's authors)"
 )
 _STEPS = r"[1-9][0-9]{0,8}"
 
 
-def read_folder(flag: str, text: str, hint: str = "name a folder, or a place for a new one") -> str:
+def read_folder(flag: str, text: str, hint: str = "give a folder, or a place for a new one") -> str:
     """Return the absolute path of a folder that is there or can be made: the worker runs elsewhere.
 
     Raises UsageError for no name at all, InputError where something else has the name (`hint`: what to do
     then), or a run, which is written in UTF-8, could not name it.
     """
     if not text.strip():
-        raise UsageError(f"{flag} names no folder: it is empty", "name a folder; . is this one")
+        raise UsageError(f"{flag} needs a folder name", "give a folder; . is this one")
     try:
         path = Path(text).expanduser().absolute()
         taken = path.exists() and not path.is_dir()
     except (OSError, RuntimeError) as error:  # a name too long, a place that may not be seen, ~nobody
         why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{flag} {shown(text)} cannot be accessed: {why}", "name another folder") from error
+        raise InputError(f"{flag} {shown(text)} cannot be accessed: {why}", "use another folder") from error
     if taken:
         raise InputError(f"{flag} {text} is not a folder", hint)
     if not is_utf8(str(path)):
         lies = "lies in a folder whose name is" if is_utf8(text) else "is"
         raise InputError(
             f"{flag} {shown(text)} {lies} not UTF-8, as the files of a run are",
-            "give the folder another name, or name it by a symbolic link that has one",
+            "rename the folder, or use a symbolic link with a UTF-8 name",
         )
     return str(path)
 
@@ -166,7 +167,7 @@ def read_consistency(flag: str, text: str) -> bool:
 def read_resume(flag: str, text: str) -> dict[str, Any]:
     """Return the fields of `--resume` alone, or with auto. Raises UsageError."""
     if text and text.lower() != AUTO:
-        raise UsageError(f"{flag} cannot be {shown(text)}", f"write {flag} alone, or {flag} {AUTO}")
+        raise UsageError(f"{flag} cannot be {shown(text)}", f"write only {flag}, or {flag} {AUTO}")
     return {"resume_or_start" if text else "resume": True}
 
 
@@ -189,10 +190,10 @@ def read_alarm(flag: str, text: str) -> str:
     except ValueError as error:
         raise UsageError(f"{flag} {shown(text)}: {error}", "quote it as for a shell") from error
     if not words:
-        raise UsageError(f"{flag} names no command: it is empty", "give a command")
+        raise UsageError(f"{flag} needs a command", "give a command")
     if shutil.which(words[0]) is None:
         raise UsageError(
             f"{flag}: there is no program {shown(words[0])}",
-            "name one that is on PATH, or its path; it runs without a shell",
+            "use a command on PATH, or give its path; it runs without a shell",
         )
     return text

@@ -78,7 +78,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--learning-rate-schedule",
             "Factor of the learning rate by step: piecewise:STEP=FACTOR,... or exponential:STEPS:DECAY "
-            "or cosine:STEPS, or model for that of its authors",
+            "or cosine:STEPS, or model (the schedule of the model's authors)",
             value="NAME[:...]",
             more=True,
         ),
@@ -274,7 +274,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Option(
             "--prefetch",
-            "Batches ready on the devices ahead of their step; 0: one, on the host",
+            "Number of batches copied to the devices ahead of their step; 0: one batch, kept on the host",
             min=0,
             more=True,
         ),
@@ -285,7 +285,7 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_free(self) -> bool:
-        """Whether the examples are made once on the devices, so that the input takes no time."""
+        """Whether the examples are created once on the devices, so that the input takes no time."""
         return self.folder is None and self.source == "gpu"
 
     @property
@@ -323,7 +323,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--resume",
             "Continue from the latest checkpoint",
-            detail="auto: begin at the start if there is none; --num-batches is the total then",
+            detail="auto: start from the beginning if there is none; --num-batches is then the total",
             value="[auto]",
         ),
     ] = False
@@ -340,7 +340,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
         read_steps,
         Option(
             "--trace",
-            "Profile these steps, such as 5 or 5-7,20, into the run's folder",
+            "Profile these steps, such as 5 or 5-7,20; the profile is in the run folder",
             value="STEPS",
             more=True,
         ),
@@ -402,10 +402,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         read_strategy,
         Option(
             "--strategy",
-            "Train with tf.distribute, to compare: mirrored, mirrored:nccl, mirrored:hierarchical, "
+            "Train with tf.distribute, for comparison: mirrored, mirrored:nccl, mirrored:hierarchical, "
             "mirrored:one, central, one-device, multi_worker_mirrored, multi_worker_mirrored:nccl, "
-            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, "
-            "fchollet",
+            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, fchollet",
             value="NAME",
             theme="Model and steps",
             more=True,
@@ -435,8 +434,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--num-batches",
             "Number of counted steps",
-            detail="with --resume auto: in all runs together",
-            default="100; on CPU devices until the speed is known to 1%, 20 s at most; all examples with "
+            detail="With --resume auto: of all runs together",
+            default="100; on CPU devices until the speed is known to 1%, at most 20 s; all examples with "
             "--task eval and --data-dir",
             min=1,
             theme="Model and steps",
@@ -451,8 +450,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         int,
         Option(
             "--num-warmup-batches",
-            "Uncounted warm-up steps: exactly so many, or auto",
-            default="10, or 3 on CPU devices, for 1 s at least, and a slower first part",
+            "Number of uncounted warm-up steps, or auto",
+            default="10 (3 on CPU devices), at least 1 s, plus a slower first part",
             min=0,
             words={"auto": {}},
             theme="Model and steps",
@@ -495,7 +494,7 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--drill",
             "Inject a fault, such as slow-gpu=1:0.85",
-            detail="slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, "
+            detail="Faults: slow-gpu=1:0.85, slow-weights=1:0.8, slow-input=0.8, lost-gpu=1@200, nan@50, "
             "hang@100; @N: from counted step N on. Repeatable",
             value="FAULT[@N]",
             theme="Model and steps",

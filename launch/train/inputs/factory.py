@@ -59,8 +59,8 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     require_fit(found, model, spec.model)
     if found.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
         raise UsageError(
-            f"{found.folder} holds CIFAR-10, whose pictures are not resized and always in memory",
-            "leave --resize-method and --cache out",
+            f"{found.folder} holds CIFAR-10, whose images are not resized and always in memory",
+            "remove --resize-method and --cache",
         )
     subset: Subset = "validation" if spec.task == "eval" else "train"
     bad = BadRecords(spec.data.bad_records)
@@ -92,7 +92,7 @@ def require_fit(found: DataFolder, model: Shape, name: str) -> None:
         has = "1 class" if model.classes == 1 else f"{model.classes} classes"
         raise UsageError(
             f"{name} takes {colours} colours and has {has}: {found.name} does not fit it",
-            f"choose a model for {found.name}, or leave --data-dir out for synthetic images",
+            f"choose a model for {found.name}, or remove --data-dir for synthetic images",
         )
 
 
@@ -143,7 +143,7 @@ def require_cache_memory(
     raise CacheMemoryError(
         f"--cache {form} needs about {needed / _GIB:.1f} GiB of memory, "
         f"and {available / _GIB:.1f} GiB are free{'' if host is None else f' on host {host}'}",
-        other or "leave --cache out: the kernel caches as much of the files as fits into memory",
+        other or "remove --cache: the kernel caches as much of the files as fits into memory",
     )
 
 

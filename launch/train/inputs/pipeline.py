@@ -201,7 +201,7 @@ class PipelineMaker(Maker):
             if not self._pipeline.endless:
                 raise
             found = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
-            raise InputError(f"there is not one good record{found}", "download the files again") from None
+            raise InputError(f"there is no valid record{found}", "download the files again") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
         return batch

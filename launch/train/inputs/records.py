@@ -49,7 +49,7 @@ class BadRecords:
         if not self._found:
             return ()
         records = "1 bad record was" if self.count == 1 else f"{self.count} bad records were"
-        return (f"{records} left out, the first of them {self._first}.",)
+        return (f"{records} skipped, the first one {self._first}.",)
 
     def note(self, path: Path, record: int, why: str) -> None:
         """Count record `record` (from 0) of a file as bad.
@@ -129,7 +129,7 @@ class FileReading:
     ) -> np.bool_:
         """Note what is wrong with a record; return False. `low`, `high`: as stored. Raises as above."""
         stored = wrong_fields(record)
-        why = stored if isinstance(stored, str) else f"its label {stored} is none of {low} to {high}"
+        why = stored if isinstance(stored, str) else f"its label {stored} is not between {low} and {high}"
         self._bad.note(_path(name), int(number), why)
         return np.bool_(False)
 

@@ -126,13 +126,13 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
         try:
             if not checkpoint.header.finite:
-                raise _unusable(checkpoint.path, "holds numbers that are not finite")
+                raise _unusable(checkpoint.path, "has numbers that are not finite")
             for _ in checkpoint.arrays() if verify else ():
                 pass
         except InputError as error:
             damaged.append(error)
             continue
-        taken = f"; the one of step {checkpoint.header.steps} is taken"
+        taken = f"; using the checkpoint of step {checkpoint.header.steps}"
         return checkpoint, tuple(f"{error.what}{taken}" for error in damaged)
     return None, tuple(error.what for error in damaged)
 
@@ -151,12 +151,12 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if found is None and saved.resume and not saved.resume_or_start:
         raise InputError(
             f"there is no checkpoint in {folder} to resume",
-            "name the folder of a run's checkpoints, or begin at the start with --resume auto",
+            "give the folder of a run's checkpoints, or start from the beginning with --resume auto",
         )
     if found is not None and not resumes:
         raise UsageError(
             f"{folder} already holds a checkpoint of step {found.header.steps}",
-            "go on from it with --resume, or name another folder with --checkpoints",
+            "continue from it with --resume, or use another folder with --checkpoints",
         )
     return found, remarks
 
@@ -175,7 +175,7 @@ def to_evaluate(
     if found is None:
         raise InputError(
             f"there is no checkpoint in {folder}",
-            "name the folder of a run's checkpoints with --checkpoints",
+            "give the folder of a run's checkpoints with --checkpoints",
         )
     known = _classes(spec, found) if classes is None else classes
     require_same(found, msgspec.structs.replace(found.header, model=spec.model, classes=known))
@@ -230,7 +230,7 @@ def _classes(spec: RunSpec, found: Checkpoint) -> int:
 def _all_damaged(damaged: Sequence[str]) -> InputError:
     return InputError(
         f"{damaged[0]}, and there is no other checkpoint",
-        "remove it to begin at the start, or name another folder with --checkpoints",
+        "remove it to start from the beginning, or use another folder with --checkpoints",
     )
 
 
@@ -269,7 +269,7 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         raise InputError(
             f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
             f"({header.parameters:,} parameters)",
-            "give the options that it was made with, or name another folder with --checkpoints",
+            "use the same options as for the checkpoint, or use another folder with --checkpoints",
         )
 
 
@@ -282,7 +282,7 @@ def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> Non
             raise InputError(
                 f"{found.path} is a checkpoint of another model: "
                 f"for {name} of shape {list(shape)} it has {has}",
-                "give the model and the classes that it was made with",
+                "use the model and the number of classes of the checkpoint",
             )
 
 
@@ -304,7 +304,7 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
         return [], []
     except OSError as error:
         raise InputError(
-            f"cannot read {folder}: {error.strerror}", "name another folder with --checkpoints"
+            f"cannot read {folder}: {error.strerror}", "use another folder with --checkpoints"
         ) from error
     for path in paths:
         try:
@@ -327,7 +327,7 @@ def _header(path: Path) -> Header | None:
 
 
 def _towers(header: Header) -> str:
-    return f"{header.places} independent towers" if header.alone else "one set of variables"
+    return f"{header.places} separate trainings" if header.alone else "one set of variables"
 
 
 @contextmanager
@@ -356,16 +356,16 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def _unusable(path: Path, why: str) -> InputError:
-    return InputError(f"{path} {why}", "remove it, or name another folder with --checkpoints")
+    return InputError(f"{path} {why}", "remove it, or use another folder with --checkpoints")
 
 
 def _unwritable(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.ENOENT:
         return DiskError(
-            f"cannot write {path}: its folder was removed while the run went on",
+            f"cannot write {path}: its folder was removed during the run",
             "start it again, with a folder that stays there for --checkpoints",
         )
     return DiskError(
         f"cannot write {path}: {error.strerror or error}",
-        "free some space or name another folder with --checkpoints; checkpoints written before are intact",
+        "free some space or use another folder with --checkpoints; checkpoints written before are intact",
     )

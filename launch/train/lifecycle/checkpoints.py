@@ -50,7 +50,7 @@ class Checkpoints:
             if found is not None:
                 trained = self._resume(found)
             elif resumes:
-                self._notice(f"There is no checkpoint in {self._folder}: training begins at the start.")
+                self._notice(f"There is no checkpoint in {self._folder}: training starts from the beginning.")
         if self._step.from_first is not None and resumes:
             return self._share(self._step.from_first, trained)
         return trained
@@ -96,7 +96,10 @@ class Checkpoints:
         _restore(found, copies)
         self._step.placement.reset_buffers()
         if self._spec.exchange.staged or self._spec.exchange.relaxed:
-            self._notice("Gradients of the step before are not in a checkpoint: the first step applies none.")
+            self._notice(
+                "A checkpoint does not store the gradients of the previous step, so the first "
+                "step applies none."
+            )
         # With another batch or other devices a step takes other images, and none is to be passed over.
         if header.images is not None:
             self._begun = header.steps, header.images
@@ -104,7 +107,7 @@ class Checkpoints:
         if header.seed != self._spec.seed:
             self._notice(
                 f"The checkpoint was made with --seed {header.seed}, this run continues with "
-                f"{self._spec.seed}: it is not what an uninterrupted run would be."
+                f"{self._spec.seed}: the result differs from an uninterrupted run."
             )
         self._saved = header.steps
         self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=header.steps))
@@ -149,7 +152,7 @@ class Checkpoints:
 def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:
     """Bring the newest whole checkpoint's variables and statistics into a placement, on any devices.
 
-    Returns the checkpoint and remarks. Of independent towers the first one's are loaded.
+    Returns the checkpoint and remarks. Of separate trainings the first one's are loaded.
     Raises InputError if there is none, or it is of another model.
     """
     found, damaged = files.to_evaluate(spec, model.classes)

@@ -115,8 +115,8 @@ def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, .
     if spec.data.folder is None or not known or images <= known:
         return ()
     return (
-        f"The {known} images were taken {images / known:.1f} times over: after the first pass they come from "
-        "the host's memory, so this rate is not that of the disk.",
+        f"The {known} images were read {images / known:.1f} times: after the first pass they come from "
+        "memory, so this is not the rate of the disk.",
     )
 
 
@@ -144,7 +144,7 @@ class ForwardStep(GraphStep):
         self.placement = place(model, plain)
         hosts = None if strategy is None else Hosts(spec)
         super().__init__(model, plain, source_of(model, spec), hosts)
-        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, by a process of its own."
+        ran = f"Strategy {spec.strategy}: each host passes its own examples forward, in its own process."
         self.says += () if strategy is None else (ran,)
         self.math = TowerMath(model, spec, self.source)
         self._clocks = HostMarks(spec.devices)

@@ -92,7 +92,7 @@ class Export:
         except (OSError, tf.errors.OpError) as error:
             raise DiskError(
                 f"cannot write the exported model in {self._folder}: {disk_reason(error)}",
-                "free some space, or name another folder with --export",
+                "free some space, or use another folder with --export",
                 "export",
             ) from error
         finally:

@@ -53,9 +53,9 @@ def require_writable(folder: Path, option: str = "--checkpoints", named_by: str 
             pass
     except OSError as error:
         fault, todo = (
-            (DiskError, "free some space, or name another folder")
+            (DiskError, "free some space, or use another folder")
             if error.errno in _NO_ROOM
-            else (FolderError, "name a folder that you may write to")
+            else (FolderError, "use a writable folder")
         )
         raise fault(
             f"cannot write {what} in {folder}: {error.strerror or error}",
@@ -78,7 +78,7 @@ def require_empty(folder: Path) -> None:
         if _abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
     if any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty", "name a new folder with --export")
+        raise UsageError(f"{folder} is not empty", "use a new folder with --export")
 
 
 def move_all(source: Path, target: Path) -> None:

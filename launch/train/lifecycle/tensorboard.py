@@ -81,7 +81,7 @@ class Scalars(Observer):
         except tf.errors.OpError as error:
             raise DiskError(
                 f"cannot write TensorBoard's scalars in {self._folder}: {disk_reason(error)}",
-                "free some space, or name another folder with --tensorboard",
+                "free some space, or use another folder with --tensorboard",
                 "tensorboard",
             ) from error
 

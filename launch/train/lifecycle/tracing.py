@@ -63,7 +63,7 @@ class Tracer(Observer):
         if self._running is not None:
             self._finish(self._running)
         if self._wanted and not self._broken:
-            self._notice(f"Not traced, for the run did not come to it: {_named(self._wanted)}.")
+            self._notice(f"Not traced, because the run ended before: {_named(self._wanted)}.")
 
     def _finish(self, folder: Path) -> None:
         self._emit(PhaseBegun(time_s=time.time(), phase="trace"))
@@ -72,8 +72,8 @@ class Tracer(Observer):
             tf.profiler.experimental.stop()
         except (ImportError, OSError, tf.errors.OpError) as error:
             self._notice(
-                f"No trace of {_named(step.step for step in steps)}, for it cannot be written in {folder}: "
-                f"{disk_reason(error)}. Free some space, or name another folder with --output."
+                f"No trace of {_named(step.step for step in steps)}, because it cannot be written to "
+                f"{folder}: {disk_reason(error)}. Free some space, or use another folder with --output."
             )
             return
         self._emit(

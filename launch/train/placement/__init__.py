@@ -1,1 +1,1 @@
-"""Where variables live: the devices, a small class for each placement, the check of every op's device."""
+"""Placement of variables: the devices, a small class for each placement, the check of every op's device."""

@@ -65,7 +65,7 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
     for (tower, device), number in sorted(counts.items()):
         if device != wanted[tower]:
             raise HardwareError(
-                f"{number} ops of tower {tower} were placed on {device}, not on {wanted[tower]}",
+                f"{number} ops of device {tower} were placed on {device}, not on {wanted[tower]}",
                 "this TensorFlow cannot run the model there; report it with the run's worker.log",
             )
     placed = Counter[str]()

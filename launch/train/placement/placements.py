@@ -40,7 +40,7 @@ nothing: it applies what the step before buffered."""
 
 
 class Placement:
-    """Where variables live, and what moves in each step.
+    """Where variables are placed, and what moves in each step.
 
     It creates the variables, gives a tower its weights, and reduces the gradients. All of it builds graph ops
     and writes every device out; none decides when it runs.

@@ -203,7 +203,7 @@ def test_an_all_reduce_of_two_gpus_is_assumed_with_a_note() -> None:
     row = " 1073741824  268435456  float  sum  -1  50000  21.47  21.47  0  50000  21.47  21.47  0"
     _, bandwidth = read("\n".join([*head[:3], *ranks, row]))
     assert {(one.kind, one.source) for one in bandwidth.samples} == {("allreduce", "gpu:0,1")}
-    assert any("taken as all-reduce" in note for note in bandwidth.notes)
+    assert any("all-reduce is assumed" in note for note in bandwidth.notes)
 
 
 def test_two_runs_of_one_program_are_told_apart() -> None:

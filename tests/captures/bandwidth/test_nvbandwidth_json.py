@@ -24,7 +24,7 @@ def test_waived_and_failed_tests_are_told_apart() -> None:
     ]
     machine, bandwidth = read(nvbandwidth.json_of_cases(cases, DEVICES))
     assert [(one.what, one.reason) for one in bandwidth.not_measured] == [
-        ("nvbandwidth device_to_device_memcpy_read_ce", "waived: no two GPUs can access one another"),
+        ("nvbandwidth device_to_device_memcpy_read_ce", "waived: no two GPUs can access each other"),
         ("nvbandwidth all_to_one_write_sm", "waived: needs 3 GPUs"),
         ("nvbandwidth device_local_copy", "status Running"),
     ]

@@ -69,7 +69,7 @@ def test_pairs_that_were_copied_are_peers_and_those_without_a_number_are_not() -
 def test_a_waived_test_is_not_measured_and_tells_that_no_pair_has_access(line: str) -> None:
     machine, bandwidth = read(HEAD + host("host_to_device_memcpy_ce") + line + "\n")
     assert [one.what for one in bandwidth.not_measured] == ["nvbandwidth device_to_device_memcpy_read_ce"]
-    assert bandwidth.not_measured[0].reason == "waived: no two GPUs can access one another"
+    assert bandwidth.not_measured[0].reason == "waived: no two GPUs can access each other"
     assert {link.p2p_read for link in machine.links} == {"NOT_SUPPORTED"}
     assert bandwidth.failures == ()
 

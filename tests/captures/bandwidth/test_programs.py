@@ -42,7 +42,7 @@ def test_a_matrix_of_nvidia_smi_beside_a_bandwidth_test_is_read_too(text: str) -
 
 
 def test_a_marker_without_any_result_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no result of a bandwidth test in it"):
+    with pytest.raises(InputError, match="no result of a bandwidth test found"):
         pasted.parse("$ ./p2pBandwidthLatencyTest\nSegmentation fault\n", origin="test")
 
 

@@ -32,7 +32,7 @@ def test_files_given_together_are_the_gpus_that_their_names_number(tmp_path: Pat
     machine, bandwidth = load(*files)
     assert rates(bandwidth) == {"gpu:3": 1.0, "gpu:1": 1.001, "gpu:12": 1.002}
     assert [gpu.index for gpu in machine.gpus] == [1, 3, 12]
-    assert any("GPU 3 by the number in its file's name" in note for note in bandwidth.notes)
+    assert any("GPU 3 because of the number in the file name" in note for note in bandwidth.notes)
     assert machine.contradictions == ()
 
 

@@ -104,7 +104,7 @@ def test_direct_links_are_counted_by_the_gpu_that_reports_more() -> None:
         ),
         ('<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">]><system><cpu>&a;</cpu></system>', "entities"),
         ("<system/>", "no <cpu>"),
-        (samples.NCCL.replace('sm="61"', 'sm="90" gcn="942"'), "of RCCL, whose GPUs are AMD's"),
+        (samples.NCCL.replace('sm="61"', 'sm="90" gcn="942"'), "from RCCL, which is for AMD GPUs"),
         (samples.NCCL.replace(samples.GPUS[1], samples.GPUS[0]), "twice"),
     ],
 )

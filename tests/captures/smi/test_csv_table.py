@@ -146,7 +146,7 @@ def test_a_card_that_answers_nothing_but_errors_is_lost_and_one_with_a_broken_fa
         "3, A, 00000000:0D:00.0, [N/A], [N/A], [N/A]\n"
     )
     assert [gpu.lost for gpu in machine.gpus] == [True, True, False, False]
-    assert machine.missing["gpus[0]"] == "an error in place of every reading"
+    assert machine.missing["gpus[0]"] == "an error instead of every reading"
 
 
 @pytest.mark.parametrize("era", ["throttle", "event"])

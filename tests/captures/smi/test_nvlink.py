@@ -75,7 +75,7 @@ def test_errors_of_nvlink_5_that_were_not_corrected_are_found_and_the_rest_is_kn
 
 def test_the_first_screen_states_which_links_are_up_and_what_is_not_known() -> None:
     text = document_text(inspection_document(Inspection(machine=read(), findings=())))
-    assert "NVLinks: 1 of 2 up on GPUs 0-1; 0 of 2 up on GPU 2. Which GPUs they connect" in " ".join(
+    assert "NVLinks: 1 of 2 up on GPUs 0-1; 0 of 2 up on GPU 2. The capture does not show which" in " ".join(
         text.split()
     )
 

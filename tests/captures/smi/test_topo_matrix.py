@@ -20,8 +20,8 @@ def read(text: str) -> Machine:
             {
                 "gpus[0].cpu_affinity": "the CPU Affinity column is empty",
                 "gpus[0].numa_node": "the NUMA Affinity column is empty",
-                "host.numa_nodes": "no GPU names a single NUMA node",
-                "links[*].hop": "where the matrix shows NVLinks it does not show the PCIe hop",
+                "host.numa_nodes": "no GPU lists a single NUMA node",
+                "links[*].hop": "if the matrix shows NVLinks, it does not show the PCIe path",
             },
         ),
         (
@@ -38,7 +38,7 @@ def read(text: str) -> Machine:
         ),
         (
             "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-71\t0\t1\n",
-            {"host.numa_nodes[1].cpus": "it is the memory of GPU 0, with which no GPU's CPUs are named"},
+            {"host.numa_nodes[1].cpus": "it is the memory of GPU 0, and no GPU lists CPUs of it"},
         ),
     ],
 )

@@ -25,10 +25,10 @@ REFUSED = [
     ("GPU0 GPU1 CPU Affinity\n", "no row for GPU0, GPU1"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU2 PIX PIX", "line 4 is a row of GPU2"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\nGPU1 PIX X", "GPU1 has two rows, line 3 and line 4"),
-    ("GPU0 GPU0\nGPU0 X PIX", "the header names GPU0 twice"),
+    ("GPU0 GPU0\nGPU0 X PIX", "the header lists GPU0 twice"),
     ("GPU0 GPU1 GPU2\nGPU0 X PIX\nGPU1 PIX X PIX\nGPU2 PIX PIX X", "row of GPU0 .line 2. has only 2 cells"),
     ("GPU0 GPU1\nGPU0 X PIX SYS\nGPU1 PIX X SYS", "row of GPU0 .line 2. has more cells than the header"),
-    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows, and no header names them"),
+    ("GPU0 X PIX SYS SYS\nGPU1 PIX X SYS SYS", "more cells than there are rows without a header"),
     ("GPU0 GPU1\nGPU0 X PIX\nGPU1 PIX X\n\nGPU0\nGPU0 X", "two different matrices, the second near line 6"),
     (f"{WITH_NIC}NIC0: mlx5_0\n\n{WITH_NIC}NIC0: rocep4s0f0\n", "NIC0 is mlx5_0, and rocep4s0f0 in line 15"),
     ("nothing of the kind", "there is no `nvidia-smi topo -m` matrix in it"),
@@ -50,7 +50,7 @@ def test_a_row_that_is_missing_leaves_the_others_usable(lost: int) -> None:
     machine = topo_matrix.parse(text, origin="x")
     assert [link.hop for link in machine.links] == [Hop.PIX, Hop.SYS, Hop.SYS]
     assert [gpu.cpu_affinity is None for gpu in machine.gpus] == [index == lost for index in range(3)]
-    assert [gap.text for gap in machine.gaps] == [f"no row for GPU {lost}, which the header names"]
+    assert [gap.text for gap in machine.gaps] == [f"no row for GPU {lost}, which the header lists"]
 
 
 def test_the_same_matrix_twice_is_read_once() -> None:

@@ -98,9 +98,9 @@ def test_an_answer_beyond_what_a_host_has_costs_that_host(call: Call, ssh: None,
         ["deep", "long", "many", "none", "nul"],
     )
     for says in (
-        "deep answered something else",
+        "deep gave an invalid answer",
         "long answered with more than",
-        "many answered with 65 gpus, and 64 is the most",
+        "many answered with 65 gpus, more than the limit of 64",
         "none ended with exit code 1 before gputopo started",
         "nul answered with control characters",
     ):
@@ -180,14 +180,14 @@ def test_hosts_without_names_cannot_be_asked(
     monkeypatch.setenv("MASTER_ADDR", "n1")
     done = call("inspect", "--fleet", "--num-hosts", "2", "--node-rank", "0")
     assert (done.code, done.out) == (2, "")
-    assert "does not name the other hosts" in done.err
+    assert "does not list the other hosts" in done.err
     assert "inspect --record" in done.err
 
 
 def test_options_of_hosts_are_not_ignored_beside_files(call: Call, without_gpu: None) -> None:
     done = call("inspect", "--from", "7gforce", "--node-rank", "0")
     assert (done.code, done.out) == (2, "")
-    assert "mutually exclusive" in done.err
+    assert "cannot be combined" in done.err
     assert call("inspect", "--num-hosts", "1").code == 0
 
 
@@ -252,13 +252,13 @@ def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (("--fleet",), "--fleet plans for several hosts, and needs a file of each of two or more"),
-        (("--fleet", "--from", "7gforce"), "needs a file of each of two or more"),
+        (("--fleet",), "--fleet plans for several hosts and needs files of at least two hosts"),
+        (("--fleet", "--from", "7gforce"), "needs files of at least two hosts"),
         (("--fleet", "--from", "7gforce", "nowhere.json"), "nowhere cannot be read"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--explain"), "--explain is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--what-if", "acs off"), "--what-if is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--format", "env"), "--format env is for one host"),
-        (("--from", "7gforce", "--node-rank", "0"), "mutually exclusive"),
+        (("--from", "7gforce", "--node-rank", "0"), "cannot be combined"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_two_lines(call: Call, options: tuple[str, ...], what: str) -> None:

@@ -172,13 +172,13 @@ def test_a_training_by_the_core_has_its_options_and_no_placement_of_one_host(cal
         ("--hosts a,b --num-gpus 40 --format sbatch", "is 20 of each host, and", "at most 16"),
         ("--hosts a:4000,b --format sbatch", "a:4000 is an address", "sinfo"),
         ("--hosts 10.0.0.1,10.0.0.2 --format sbatch", "10.0.0.1 is an address", "sinfo"),
-        ("--hosts a,b --node-rank 1 --format sbatch", "--node-rank is for gputopo's own start", "leave"),
-        ("--hosts a,b --num-hosts 3 --format hostfile", "names 2 hosts, and --num-hosts is 3", "leave"),
-        ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "is within one process", "hierarchical"),
-        ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "leave"),
+        ("--hosts a,b --node-rank 1 --format sbatch", "--node-rank cannot be combined with", "remove"),
+        ("--hosts a,b --num-hosts 3 --format hostfile", "lists 2 hosts, but --num-hosts is 3", "remove"),
+        ("--num-hosts 2 --all-reduce nccl_op --format sbatch", "works within one process", "hierarchical"),
+        ("--num-hosts 2 --num-gpus auto --format sbatch", "--num-gpus auto is for one host", "remove"),
         ("--hosts a,b --format docker", "is for one host", "--num-hosts 1"),
         ("--num-hosts 2 --format docker", "--format docker is for one host", "sbatch"),
-        ("--hosts a,b --restart 2 --format sbatch", "--restart is for one host", "leave --restart out"),
+        ("--hosts a,b --restart 2 --format sbatch", "--restart is for one host", "remove --restart"),
     ],
 )
 def test_what_cannot_be_known_or_started_so_is_refused_in_one_line(
@@ -201,4 +201,7 @@ def test_nothing_is_started_by_a_format_and_a_machine_without_gpus_is_no_pattern
     done = call("run", "--model", "trivial", "--hosts", "a,b", "--format", "sbatch")
     assert (done.code, "add --dry-run" in done.err) == (2, True)
     done = call("run", "--model", "trivial", "--hosts", "a,b", "--dry-run", "--format", "hostfile")
-    assert (done.code, "takes each host to be like this machine, which has no GPU" in done.err) == (2, True)
+    assert (done.code, "assumes that each host is like this machine, which has no GPU" in done.err) == (
+        2,
+        True,
+    )

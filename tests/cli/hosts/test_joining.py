@@ -34,10 +34,10 @@ def test_a_rank_0_whose_name_is_not_known_yet_is_found_once_it_is(
     monkeypatch.setattr(messages, "RETRY_S", 0.0)
     pods = Allocation(rank=1, hosts=(HostAddress("set-workers-0-0.set"), HostAddress(None)), source="JobSet")
     assert address_of(pods, HostOptions()) == "10.0.0.6"
-    said = "cannot find yet: Name or service not known; it is tried for 60 s"
+    said = "cannot resolve yet: Name or service not known; retrying for 60 s"
     assert capsys.readouterr().err.count(said) == 1
     answers.append(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
-    with pytest.raises(HardwareError, match=r"cannot find: Name or service not known$"):
+    with pytest.raises(HardwareError, match=r"cannot resolve: Name or service not known$"):
         address_of(pods, HostOptions(join_timeout=1e-9))
 
 
@@ -49,7 +49,7 @@ def by(ssh: None) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--model", "trivial", "--cpu", "--ps", "gpu:9"), "--ps gpu:9 names a device that does not exist"),
+        (("--model", "trivial", "--cpu", "--ps", "gpu:9"), "--ps gpu:9 is a device that does not exist"),
         (("--", "no-such-program"), "there is no program no-such-program"),
     ],
 )

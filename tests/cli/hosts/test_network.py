@@ -24,14 +24,14 @@ from tests.launch.hosts.environs import slurm_step
 @pytest.mark.parametrize(
     ("options", "what", "hint"),
     [
-        (["--network"], "--network is between hosts, and no others are named", "srun"),
-        (["--network", "--num-hosts", "1"], "--network is between hosts", "--hosts LIST"),
+        (["--network"], "--network needs other hosts", "srun"),
+        (["--network", "--num-hosts", "1"], "--network needs other hosts", "--hosts LIST"),
         (["--network-tool", "iperf3"], "--network-tool is for measuring between hosts", "--network"),
         (["--network", "--network-tool", "tcp"], "--network-tool cannot be 'tcp'", "nccl-tests"),
-        (["--network", "--gpus", "0"], "--gpus is for one host", "leave it out"),
-        (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "leave it out"),
-        (["--hosts", "a,b", "--from", "x"], "--from is for one host", "leave it out"),
-        (["--network", "--num-hosts", "2"], "rank of this one is not given", "--node-rank N"),
+        (["--network", "--gpus", "0"], "--gpus is for one host", "remove it"),
+        (["--hosts", "a,b", "--soak", "1"], "--soak is for one host", "remove it"),
+        (["--hosts", "a,b", "--from", "x"], "--from is for one host", "remove it"),
+        (["--network", "--num-hosts", "2"], "rank of this host is not given", "--node-rank N"),
         (["--hosts", "a,b", "--node-rank", "2"], "rank 2 is outside", "0 to 1"),
     ],
 )
@@ -125,7 +125,7 @@ def test_the_others_are_measured_where_hosts_do_not_answer(call: Call, programs:
 def test_what_is_to_be_installed_is_stated_where_no_program_can_measure(call: Call, programs: Path) -> None:
     done = call("bandwidth", *HOSTS, "--network-tool", "ib_write_bw")
     assert (done.code, done.out) == (3, "")
-    assert "nothing can measure between these hosts: no ib_write_bw: " in done.err
+    assert "no tool can measure between these hosts: no ib_write_bw: " in done.err
     assert "apt install perftest" in done.err.splitlines()[-1]
 
 

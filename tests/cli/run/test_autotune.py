@@ -43,7 +43,7 @@ def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
     call: Call, without_gpu: None, worker: ByName
 ) -> None:
     worker("works")
-    alone = "a single placement"
+    alone = "only one placement"
     cases: list[tuple[str, tuple[str, ...], str]] = [
         ("run", ("--dry-run",), "--dry-run"),
         ("run", ("--from", "7gforce"), "--from"),
@@ -51,7 +51,7 @@ def test_what_it_cannot_be_combined_with_is_refused_in_two_lines(
         ("run", ("--strategy", "mirrored"), "--strategy"),
         ("run", ("--variable-update", "independent"), alone),
         ("run", ("--all-reduce", "ring"), alone),
-        ("run", ("--", "true"), "--autotune is for the built-in core"),
+        ("run", ("--", "true"), "--autotune works with the built-in training"),
         ("plan", ("--from", "7gforce"), "--from"),
         ("plan", ("--what-if", "acs off"), "--what-if"),
         ("plan", ("--program", "keras-2017"), "--program keras-2017"),

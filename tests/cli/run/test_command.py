@@ -85,7 +85,7 @@ def test_a_history_that_is_damaged_or_cannot_be_written_stops_no_run_and_hides_n
 def test_a_rehearsal_is_labelled_in_every_output(call: Call, worker: ByName, tmp_path: Path) -> None:
     worker("works")
     options = ("run", "--model", "alexnet", "--from", "7gforce", "--num-gpus", "2", "--prefer-pix")
-    says = "Rehearsal of 7gforce (GPUs 0, 1) on 2 CPU devices: speeds are this CPU's."
+    says = "Rehearsal of 7gforce (GPUs 0, 1) on 2 CPU devices: the speeds are of this CPU."
     table = call(*options, "--output", tmp_path / "out")
     assert table.err.splitlines()[0] == says
     assert "rehearsal of 7gforce" in " ".join(table.out.partition(says)[0].split())  # the title, folded
@@ -151,7 +151,7 @@ def test_other_trainers_and_tasks_are_planned_without_a_prediction(
     assert json.loads(done.out)["plan"]["prediction"] is None
     refused = call(*given, "--single-gpu-images-per-sec", "1500")
     assert refused.code == 2
-    assert "only training by the core is predicted" in refused.err
+    assert "only gputopo's built-in training is predicted" in refused.err
 
 
 def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
@@ -163,7 +163,7 @@ def test_an_anomaly_is_named_and_fails_the_run_only_where_that_was_asked_for(
     plain = call(*run, "--drill", "slow-gpu=1:0.5", "--output", tmp_path / "a")
     assert plain.code == 0
     assert "GPU 1" in plain.out
-    assert "DRILL, a fault injected on purpose: GPU 1" in plain.out
+    assert "DRILL (a fault injected on purpose): GPU 1" in plain.out
     with (tmp_path / "a/events.jsonl").open("rb") as lines:
         assert any(isinstance(event, Anomaly) for event in read_events(lines, origin="events"))
     assert call(*run, "--fail-on", "warning").code == 1
@@ -213,7 +213,7 @@ def test_batches_that_differ_reach_the_spec_and_the_result(
     assert refused.code == 2
     assert "--batch-size has 2 numbers for 3 devices" in refused.err
     refused = call("run", "--model", "alexnet", "--batch-size", "4,6", "--method", "kuza55")
-    assert "it cuts one joint batch evenly" in refused.err
+    assert "it splits one batch evenly" in refused.err
 
 
 def test_auto_is_the_proportion_of_the_planned_gpus_also_in_a_rehearsal(call: Call) -> None:

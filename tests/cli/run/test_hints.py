@@ -254,7 +254,7 @@ def test_each_alternative_that_a_hint_names_is_not_refused(folder: Path) -> None
 
 # A model is looked up by the data before the rules are checked, with its own message. Hosts need others:
 # both are in tests/launch/spec/test_rules.py.
-ELSEWHERE = ("cannot train on", "several", "each host", "no part in reading")
+ELSEWHERE = ("cannot train on", "several", "each host", "does not read examples")
 
 
 def test_every_rule_is_among_them(folder: Path) -> None:

@@ -203,7 +203,7 @@ def test_steps_to_trace_that_cannot_be_are_refused() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"checkpoints": "/kept", "resume": "latest"}, "write --resume alone, or --resume auto"),
+    ({"checkpoints": "/kept", "resume": "latest"}, "write only --resume, or --resume auto"),
     ({"optimizer": "momentun"}, "--optimizer"),
     ({"weight_decay": -1.0}, "--weight-decay"),
     ({"optimizer": "momentum", "momentum": 1.5}, "--momentum"),
@@ -212,7 +212,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "fp16", "loss_scale": "1e300"}, "--loss-scale cannot be"),
     ({"seed": 2**31}, "2147483647 at most"),
     ({"batch_size": 10**30}, "--batch-size cannot be 1000"),
-    ({"checkpoints": ""}, "--checkpoints names no folder"),
+    ({"checkpoints": ""}, "--checkpoints needs a folder"),
     ({"optimizer": ""}, "--optimizer cannot be ''"),
     ({"all_reduce": ""}, "there is no reduction ''"),
     ({"tensorboard": "x" * 5000}, "File name too long"),

@@ -51,7 +51,7 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("kill -TERM $$", ["sh was killed by SIGTERM", "look for who sent it"]),
+        ("kill -TERM $$", ["sh was killed by SIGTERM", "find out who sent it"]),
         ("kill -PIPE $$", []),  # the end of `| head`
         ("kill -INT $PPID; read line", []),  # by the user, who knows
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB' >&2; exit 1",
@@ -79,7 +79,7 @@ def test_processes_that_a_program_leaves_are_named_and_ended(tmp_path: Path) -> 
     done = commands.run("-m", "gputopo", "run", *program, GPUTOPO_ROOT=str(tmp_path))
     pid, said = int(done.stdout), done.stderr.splitlines()[-2]
     assert done.returncode == 0
-    assert said.startswith(f"gputopo: sh left a process behind, which gputopo ends: {pid} (")
+    assert said.startswith(f"gputopo: sh left a process running, which gputopo ends: {pid} (")
     assert not Path(f"/proc/{pid}").exists()
 
 
@@ -125,8 +125,8 @@ def test_two_runs_take_different_gpus_and_a_killed_one_frees_its_own(tmp_path: P
         words = f"claimed by gputopo run (pid {first.pid})"
         beside = gputopo(*visible)
         assert not set(beside.stdout.strip().split(",")) & set(alone.stdout.strip().split(","))
-        assert f"GPUs 0 and 1 left out: {words}" in beside.stderr
-        assert f"GPUs 0 and 1 left out: {words}" in " ".join(
+        assert f"GPUs 0 and 1 excluded: {words}" in beside.stderr
+        assert f"GPUs 0 and 1 excluded: {words}" in " ".join(
             gputopo("plan", "--model", "alexnet").stdout.split()
         )
         named = gputopo("run", "--gpus", "1,2", "--", "true")

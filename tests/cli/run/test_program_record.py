@@ -74,7 +74,7 @@ def test_a_folder_that_the_user_names_must_be_free_and_the_usual_one_is_done_wit
     usual = commands.run(
         *("-m", "gputopo", "run", "--cpu", "--", "sh", "-c", "exit 7"), GPUTOPO_HOME="/proc/nowhere"
     )
-    assert (usual.returncode, "this run leaves no record" in usual.stderr) == (7, True)
+    assert (usual.returncode, "this run is not recorded" in usual.stderr) == (7, True)
 
 
 FULL = """
@@ -144,7 +144,7 @@ def test_a_program_that_hangs_is_ended_with_its_stacks_and_one_that_does_not_is_
     assert result.failure is not None
     assert result.failure.kind == "hung"
     name = Path(sys.executable).name
-    assert f"gputopo: {name} hangs: nothing for 0 s in a step; " in done.stderr
+    assert f"gputopo: {name} hangs: no progress for 0 s in a step; " in done.stderr
     assert "in computes" in (folder / "stacks.log").read_text()
     assert not any("killed by" in line or "behind" in line for line in done.stderr.splitlines())
 

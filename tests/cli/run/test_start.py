@@ -158,7 +158,7 @@ def test_what_only_shows_needs_a_dry_run_and_gpus(call: Call) -> None:
     assert "add --dry-run" in done.err
     done = call("run", "--model", "trivial", "--cpu", "--dry-run", "--format", "docker")
     assert done.code == 2
-    assert "none is planned: --cpu" in done.err
+    assert "the plan has none: --cpu" in done.err
 
 
 def test_the_variables_alone_are_those_of_the_plan(call: Call) -> None:

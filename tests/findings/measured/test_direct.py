@@ -126,7 +126,7 @@ def test_the_level_excludes_the_slow_pairs_and_no_others(
     assert "each of GPUs 0-1 with each of 2-3" in remedy
     assert "NCCL_P2P_DISABLE" not in remedy
     if level is None:
-        assert "no NCCL_P2P_LEVEL turns P2P off between these pairs alone" in remedy
+        assert "no NCCL_P2P_LEVEL turns P2P off only between these pairs" in remedy
     else:
         assert f"NCCL_P2P_LEVEL={level}." in remedy
 

@@ -38,7 +38,7 @@ def corrupted(machine: Machine, *failures: Failure) -> dict[str, Finding]:
                                      wrong("bidirectional", "host", "gpu:3")])  # fmt: skip
 def test_corruption_with_the_host_is_a_matter_of_card_slot_and_memory(failure: Failure) -> None:
     (found,) = corrupted(measured(), failure).values()
-    assert "leave P2P on" in (found.remedy or "")
+    assert "Keep P2P on" in (found.remedy or "")
     assert "another slot" in (found.remedy or "")
     assert "NCCL" not in (found.remedy or "")
 
@@ -86,7 +86,7 @@ def test_nothing_is_staged_that_was_not_seen_to_arrive_intact() -> None:
 
 def test_where_no_gpu_is_named_nothing_is_turned_off() -> None:
     (found,) = corrupted(measured(), wrong("p2p_direct", "gpus", "gpus")).values()
-    assert "gputopo bandwidth names the GPUs" in (found.remedy or "")
+    assert "gputopo bandwidth reports the GPUs" in (found.remedy or "")
     assert "NCCL" not in (found.remedy or "")
     (found,) = corrupted(measured(), wrong("h2d", "host", "gpus")).values()
     assert "another slot" in (found.remedy or "")
@@ -157,7 +157,7 @@ def refused(reason: str, *ends: tuple[str, str]) -> tuple[Failure, ...]:
     [
         ("CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error in GPU memory", "return the GPU (RMA)"),
         ("CUDA_ERROR_DEVICE_UNAVAILABLE", "does not answer (lost", "sudo nvidia-smi -r"),
-        ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "End the programs that use the memory"),
+        ("CUDA_ERROR_OUT_OF_MEMORY", "out of memory", "Stop the programs that use the memory"),
         ("CUDA_ERROR_LAUNCH_FAILED", "stopped with an error", "return the GPU (RMA)"),
         ("CUDA_ERROR_OF_TOMORROW", "it did (CUDA_ERROR_OF_TOMORROW)", "sudo dmesg"),
     ],

@@ -121,8 +121,8 @@ def test_a_gpu_slow_with_every_peer_is_one_finding(box: str, share: float) -> No
 def test_its_words_have_both_rates_and_the_links_that_they_fit() -> None:
     (one,) = findings(H100, of_gpu(uniform(394.0, 8), 0.5, 3), 8)
     assert one.says == (
-        f"GPU 3 ({H100}): direct copies with every peer reach about 50% of those of other pairs: 197 against "
-        "394 GB/s, about 9 of 18 NVLinks"
+        f"GPU 3 ({H100}): direct copies with every peer reach about 50% of the rate of other pairs: 197 "
+        "against 394 GB/s, about 9 of 18 NVLinks"
     )
     assert len(one.evidence["pairs"]) == 14
 

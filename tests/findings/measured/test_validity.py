@@ -74,7 +74,7 @@ def test_what_contradicts_others_is_named_with_them() -> None:
     assert "is more than twice one direction: 86.0 gpu:0 to gpu:1 (direct)" in one.says
     among = replace(pair(160.0), group="with the reverse gpu:0 gpu:1", with_reverse=True)
     (one,) = found("NVIDIA H800", pair(86.0), among)
-    assert "is faster next to other copies than alone, so a sum of both directions" in one.says
+    assert "is faster during other copies than alone, so it is a sum of both directions" in one.says
 
 
 def test_runs_that_differ_are_a_warning_with_their_range_and_those_that_agree_are_not() -> None:

@@ -291,7 +291,7 @@ def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Cas
 
 def _waived(case: Case, named: bool) -> NotMeasured:
     if named:
-        return NotMeasured(what=f"{SOURCE} {case.name}", reason="waived: no two GPUs can access one another")
+        return NotMeasured(what=f"{SOURCE} {case.name}", reason="waived: no two GPUs can access each other")
     return NotMeasured(
         what="a test that nvbandwidth's text does not name", reason="waived: no reason reported"
     )

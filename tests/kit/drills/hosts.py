@@ -154,7 +154,7 @@ def _network(dice: Dice) -> Drill:
         slow=dict.fromkeys(own),
         percent=dict.fromkeys(own, percent),
         host="n3",
-        says="wait longer for their weights over the network",
+        says="wait longer for weights from the network",
     )
 
 

@@ -366,7 +366,7 @@ def _unsampled(dice: Dice) -> Drill:
     """NVML gives nothing: the verdict stands, the cause cannot be known."""
     drill = _slow_card(12, 8, 20)(dice)
     drill.box.unsampled = range(-100, 10_000)
-    return replace(drill, says="not checked, for lack of samples")
+    return replace(drill, says="unknown (no samples)")
 
 
 def _busy(share: float, *, on_cpu: bool, slow: bool) -> Callable[[Dice], Drill]:

@@ -116,8 +116,8 @@ def test_rank_0_has_the_marks_of_all_hosts_and_its_exchange_in_every_step(ran: l
 def test_what_runs_is_reported_and_is_on_the_devices_of_its_host(ran: list[Event]) -> None:
     (built,) = (event for event in ran if isinstance(event, ModelBuilt))
     assert (
-        f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts by "
-        "CollectiveReduceV2 (ring), in a loop of gputopo's."
+        f"Strategy {STRATEGY}: tf.distribute MultiWorkerMirroredStrategy, gradients reduced over 2 hosts "
+        "by CollectiveReduceV2 (ring), in gputopo's training loop."
     ) in built.says
     (placed,) = (event for event in ran if isinstance(event, PlacementChecked))
     assert list(placed.variables) == list(placed.ops) == [device_name("CPU", 0, 0)]

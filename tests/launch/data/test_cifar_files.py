@@ -73,7 +73,7 @@ class Trap:
 def test_a_pickle_that_calls_something_is_refused_and_calls_nothing(tmp_path: Path) -> None:
     images, labels = batch(2)
     content = {b"data": images, b"labels": labels.tolist(), b"more": Trap(tmp_path / "sprung")}
-    with pytest.raises(InputError, match=r"asks for (posix|nt)\.mkdir, which no batch needs"):
+    with pytest.raises(InputError, match=r"asks for (posix|nt)\.mkdir, which is not needed for a batch"):
         read(pickled(tmp_path / "data_batch_1", content))
     assert not (tmp_path / "sprung").exists()
 

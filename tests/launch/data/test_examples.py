@@ -11,7 +11,7 @@ def test_tensorflow_reads_the_fields_of_a_written_example(found: dict[str, Any])
     assert found["known_fields"] == {
         "records": 3,
         "walked": 3,
-        "wrong": "it could not be read, and its checksum is right",
+        "wrong": "it could not be read, although its checksum is correct",
         "fields": {
             "image/height": [462],
             "image/width": [581],
@@ -34,13 +34,13 @@ def test_tensorflow_reads_the_fields_of_a_written_example(found: dict[str, Any])
 
 def test_records_of_another_schema_are_reported_by_the_field_that_differs(found: dict[str, Any]) -> None:
     cases: list[tuple[str, str]] = [
-        ("no message", "it is no Example message"),
+        ("no message", "it is not an Example message"),
         ("no picture", "it has no image/encoded, but image/channels, image/class/label, "),
         ("empty picture", "its image/encoded is empty"),
         ("no label", "it has no label"),
         ("label of text", "its image/class/label is not one whole number"),
         ("two labels", "its image/class/label is not one whole number"),
-        ("odd boxes", "its boxes have not all four sides"),
+        ("odd boxes", "its boxes are incomplete"),
     ]
     for kind, why in cases:
         assert found["wrong"]["fields"][kind].startswith(why)
@@ -52,4 +52,4 @@ def test_of_a_record_with_all_fields_the_label_is_known(found: dict[str, Any], k
 
 
 def test_what_keeps_a_picture_from_being_made_is_reported(found: dict[str, Any]) -> None:
-    assert found["wrong"]["pictures"] == ["it holds no picture that can be decoded", "it has no label"]
+    assert found["wrong"]["pictures"] == ["it has no image that can be decoded", "it has no label"]

@@ -94,7 +94,7 @@ def test_an_archive_is_to_be_unpacked(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [None, "imagenet", "cifar10"])
 def test_a_folder_of_something_else_is_refused_with_what_it_holds(tmp_path: Path, name: str | None) -> None:
     (tmp_path / "images.tfrecord").write_bytes(framed(b"a"))
-    with pytest.raises(InputError, match=r"holds no data set under names that are known: images\.tfrecord"):
+    with pytest.raises(InputError, match=r"has no data set with known file names: images\.tfrecord"):
         find(tmp_path, name)
 
 
@@ -136,7 +136,7 @@ def test_of_a_large_folder_only_the_beginnings_are_looked_at(
     text.write_text("this is a text of some length")
     monkeypatch.setattr(data_folder, "WALKED_BYTES", 10)
     found = find(tmp_path)
-    assert check(found, "train") == [(text, 0, "the file is no TFRecord file")]
+    assert check(found, "train") == [(text, 0, "the file is not a TFRecord file")]
     assert count(found, "train") is None
 
 
@@ -171,7 +171,7 @@ def test_a_label_of_cifar_that_is_out_of_range_is_an_error_before_tensorflow_loa
     file.write_bytes(bytes(3073) + b"\x09" + bytes(3072))
     require_sound(find(tmp_path), "train")
     file.write_bytes(bytes(3073) + b"\x0a" + bytes(3072))
-    with pytest.raises(InputError, match=r"data_batch_1.bin, record 1: its label 10 is none of 0 to 9"):
+    with pytest.raises(InputError, match=r"data_batch_1.bin, record 1: its label 10 is not between 0 and 9"):
         require_sound(find(tmp_path), "train")
 
 

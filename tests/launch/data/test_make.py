@@ -97,7 +97,7 @@ def test_a_command_that_is_terminated_leaves_nothing_behind(
 
 def test_a_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "keep").write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         make(tmp_path, DataRequest(name="imagenet", count=4, side=16))
     assert [path.name for path in tmp_path.iterdir()] == ["keep"]
 
@@ -110,7 +110,7 @@ def test_the_command_writes_a_folder_and_shows_what_to_do_with_it(
     assert cli.run_command(arguments) == 0
     out = capsys.readouterr().out
     size = units.size(sum(file.stat().st_size for file in place.iterdir()))
-    assert f"{place}: 18 images to train with and 2 for validation, {size}." in out
+    assert f"{place}: 18 images for training and 2 for validation, {size}." in out
     assert f"--data-dir {place}" in out
     assert data_folder.find(place).name == "cifar10"
 

@@ -46,7 +46,7 @@ def test_a_file_cut_anywhere_is_followed_to_its_last_whole_record(
 def test_another_file_is_distinguished_from_a_damaged_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"this is a text of some length")
-    assert walk(path) == Framing(0, "the file is no TFRecord file")
+    assert walk(path) == Framing(0, "the file is not a TFRecord file")
     path.write_bytes(framed(b"one") + b"this is a text of some length")
     assert walk(path) == Framing(1, "the checksum of a length is wrong", 19)
     path.write_bytes(b"")
@@ -59,8 +59,8 @@ def test_what_is_wrong_with_a_record_is_read_from_its_bytes(tmp_path: Path) -> N
     damaged[13] ^= 1
     path.write_bytes(framed(b"one") + framed(b"") + bytes(damaged) + framed(b"four"))
     assert [wrong_record(path, number) for number in range(4)] == [
-        "it could not be read, and its checksum is right",
+        "it could not be read, although its checksum is correct",
         "it is empty",
         "its checksum does not match its bytes",
-        "it could not be read, and its checksum is right",
+        "it could not be read, although its checksum is correct",
     ]

@@ -108,7 +108,9 @@ def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interf
 
 
 def test_an_address_of_another_host_cannot_be_listened_on() -> None:
-    with pytest.raises(HardwareError, match=r"rank 0 is '192\.0\.2\.1', and this host has no such address"):
+    with pytest.raises(
+        HardwareError, match=r"rank 0 is '192\.0\.2\.1', but this host does not have that address"
+    ):
         RendezvousServer(["192.0.2.1", "n1"], 0, SECRET)
 
 

@@ -135,7 +135,7 @@ def test_a_run_goes_on_whatever_one_with_the_secret_sends(capfd: pytest.CaptureF
 
 def test_a_stranger_who_is_first_gets_no_rank_and_hears_nothing_of_the_run() -> None:
     with meeting("n1") as one:
-        with pytest.raises(UsageError, match="has another secret") as refused:
+        with pytest.raises(UsageError, match="has a different secret") as refused:
             guest(one, OTHER).join(joining(1), 5)
         assert "GPUTOPO_SECRET" in refused.value.hint
         with connect(one.port) as stranger:  # goes on without the proof, as a host whose messages count
@@ -186,7 +186,7 @@ def test_a_host_is_unharmed_whatever_stands_at_the_port_of_rank_0(capfd: pytest.
         with stranger_at_rank_0(lambda to, data=data: to.sendall(data)) as port:  # type: ignore[misc]
             host = RendezvousClient(LOOPBACK, port, TRUE, patience=replace(PROMPT, greeting_s=0.1))
             with pytest.raises(
-                (HardwareError, UsageError), match=r"not a gputopo run|another secret|did not answer"
+                (HardwareError, UsageError), match=r"not a gputopo run|different secret|did not answer"
             ):
                 host.join(joining(1), 0.05)
     for number, attack in enumerate(attacks(leads=True)):
@@ -204,7 +204,7 @@ def test_a_stranger_at_the_port_of_rank_0_starts_nothing(tmp_path: Path) -> None
         # Who had the secret would start it.
         assert isinstance(guest(port).join(joining(1), 60), HostStart)
     with stranger_at_rank_0(partial(lead, secret=OTHER, says=orders)) as port:
-        with pytest.raises(UsageError, match="has another secret"):
+        with pytest.raises(UsageError, match="has a different secret"):
             guest(port).join(joining(1), 60)
         words = ("run", "--cpu", "--model", "trivial", "--hosts", f"{LOOPBACK}:{port},localhost")
         done = subprocess.run(
@@ -214,7 +214,7 @@ def test_a_stranger_at_the_port_of_rank_0_starts_nothing(tmp_path: Path) -> None
             text=True,
         )
     assert done.returncode == 2, done.stderr
-    assert "has another secret" in done.stderr
+    assert "has a different secret" in done.stderr
     assert "whatever I say" not in done.stderr
     assert "the secret of the job" not in done.stderr
     assert list(tmp_path.rglob("*")) == []

@@ -29,16 +29,16 @@ def test_hosts_are_read_in_the_order_of_the_list(text: str, hosts: str) -> None:
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("a,,b", "cannot name a host ''", "n[1-4]"),
-        ("n[1-3],n2", "names n2 twice", "once"),
+        ("a,,b", "has the invalid host ''", "n[1-4]"),
+        ("n[1-3],n2", "lists n2 twice", "once"),
         ("n[3-1]", "[3-1], which counts down", "[1-3]"),
         ("n[a-c]", "cannot have [a-c]", "n[1-4]"),
         ("n[1-2", "a bracket is open", "n[1-4]"),
-        ("n1;reboot", "cannot name a host", "n[1-4]"),
-        ("-oProxyCommand=x", "cannot name a host", "n[1-4]"),
-        ("n1:4", "a port is from 1024 to 65535", "leave it out"),
-        ("grpc://10.0.0.1:2222", "cannot name a host", "n[1-4]"),
-        ("n1,8", "cannot name a host '8'", "n[1-4]"),
+        ("n1;reboot", "has the invalid host", "n[1-4]"),
+        ("-oProxyCommand=x", "has the invalid host", "n[1-4]"),
+        ("n1:4", "a port is from 1024 to 65535", "remove the number of tasks"),
+        ("grpc://10.0.0.1:2222", "has the invalid host", "n[1-4]"),
+        ("n1,8", "has the invalid host '8'", "n[1-4]"),
         ("n[0-99999999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
         ("n[1-999][1-999]", f"more than {MAX_HOSTS} hosts", "n[1-4]"),
     ],
@@ -69,7 +69,7 @@ def test_a_hostfile_is_read_line_by_line(text: str, hosts: str) -> None:
 def test_a_hostfile_names_the_line_that_cannot_be_read() -> None:
     with pytest.raises(UsageError, match="line 3 of --hostfile F cannot have 'n2:4'"):
         read_hostfile("--hostfile F", "# MPICH\nn1\nn2:4\n")
-    with pytest.raises(UsageError, match="--hostfile F names no host"):
+    with pytest.raises(UsageError, match="--hostfile F has no host"):
         read_hostfile("--hostfile F", "# none\n")
 
 
@@ -87,7 +87,7 @@ def test_a_line_with_more_than_a_host_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="line 2 of --hostfile F has more than a host") as refused:
         read_hostfile("--hostfile F", f"n0\n  {line}  # x\n")
     assert line in refused.value.what
-    assert "one host a line" in refused.value.hint
+    assert "one host per line" in refused.value.hint
 
 
 _label = st.from_regex(r"[a-z]([a-z0-9-]{0,4}[a-z0-9])?", fullmatch=True)

@@ -107,13 +107,13 @@ async def ends(
 def test_who_has_another_secret_is_found_out_and_sends_no_message() -> None:
     async def check() -> None:
         leader, _, _, of_host, (at_leader, at_host) = await ends(A, B)
-        assert (str(at_host), type(at_leader)) == ("has another secret", asyncio.IncompleteReadError)
+        assert (str(at_host), type(at_leader)) == ("has a different secret", asyncio.IncompleteReadError)
         assert leader.has_greeted
         assert len(of_host.sent) == len(MAGIC) + 32
         reader = asyncio.StreamReader()
         reader.feed_data(bytes(of_host.sent) + bytes(32))
         another = Channel(reader, cast("asyncio.StreamWriter", _Cable()), A, leads=True)
-        with pytest.raises(ChannelError, match="another secret"):
+        with pytest.raises(ChannelError, match="different secret"):
             await another.open()
         with pytest.raises(AssertionError):
             another.send(b"")

@@ -42,9 +42,9 @@ def test_batches_that_differ_by_device_are_halved_together_and_stay_above_0() ->
     assert tried == [(8, 8, 1), (4, 4, 1)]
     spec = cpu_spec(batch_size=(16, 3))
     fitting = run.remedy(spec, (8, 1), None)
-    assert fitting == "use --batch-size 8,1: the largest that fits, by halving"
+    assert fitting == "use --batch-size 8,1: the largest that fits (found by halving)"
     below = run.remedy(spec, None, (2, 1))
-    assert below == "use a --batch-size below 2,1, which does not fit; smaller ones were not tried"
+    assert below == "use a --batch-size below 2,1, which does not fit; smaller batches were not tried"
 
 
 def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
@@ -63,9 +63,9 @@ def test_a_trial_keeps_nothing_and_takes_two_steps() -> None:
 
 def test_the_remedy_names_what_fits() -> None:
     cases: list[tuple[int | None, int | None, str]] = [
-        (25, 50, "use --batch-size 25: the largest that fits, by halving"),
+        (25, 50, "use --batch-size 25: the largest that fits (found by halving)"),
         (None, 1, "even --batch-size 1 does not fit: use fewer devices (--num-gpus) or a smaller model"),
-        (None, 25, "use a --batch-size below 25, which does not fit; smaller ones were not tried"),
+        (None, 25, "use a --batch-size below 25, which does not fit; smaller batches were not tried"),
         (None, None, "use a smaller --batch-size (now 100 per device)"),
     ]
     for found, failed, said in cases:
@@ -100,8 +100,8 @@ def test_the_search_begins_no_try_after_its_time_and_names_each_before_it(tmp_pa
     assert workers.tried == [256, 128]
     said = [event.says for event in events if isinstance(event, Noticed)]
     assert said == [
-        "trying a batch of 256 per device (tries begin for 120 s more)",
-        "trying a batch of 128 per device (tries begin for 60 s more)",
+        "trying batch size 256 per device (tries begin for 120 s more)",
+        "trying batch size 128 per device (tries begin for 60 s more)",
         "the search ends after 120 s",
     ]
     assert [event.phase for event in events if isinstance(event, PhaseBegun)] == ["batch search"]

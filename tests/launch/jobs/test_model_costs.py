@@ -84,7 +84,7 @@ def test_a_name_of_the_table_is_a_name_and_another_one_is_looked_up(tmp_path: Pa
 def test_a_number_of_parameters_is_planned_for_as_the_nearest_model_which_is_stated() -> None:
     found = sized(62_000_000, {})
     assert (found.name, found.workload) == ("alexnet", None)
-    assert found.says == "62,000,000 parameters are planned for as alexnet with 61,842,345"
+    assert found.says == "62,000,000 parameters: planned as alexnet with 61,842,345"
 
 
 def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_a_function_is_counted_by_building(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_no_model_is_refused() -> None:
     cases: list[tuple[Any, str]] = [
-        (0, "no number of parameters"),
+        (0, "not a number of parameters"),
         (True, "cannot be a bool"),
         (1.5, "cannot be a float"),
     ]
@@ -113,7 +113,7 @@ def test_a_function_that_fails_or_returns_no_model_or_ends_is_refused_with_its_r
 
     for build, what in (
         (raises, "KeyError: '-1'"),  # no GPU is visible to the child
-        (lambda: 7, "returns a int, no Keras model"),
+        (lambda: 7, "returns a int, not a Keras model"),
         (lambda: os._exit(3), "its process ended with 3"),
         (refuses, "not this one"),
     ):

@@ -195,7 +195,7 @@ def test_too_few_too_many_and_doubled_devices_are_refused_in_words() -> None:
         (None, -3, "nothing is reduced"),
         ([4], 2, "nothing is reduced"),
         ([], 2, "nothing is reduced"),
-        ([1, 2, 1], 2, "names a GPU twice"),
+        ([1, 2, 1], 2, "lists a GPU twice"),
         (None, 10_000, "too many"),
     ]
     for gpus, cpu_devices, says in cases:

@@ -71,9 +71,9 @@ def test_after_out_of_memory_the_largest_batch_that_fits_is_found_by_workers_of_
     said = [words for event in outcome.events if (words := news(event))]
     assert [re.sub(r"1[12]\d s", "N s", words.partition(",")[0]) for words in said] == [
         "out of memory; halving the batch until it fits (Ctrl-C ends the search)",
-        "trying a batch of 2 per device (tries begin for N s more)",
+        "trying batch size 2 per device (tries begin for N s more)",
         "a batch of 2 per device does not fit",
-        "trying a batch of 1 per device (tries begin for N s more)",
+        "trying batch size 1 per device (tries begin for N s more)",
         "a batch of 1 per device fits",
         "out_of_memory: no memory for 4",
     ]
@@ -102,7 +102,7 @@ def test_a_worker_that_hangs_writes_its_stacks_before_it_is_ended(run: Run) -> N
         run("hangs_with_stacks", limits=WorkerLimits(after_term=60, patience=HangLimits(factor=1, min_s=0.2)))
     )
     assert failed.kind == "hung"
-    assert "the worker waits, without CPU time" in failed.cause
+    assert "the worker waits, using no CPU time" in failed.cause
     assert any("misbehave.py" in line and "in hang" in line for line in failed.last_lines)
 
 

@@ -35,7 +35,7 @@ BAD = {
     "hidden": ("reads variables that Keras does not list: Variable", "add_weight"),
     "constrained": ("has constraints on weights (", "--strategy kuza55"),
     "joined": ("has norms over the batches of all devices (batch_normalization", "--strategy mirrored"),
-    "wide": ("keeps weights in float64 (", "--precision"),
+    "wide": ("stores weights as float64 (", "--precision"),
     "named_outputs": ("has 1 outputs", "one input and one output"),
     "gives_a_number": ("returns an object of type builtins.int, not a keras.Model", "returns one"),
     "two_inputs": ("has 2 inputs", "one input and one output"),
@@ -147,14 +147,17 @@ def test_first_values_follow_the_seed(found: dict[str, Any]) -> None:
 
 def test_layers_with_their_own_type_are_reported(found: dict[str, Any]) -> None:
     cases: list[tuple[str, str | None]] = [
-        ("short_layers", "compute in bfloat16, as they were made, whatever --precision (fp32 here)"),
+        ("short_layers", "compute in bfloat16, as they were defined, regardless of --precision (fp32 here)"),
         ("short_layers bf16", None),
         ("long_layers", None),
-        ("long_layers bf16", "compute in float32, as they were made, whatever --precision (bf16 here)"),
+        (
+            "long_layers bf16",
+            "compute in float32, as they were defined, regardless of --precision (bf16 here)",
+        ),
         ("long_last_layer bf16", None),
     ]
     for name, said in cases:
-        reported = [says for says in found[name]["says"] if "as they were made" in says]
+        reported = [says for says in found[name]["says"] if "as they were defined" in says]
         assert len(reported) == (said is not None)
         assert said is None or said in reported[0]
 
@@ -173,13 +176,13 @@ def test_a_models_regularisers_count_as_in_keras(found: dict[str, Any], answer: 
 
 
 def test_what_is_left_out_is_reported(found: dict[str, Any]) -> None:
-    assert any("(CTC) does not take classes" in says for says in found["transducer"]["says"])
+    assert any("(CTC) does not accept classes" in says for says in found["transducer"]["says"])
     assert any("devices drop different units" in says for says in found["dropping"]["says"])
-    assert any("compiled optimizer and metrics are left out" in says for says in found["fits"]["says"])
+    assert any("compiled optimizer, metrics and custom train_step" in says for says in found["fits"]["says"])
 
 
 def test_random_layers_are_reported_to_draw_other_numbers_under_xla(found: dict[str, Any]) -> None:
-    reported = "draw other numbers under --xla"
+    reported = "use other random numbers with --xla"
     assert any(reported in says for says in found["dropping xla"]["says"])
     assert not any(reported in says for says in [*found["dropping"]["says"], *found["plain xla"]["says"]])
     assert found["plain xla"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
@@ -251,7 +254,7 @@ def test_an_application_that_knows_channels_last_alone_is_built_so(answer: dict[
     # NCHW is the default on GPUs, so nobody may have asked for it.
     assert answer["turned"] == [
         "NHWC",
-        "The model's own layers compute in NHWC: NCHW is turned for it.",
+        "The model's own layers compute in NHWC: NCHW is transposed for it.",
         "channels_last",
     ]
 

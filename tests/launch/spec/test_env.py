@@ -104,8 +104,8 @@ def test_what_a_job_or_container_was_given_is_never_widened_and_stated() -> None
     cases: list[tuple[set[int], str | None, str]] = [
         ({0, 1, 2, 3}, None, "CPUs 0-3, all that this process may use, are near GPU 0"),
         ({4, 5, 6, 7, 8, 9}, "4-7", "CPUs 4-7, near GPU 0"),
-        ({8, 9}, None, "left as they are: none of them is near GPU 0"),
-        ({7, 8, 9, 10}, None, "left as they are: only 7 of them near GPU 0"),
+        ({8, 9}, None, "not changed: none of them is near GPU 0"),
+        ({7, 8, 9, 10}, None, "not changed: only 7 of them near GPU 0"),
         ({6, 7, 8, 9}, "6-7", "CPUs 6-7, near GPU 0"),
     ]
     for allowed, cpus, words in cases:

@@ -34,8 +34,8 @@ def test_what_is_no_name_is_refused_with_the_nearest_that_is() -> None:
         ("keras:", "keras:ResNet50"),
         ("keras:Res Net", "keras:ResNet50"),
         ("alexnt", "alexnet"),
-        ("tfbench", "write resnet50,"),
-        ("TensorPack", "write resnet50,"),
+        ("tfbench", "use resnet50:"),
+        ("TensorPack", "use resnet50:"),
     ]
     for name, hint in cases:
         with pytest.raises(UsageError) as refused:

@@ -91,7 +91,7 @@ def test_a_rehearsal_puts_cpu_devices_in_the_place_of_the_gpus_and_reports_it() 
     assert made.ps_device == "/CPU:1"
     assert hops(made) == ["NV2", "local"]
     assert made.rehearsal_of == "7gforce"
-    assert made.says == ("Rehearsal of 7gforce (GPUs 2, 3) on 2 CPU devices: speeds are this CPU's.",)
+    assert made.says == ("Rehearsal of 7gforce (GPUs 2, 3) on 2 CPU devices: the speeds are of this CPU.",)
 
 
 def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -> None:
@@ -174,7 +174,7 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
     drills = read_drills("--drill", ["slow-gpu=3:0.85@30"])
     made = spec((2, 3), "gpu:3", drills=drills)
     assert made.says[0].startswith(
-        "DRILL, a fault injected on purpose: GPU 3 computes at 85% of its own pace"
+        "DRILL (a fault injected on purpose): GPU 3 computes at 85% of its own speed"
     )
     assert spec(backend="cpu", drills=read_drills("--drill", ["slow-gpu=1:0.85"])).says[0].count("device 1")
 
@@ -182,7 +182,9 @@ def test_a_drill_is_the_first_thing_that_is_said_of_a_run() -> None:
 @pytest.mark.parametrize(("gpus", "backend"), [((2, 3), "gpu"), ((), "cpu")])
 def test_a_drill_names_a_device_as_the_outputs_of_the_run_do(gpus: tuple[int, ...], backend: str) -> None:
     drills = read_drills("--drill", ["lost-gpu=4@9"])
-    with pytest.raises(UsageError, match=r"lost-gpu=4@9 names (GPU|device) 4, this run has (2, 3|0, 1)$"):
+    with pytest.raises(
+        UsageError, match=r"lost-gpu=4@9 is for (GPU|device) 4, but this run has (2, 3|0, 1)$"
+    ):
         spec(gpus, backend=backend, drills=drills)
 
 
@@ -253,7 +255,7 @@ def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batche
     equal = on_gpus(planned(()), **auto)
     assert equal.batch_size == default.gpu_batch
     assert equal.says[-1] == (
-        f"--batch-size auto: {default.gpu_batch} on each device, whose speeds are equal or unknown."
+        f"--batch-size auto: {default.gpu_batch} on each device, because their speeds are equal or unknown."
     )
 
 

@@ -65,7 +65,7 @@ def test_a_refusal_names_the_option_and_what_works() -> None:
         ({**REPLICATED, "all_reduce": "nccl"}, "--all-reduce nccl", "--all-reduce collective"),
         (
             {**REPLICATED, "all_reduce": "nccl_op", "servers": SERVERS},
-            "--all-reduce nccl_op is within one process",
+            "--all-reduce nccl_op works within one process",
             "hierarchical",
         ),
         ({"method": "kuza55", "servers": SERVERS}, "--strategy kuza55 is for one host", "--num-hosts 1"),
@@ -116,7 +116,7 @@ def test_an_option_that_would_do_nothing_is_refused_where_it_was_typed() -> None
         refused = refusal(cpu_spec(**changes, asked={option: 1}))
         assert refused is not None
         assert refused.what.startswith(f"--{option.replace('_', '-')} ")
-        assert "leave it out" in refused.hint
+        assert "remove it" in refused.hint
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_trace_is_refused_from_the_first_step_on_that_never_comes(
     assert refusal(traced(*there)) is None
     refused = refusal(traced(*there, last + 1))
     assert refused is not None
-    assert refused.what.startswith("--trace names a step")
+    assert refused.what.startswith("--trace uses a step")
 
 
 def test_a_central_strategy_has_its_variables_where_ps_puts_them() -> None:

@@ -72,7 +72,7 @@ def test_a_command_gets_each_anomaly_on_its_stdin_and_a_summary_in_its_environme
 def test_what_fails_is_reported_once(tmp_path: Path) -> None:
     ends = script(tmp_path, "raise SystemExit(3)")
     (problem,) = problems_of(ends, SLOW, OVER, SLOW)
-    assert problem.endswith(": ended with exit code 3; the run goes on")
+    assert problem.endswith(": ended with exit code 3; the run continues")
 
 
 def test_a_command_that_does_not_end_is_killed_with_all_that_it_started(

@@ -61,7 +61,9 @@ def test_a_fault_in_judging_ends_the_looks_with_a_notice() -> None:
     (notice,) = found_by(Looks(summary, clock=clock(), start=lambda work: work()), summary)
     assert isinstance(notice, Noticed)
     assert (
-        notice.says == "Slow devices are looked for at the end only: judging failed (ZeroDivisionError: oh)."
+        notice.says
+        == "Slow devices are only searched at the end, because judging failed (ZeroDivisionError: "
+        "oh)."
     )
 
 

@@ -124,7 +124,7 @@ def test_a_place_that_takes_no_folder_is_refused_and_nothing_stays(tmp_path: Pat
     [
         (errno.ENOSPC, HardwareError, "free some space"),
         (errno.EIO, HardwareError, "free some space"),
-        (errno.EACCES, InputError, "that you may write to"),
+        (errno.EACCES, InputError, "use a writable folder"),
     ],
 )
 @pytest.mark.parametrize("refused", ["the folder", "its files"])

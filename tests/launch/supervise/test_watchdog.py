@@ -50,23 +50,25 @@ PHASE = PhaseBegun(time_s=0, phase="checkpoint")
     ("events", "during"),
     [
         ([], "starting TensorFlow and building the model"),
-        ([BUILT], "the first step, with its compiling"),
-        ([BUILT, CHECKED], "the first step, with its compiling"),
-        ([BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)], "the first step, with its compiling"),
+        ([BUILT], "the first step, including compilation"),
+        ([BUILT, CHECKED], "the first step, including compilation"),
+        ([BUILT, CHECKED, WarmupDone(time_s=0, steps=0, seconds=0)], "the first step, including compilation"),
         ([BUILT, PHASE], "the phase 'checkpoint'"),
     ],
 )
 def test_until_the_first_step_a_worker_has_long_and_not_for_ever(events: list[Event], during: str) -> None:
     watchdog = after(*events, now_s=50)
     assert watchdog.verdict(1049) is None
-    assert watchdog.verdict(1051) == f"the worker hangs: nothing for 1001 s in {during}"
+    assert watchdog.verdict(1051) == f"the worker hangs: no progress for 1001 s in {during}"
 
 
 def test_after_a_step_silence_of_many_steps_is_a_hang_with_its_numbers() -> None:
     watchdog = after(step(2.0), now_s=100)
     assert watchdog.deadline_s() == 120
     assert watchdog.verdict(119.9) is None
-    assert watchdog.verdict(121) == "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+    assert watchdog.verdict(121) == (
+        "the worker hangs: no progress for 21 s in a step; a step usually takes 2 s"
+    )
 
 
 def test_short_steps_have_a_minimum_time() -> None:
@@ -121,7 +123,7 @@ def test_time_in_which_the_launcher_itself_stood_still_is_no_silence_of_the_work
     assert watchdog.deadline_s() == 120 + 3600
     assert watchdog.verdict(119 + 3600) is None
     assert watchdog.verdict(121 + 3600) == (
-        "the worker hangs: nothing for 21 s in a step; a step usually takes 2 s"
+        "the worker hangs: no progress for 21 s in a step; a step usually takes 2 s"
     )
 
 
@@ -139,7 +141,7 @@ def test_a_sign_of_life_is_due_after_some_seconds_of_silence_and_then_ever_less_
     assert due == [10, 20, 40, 80]
     watchdog.record_event(CHECKED, 100)
     assert watchdog.sign(109) is None
-    assert watchdog.sign(110) == (10, "the first step, with its compiling")
+    assert watchdog.sign(110) == (10, "the first step, including compilation")
     watchdog.record_event(step(20.0), 200)
     assert [now for now in range(200, 270) if watchdog.sign(now) is not None] == [260], "three steps"
 
@@ -149,7 +151,7 @@ def test_a_sign_of_life_is_due_after_some_seconds_of_silence_and_then_ever_less_
     [
         ("T", 0.0, "is stopped (SIGSTOP)"),
         ("D", 0.0, "waits for a disk or the driver"),
-        ("S", 0.0, "waits, without CPU time"),
+        ("S", 0.0, "waits, using no CPU time"),
         ("R", 1.94, "computes (1.9 CPUs busy)"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_number_of_steps_is_exact_whatever_is_known(monkeypatch: pytest.Monkey
 
 def test_data_that_end_in_the_warm_up_are_an_error_and_later_the_end_of_the_run() -> None:
     spec = cpu_spec(num_warmup_batches=2, num_batches=3)
-    with pytest.raises(InputError, match="not one whole step"):
+    with pytest.raises(InputError, match="fewer examples than one step needs"):
         taken(spec, Steps([]))
     with pytest.raises(InputError, match="step 2 of the warm-up"):
         taken(spec, Steps([outcome()]))

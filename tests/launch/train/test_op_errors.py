@@ -87,7 +87,7 @@ def test_an_error_that_another_host_only_reported_is_not_one_of_the_network() ->
 def test_an_op_that_xla_does_not_know_is_named_with_the_workaround() -> None:
     assert cause_and_remedy(XLA, "InvalidArgumentError") == (
         "XLA has no kernel for the op AsString of this model",
-        "leave --xla out",
+        "remove --xla",
     )
 
 
@@ -100,7 +100,7 @@ def test_an_op_without_a_deterministic_kernel_is_named_with_the_workaround() -> 
     for text in texts:
         assert cause_and_remedy(f"{text}\n\t [[{{{{node x}}}}]]", "UnimplementedError") == (
             text,
-            "leave --deterministic out",
+            "remove --deterministic",
         )
     assert cause_and_remedy("deterministic = nan", "InvalidArgumentError")[1] == SEE_LOG
 

@@ -228,7 +228,7 @@ def test_a_trace_that_cannot_be_written_is_reported_and_training_goes_on(tmp_pat
     code, events, stderr = run_worker(tmp_path, trivial_spec(lifecycle=kept))
     assert code == 0, stderr[-2000:]
     said = [event.says for event in events if isinstance(event, Noticed)]
-    begin = f"No trace of step 1, for it cannot be written in {tmp_path / 'trace' / 'step-1'}: "
+    begin = f"No trace of step 1, because it cannot be written to {tmp_path / 'trace' / 'step-1'}: "
     assert any(one.startswith(begin) and "--output" in one for one in said), said
 
 

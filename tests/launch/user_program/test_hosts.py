@@ -47,7 +47,7 @@ def test_what_is_given_stands_and_a_rank_is_not_mixed_with_another_size() -> Non
 def test_a_program_whose_starter_names_all_hosts_is_not_started_on_fewer() -> None:
     require_all({}, 2, 1)
     require_all(ray_train(), 2, 2)
-    with pytest.raises(UsageError, match=r"the plan takes 1 of 2 hosts, .* for all of TF_CONFIG") as refused:
+    with pytest.raises(UsageError, match=r"the plan uses 1 of 2 hosts, .* for all of TF_CONFIG") as refused:
         require_all(ray_train(), 2, 1)
     assert "unset TF_CONFIG" in refused.value.hint
     with pytest.raises(UsageError, match="for all of WORLD_SIZE"):

@@ -197,7 +197,7 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
     done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
                         sys.executable, "-c", LEAVES)  # fmt: skip
     *pids, said = done.stdout.splitlines()
-    assert "left 3 processes behind" in said
+    assert "left 3 processes running" in said
     assert len(pids) == 2
     for pid in re.findall(r"(\d+) \(", said):
         assert not Path(f"/proc/{pid}").exists()
@@ -282,5 +282,5 @@ def test_a_command_that_is_told_of_anomalies_is_none_of_the_programs_processes(t
     twice = f"cat {tmp_path}/told > /dev/null; cat {tmp_path}/told > /dev/null"
     done = commands.run("-c", HOOKED, f"sh {hook}", "sh", "-c", twice)
     said, ending = done.stdout.splitlines()
-    assert said == "--on-anomaly sh: ended with exit code 3; the run goes on"
+    assert said == "--on-anomaly sh: ended with exit code 3; the run continues"
     assert "left=None" in ending

@@ -78,7 +78,7 @@ def test_silence_after_a_step_is_a_hang_and_asks_for_the_end_once(pid: int) -> N
     assert isinstance(found, RankFailed)
     assert found.kind == "hung"
     assert found.cause == (
-        "train hangs: nothing for 60 s in a step; a step usually takes 1 s; GPU 1 100% busy 300 MHz"
+        "train hangs: no progress for 60 s in a step; a step usually takes 1 s; GPU 1 100% busy 300 MHz"
     )
     assert (stop.asked, looks.look(1000.0), looks.wait_s(1000.0)) == (True, None, None)
 
@@ -110,7 +110,7 @@ def test_a_program_that_reports_no_step_is_noticed_once_and_never_hangs() -> Non
     assert (looks.wait_s(10.0), looks.look(59.0)) == (50.0, None)
     said = looks.look(60.0)
     assert isinstance(said, Noticed)
-    assert said.says.startswith("No step was reported: ")
+    assert said.says.startswith("No step was reported; ")
     assert (looks.wait_s(61.0), looks.look(1e6), looks.unwatched()) == (None, None, None)
     assert watch(of_seconds(60)).unwatched() is not None  # it ended before that
 
@@ -330,7 +330,7 @@ def test_events_that_cannot_be_written_are_reported_once_and_summed_up(tmp_path:
     record.begin(spec(0))
     record.add(Noticed(time_s=1.0, says="noticed"))
     record.finish("train", ProgramEnd(0))
-    assert problems == ["cannot write /dev/full: No space left on device; the program goes on without"]
+    assert problems == ["cannot write /dev/full: No space left on device; continuing without recording"]
     assert record.summary.result().status == "complete"
 
 

@@ -91,7 +91,9 @@ def test_steps_that_one_report_has_together_are_counted_with_their_time_and_said
     counted = {images: seconds for number, images, seconds in steps_of(events) if number}
     assert counted == pytest.approx({10: 0.1, 100: 1.0})
     (notice,) = (one for one in events if isinstance(one, Noticed))
-    assert notice.says == "9 steps came faster than they could be reported, and count with later ones."
+    assert notice.says == (
+        "9 steps were too fast to be reported one by one; they are included in later ones."
+    )
 
 
 @pytest.mark.parametrize(("first_s", "is_said"), [(2.1, True), (0.1, False)])

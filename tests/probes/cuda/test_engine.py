@@ -236,7 +236,7 @@ def test_two_pageable_copies_at_once_are_refused_in_words() -> None:
     job = CopyJob(kind="h2d", copies=(h2d(0, pinned=False), h2d(1, pinned=False)), group="g")
     for copy in measure(box("2x4"), [job]).windows[0].copies:
         assert copy.failure is not None
-        assert "wait in the call" in copy.failure.says
+        assert "block in the call" in copy.failure.says
 
 
 def test_kernels_are_kept_from_pageable_memory() -> None:

@@ -247,7 +247,7 @@ def test_little_free_memory_is_reported() -> None:
 def test_a_copy_within_memory_that_the_cache_would_serve_is_not_measured() -> None:
     found = run(EngineDouble(gpus=1, free=300 << 20, l2=50 << 20))
     (reported,) = [one for one in found.not_measured if one.what.startswith("d2d_local")]
-    assert "one of the L2 cache (50 MiB)" in reported.reason
+    assert "measures the L2 cache (50 MiB)" in reported.reason
     assert all(one.kind != "d2d_local" for one in found.samples)
 
 

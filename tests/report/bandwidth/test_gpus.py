@@ -125,9 +125,7 @@ def test_several_runs_that_differ_are_a_range_and_those_that_agree_one_number() 
         return host("h2d", 0, sorted(values)[0], runs=runs)
 
     assert columns(of(24.6, 72.7))["to GPU"] == ("24.6-72.7",)
-    assert "several runs differ, the range is shown and not judged: h2d host to gpu:0" in notes(
-        of(24.6, 72.7)
-    )
+    assert "runs disagree; the range is shown without a verdict: h2d host to gpu:0" in notes(of(24.6, 72.7))
     assert columns(of(24.6, 24.7))["to GPU"] == ("24.6",)
     assert "several runs" not in notes(of(24.6, 24.7))
 

@@ -45,7 +45,7 @@ def test_paths_that_are_as_fast_but_for_noise_are_not_marked() -> None:
     )
     assert cell(part, "GPU0", "GPU1").strip() == "█12.2"
     assert cell(part, "GPU1", "GPU0") == "█12.6s"
-    assert "s: through the host, 3% faster, or the only path measured." in table_of(part).notes[0]
+    assert "s: through the host, 3% faster (or the only measured path)." in table_of(part).notes[0]
 
 
 def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None:

@@ -235,7 +235,7 @@ def test_sound_rates_are_as_expected(case: str) -> None:
 
 
 READS = "device_to_device_memcpy_read_ce"
-ACROSS, NO_READS = "as across CPU sockets or switches", "no reference for direct reads"
+ACROSS, NO_READS = "for example across CPU sockets or switches", "no reference for direct reads"
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ ACROSS, NO_READS = "as across CPU sockets or switches", "no reference for direct
         ),
         (
             between("NVIDIA Tomorrow", 2, {DIRECT: alike(22.0)}),
-            "Not judged: no reference data for these numbers.",
+            "Not judged: no reference for these rates.",
         ),
     ],
 )

@@ -16,7 +16,7 @@ def test_the_same_reason_for_the_same_fact_on_all_gpus_is_reported_once() -> Non
     assert grouped_missing(missing) == {("GPUs 0-7", "NOT_SUPPORTED"): "memory clock now"}
     inspection = Inspection(machine=Machine(source="live", missing=missing))
     text = document_text(inspection_document(inspection, "all"))
-    assert "GPUs 0-7  NOT_SUPPORTED, the card does not offer it: memory clock now\n" in text
+    assert "GPUs 0-7  NOT_SUPPORTED, not supported by the card: memory clock now\n" in text
 
 
 def test_facts_with_one_reason_share_a_group_and_another_reason_has_its_own() -> None:
@@ -71,7 +71,7 @@ def test_very_many_pairs_are_counted() -> None:
 @pytest.mark.parametrize(
     ("reason", "words"),
     [
-        ("NOT_SUPPORTED", "NOT_SUPPORTED, the card does not offer it"),
+        ("NOT_SUPPORTED", "NOT_SUPPORTED, not supported by the card"),
         ("CUDA_ORDER_NOT_CERTAIN", "CUDA order not certain"),
         ("the text has no column for it", "the text has no column for it"),
     ],

@@ -235,7 +235,7 @@ def test_findings_that_came_went_and_stayed_are_shown() -> None:
     changes = FindingChanges(came=(finding("a.hot"),), went=(finding("b.slow"),))
     found = msgspec.structs.replace(difference(), findings=changes)
     text = changes_shown(found)
-    assert text.index("No fact that lasts differs.") < text.index("Findings only here") < text.index("a.hot")
+    assert text.index("No permanent fact differs.") < text.index("Findings only here") < text.index("a.hot")
     assert text.index("Findings only there") < text.index("b.slow")
     assert "stayed" not in text
     markdown = document_markdown(difference_document(found))

@@ -110,7 +110,7 @@ def test_the_display_shows_steps_speed_and_a_bar_for_each_device() -> None:
     assert [round(pace, 2) for _, pace in state.paces()] == [1.0, 0.52]  # 110 ms against 210 ms
     lines = drawn(state).splitlines()
     assert "76.2 images/sec now, 76.2 on average" in lines[0]
-    assert lines[1].rstrip() == "verdict: GPU 1 looks 48% slower; this is not proven so far"
+    assert lines[1].rstrip() == "verdict: GPU 1 looks 48% slower; not significant so far"
     assert f"{state.running.steps} of 20" in lines[2]
     assert lines[3].startswith("GPU 0")
     assert lines[3].rstrip().endswith("100% of the best  1700 MHz")
@@ -159,7 +159,7 @@ def test_the_verdict_so_far_is_in_the_fields_words(standings: Standings, words: 
 def test_the_verdict_so_far_does_not_contradict_the_bars(standings: Standings) -> None:
     state = judged(InventedRun(2, slow={1: 0.22}, noise=EQUAL.noise), standings)
     assert "80% of the best" in drawn(state)
-    assert state.verdict_words() == "GPU 1 looks 20% slower; this is not proven so far"
+    assert state.verdict_words() == "GPU 1 looks 20% slower; not significant so far"
 
 
 def test_devices_that_share_the_cores_have_a_verdict_only_if_one_is_proven_to_be_slow() -> None:

@@ -141,7 +141,7 @@ def test_a_difference_that_is_not_proven_is_shown_as_such_in_table_and_words() -
     text = " ".join(shown(result).split())
     assert re.search(r"GPU 1 GTX 1070 .* at most \d+%", text)
     assert re.search(
-        r"GPU 1 was \d+% slower than its peers in these steps, which is not proven\. "
+        r"GPU 1 was \d+% slower than its peers in these steps, which is not significant\. "
         r"No device is more than \d+% slower than its peers \(99\.9% confidence\)\.",
         text,
     )
@@ -211,9 +211,9 @@ def test_every_beginning_of_a_run_can_be_shown() -> None:
 @pytest.mark.parametrize(
     ("mode", "difference", "says"),
     [
-        ("replicated", 0.0, "all equal, as they must be"),
+        ("replicated", 0.0, "all equal, as required"),
         ("replicated", 0.5, "differ by 0.5 at most, and must be equal"),
-        ("independent", 0.5, "they drift apart"),
+        ("independent", 0.5, "so they differ"),
     ],
 )
 def test_differences_between_copies_are_judged_by_the_mode(mode: str, difference: float, says: str) -> None:
@@ -267,7 +267,7 @@ def test_the_speed_alone_comes_from_a_screen_of_the_same_job() -> None:
     assert [row.alone_images_per_sec for row in found.devices] == [90.0, 89.0]
     text = shown(found, width=160)
     assert re.search(r"^GPU 0 .* 90.0 ", text, re.MULTILINE)
-    assert "images/sec of each GPU alone were measured in /runs/1" in text
+    assert "images/sec of each GPU alone: measured in /runs/1" in text
     assert alone_of_screen(result, msgspec.structs.replace(screen, batch_size=9)) == {}
     assert with_alone(result, {}, "") == result
 
@@ -291,7 +291,7 @@ def test_what_was_asked_and_what_ran_are_shown() -> None:
     }
     text = shown(summarise([msgspec.structs.replace(started, spec=spec), *rest]), width=200)
     assert "--all-reduce xring, --async, --trace 3-4, --learning-rate 0.25" in text
-    assert "all-reduce ring (a ring of copies" in text
+    assert "all-reduce ring (added in a ring of copies" in text
     assert "fp16, NHWC, sgd, loss scale 128, XLA" in text
 
 
@@ -308,7 +308,7 @@ def short(result: Result) -> list[str]:
 def test_a_slower_first_part_is_reported_with_its_length_and_the_speed_is_without_it() -> None:
     lines = short(summarise(stream(cpu_devices(2), steps_of((8, 0.3), (40, 0.1)))))
     assert lines[0].startswith("160.0 images/sec ± 0.00: alexnet on 2 CPU devices")
-    assert "warm-up  the first 8 steps were slower, for 2.40 s; the speed is without them" in lines
+    assert "warm-up  the first 8 steps were slower, for 2.40 s; the speed excludes them" in lines
     even = short(summarise(stream(cpu_devices(2), steps_of((40, 0.1)))))
     assert not any("warm-up" in line or "Slowed" in line for line in even)
 
@@ -335,7 +335,7 @@ def test_cpu_devices_have_a_verdict_only_if_a_difference_is_proven() -> None:
     noisy = short(summarise(stream(cpu_devices(2), InventedRun(2, slow={1: 0.05}).steps(20))))
     text = "\n".join(noisy)
     assert "CPU devices share the cores: differences between them are not judged." in noisy
-    for words in ("cannot tell", "Cannot tell", "To exclude", "looks", "verdict"):
+    for words in ("cannot tell", "Cannot tell", "To detect", "looks", "verdict"):
         assert words not in text
     proven = short(summarise(stream(cpu_devices(2), steps_of((40, 0.1), device_1=1.3))))
     assert any(line.startswith("! CPU device 1 computes 23% slower than its peers") for line in proven)
@@ -363,7 +363,7 @@ def test_no_run_on_idle_cpu_devices_ends_in_a_cannot_tell(noise: Noise, count: i
         lines = short(summarise(stream(cpu_devices(2), steps)))
         assert re.match(r"[\d.]+ images/sec ± [\d.]+: alexnet on 2 CPU devices", lines[0])
         assert "CPU devices share the cores: differences between them are not judged." in lines
-        assert not re.search("annot tell|not proven|--num-batches|RELIABLE", "\n".join(lines))
+        assert not re.search("annot tell|not significant|--num-batches|RELIABLE", "\n".join(lines))
 
 
 def busy(result: Result) -> Result:
@@ -378,7 +378,7 @@ def test_of_a_busy_host_the_first_line_says_that_the_speed_is_not_reliable(count
     assert lines[0] == "123.1 images/sec, NOT RELIABLE: other programs used 90% of the CPU."
     assert lines[1].startswith("alexnet on 2 CPU devices")
     assert "±" not in lines[0]
-    assert lines[-1] == "Next: run it again when the host is idle; top shows what uses it."
+    assert lines[-1] == "Next: repeat the run when the host is idle; top shows what uses it."
     changed = busy(summarise(stream(cpu_devices(2), steps_of((20, 0.1), (20, 0.2)))))
     assert changed.speed_change is not None
     assert not any("Slowed" in line for line in short(changed)), "as other programs did it"

@@ -40,7 +40,7 @@ def test_a_failed_run_has_its_reason_and_an_incomplete_screen_is_named() -> None
     )
     text = document_text(screen_document(screen))
     assert "failed: out of memory" in text
-    assert "Not complete: runs were left out." in text
+    assert "Incomplete: some runs were skipped." in text
 
 
 def test_an_even_screen_begins_with_what_is_excluded() -> None:

@@ -254,7 +254,10 @@ class Grown:
 
 @pytest.mark.parametrize(
     ("waited", "cause", "says"),
-    [(True, "input-starved", "Waiting for the input"), (False, "reduction-slow", "Reduction and update")],
+    [
+        (True, "input-starved", "Waiting for the input"),
+        (False, "reduction-slow", "Reducing gradients and updating"),
+    ],
 )
 def test_a_run_that_became_slower_names_the_part_of_the_step_that_grew(
     waited: bool, cause: str, says: str

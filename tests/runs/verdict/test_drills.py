@@ -164,7 +164,7 @@ def test_a_cpu_device_is_slow_where_other_programs_took_too_little_to_explain_it
     )
     (found,) = judged(trainer, 200).slow
     assert found.tower == 1
-    assert "; other programs took 10% of the CPU, which explains 20% at most" in found.says
+    assert "; other programs took 10% of the CPU, which explains at most 20%" in found.says
     # One core of eight is 12.5 %: all of it may be taken from the thread that a device waits for.
     trainer.cores = 8
     assert words(judged(trainer, 200)) == ["even", "cannot tell"]
@@ -177,7 +177,7 @@ def test_a_device_that_is_slow_while_no_other_program_took_the_cpu_is_named_on_a
     trainer = Trainer(devices=cpu_devices(2), slow={1: slower(30)}, other_cpu=load, noise=0.03, cores=2)
     (found,) = judged(trainer, 200).slow
     assert found.tower == 1
-    assert "steps beside which no other program took the CPU" in found.says
+    assert "steps in which no other program used the CPU" in found.says
     trainer.slow = {1: hogged(load, 2)}
     assert words(judged(trainer, 200))[1] == "cannot tell"
 
@@ -247,7 +247,7 @@ def test_a_mixed_box_is_compared_by_the_speeds_that_its_cards_should_reach() -> 
     (slow,) = found(speeds(125), {}).slow
     assert slow.tower == 2
     assert slow.percent_under == pytest.approx(20, abs=1)
-    assert "slower than it should beside devices of another model (runs of one GPU here)" in slow.says
+    assert "slower than it should compared with devices of another model (runs of one GPU here)" in slow.says
     # So it must be seen as more than what is unsure of both speeds.
     assert words(found(speeds(125, share=0.3), {})) == ["even", "even", "cannot tell"]
     assert words(found(None, {})) == ["even", "even", "cannot tell"]

@@ -185,7 +185,7 @@ def test_every_device_has_a_bound_from_two_steps_on() -> None:
         found = check_run(InventedRun(4, noise=Noise(own=0.2), seed=count), count).devices
         assert all(0 <= there(one.percent_under_high) <= 100 for one in found)
         assert all("99.9% confidence" in one.says for one in found if one.word == "cannot tell")
-    assert check_run(InventedRun(2), 1).devices[0].says.endswith("one step was counted, a bound needs two")
+    assert check_run(InventedRun(2), 1).devices[0].says.endswith("a bound needs at least two counted steps")
 
 
 def test_without_a_peer_the_check_is_not_made() -> None:
@@ -240,7 +240,7 @@ def test_a_longer_wait_for_weights_is_named_beside_peers_on_the_same_class_of_li
     assert (slow.tower, slow.part) == (2, "weights")
     # 30 ms more, of 10 + 30 + 100 ms: 21 %.
     assert slow.percent_under == pytest.approx(100 * 30 / 140, abs=1.5)
-    assert "waits longer for its weights" in slow.says
+    assert "waits longer for weights" in slow.says
 
 
 @pytest.mark.parametrize("part", ["weights", "compute"])
@@ -254,7 +254,7 @@ def test_a_difference_that_time_marks_cannot_resolve_names_none_and_the_verdict_
 
     found = named_with(MARKS_RESOLUTION_S)  # 20 % of such a step
     assert words(found)[0] == "cannot tell"
-    assert "ms, a larger batch excludes more" in found.devices[0].says
+    assert "ms; use a larger batch" in found.devices[0].says
     assert named(named_with(MARKS_RESOLUTION_S + 1.1 * MARKS_OFFSET_S)) == [0]
 
 

@@ -23,11 +23,11 @@ def test_what_is_no_reduction_is_refused_with_what_is_one() -> None:
     cases: list[tuple[str, str, str]] = [
         ("rign", "no reduction 'rign'", "ring"),
         ("", "no reduction ''", "copy, ring"),
-        ("collective#2", "collective takes no number of parts", "leave #2 out"),
+        ("collective#2", "collective takes no number of parts", "remove #2"),
         ("ring#0", "no number of parts", "1 to 64"),
         ("ring#²", "no number of parts", "1 to 64"),
         (f"ring#{MAX_PARTS + 1}", "no number of parts", "1 to 64"),
-        ("nccl/xring", "joins several", "one of copy"),
+        ("nccl/xring", "combines several", "one of copy"),
     ]
     for text, says, hint in cases:
         with pytest.raises(UsageError) as refused:

@@ -74,9 +74,9 @@ def test_what_is_no_batch_is_refused() -> None:
     cases: list[tuple[str, str]] = [
         ("0", "--batch-size cannot be 0"),
         ("64,-1", "--batch-size cannot be -1"),
-        ("64,", "'64,': it is no integer"),
+        ("64,", "'64,': it is not an integer"),
         ("4294967296", "cannot be 4294967296"),
-        ("", "no integer"),
+        ("", "not an integer"),
     ]
     for text, what in cases:
         with pytest.raises(UsageError) as refused:

@@ -35,7 +35,7 @@ def test_what_is_no_drill_is_refused_with_its_form() -> None:
         (["slow-gpu=1:0"], "has the factor 0", "give one above 0"),
         (["slow_gpu=1:0.8"], "cannot be", "did you mean slow-gpu=1:0.85?"),
         (["nan@0"], "cannot be", "write it as nan@50"),
-        (["hang@3", "hang@3"], "hang@3 is named twice", "once"),
+        (["hang@3", "hang@3"], "hang@3 is given twice", "once"),
     ]
     for typed, what, hint in cases:
         with pytest.raises(UsageError, match=what) as refused:
@@ -46,7 +46,7 @@ def test_what_is_no_drill_is_refused_with_its_form() -> None:
 def test_the_label_names_each_fault_with_its_device_and_step() -> None:
     drills = read_drills("--drill", ["slow-gpu=1:0.85@300", "slow-input=0.8", "lost-gpu=0@9"])
     assert says(drills, "GPU") == (
-        "DRILL, a fault injected on purpose: GPU 1 computes at 85% of its own pace from step 300; the input "
-        "delivers 80% of what the devices could use; GPU 0 is lost at step 9. This run is "
-        "used for no comparison."
+        "DRILL (a fault injected on purpose): GPU 1 computes at 85% of its own speed from step 300; the "
+        "input delivers 80% of what the devices could use; GPU 0 is lost at step 9. This run is not used "
+        "for comparisons."
     )

@@ -57,7 +57,7 @@ def test_a_training_of_several_hosts_does_not_become_one_of_this_host_alone(
         assert (done.code, done.out) == (2, "")
         what, hint = done.err.splitlines()
         assert asked[-2] in what
-        assert "this is a training of several" in what
+        assert "but this run has several" in what
         assert "--num-hosts 1" in hint
     done = call("run", "--model", "alexnet", "--from", "7gforce")
     assert (done.code, "--from is for one host" in done.err) == (2, True)
@@ -77,18 +77,18 @@ def test_a_host_whose_rank_0_does_not_come_names_it(call: Call, without_gpu: Non
     done = call("run", "--model", "trivial", "--hosts", hosts, "--node-rank", "1", "--join-timeout", "0.1")
     assert (done.code, done.out) == (3, "")
     assert f"rank 0 at localhost port {port} did not answer within 0.1 s: connection refused" in done.err
-    assert "start rank 0 too" in done.err
+    assert "start rank 0 with the same port" in done.err
 
 
 @pytest.mark.parametrize(
     ("options", "what", "hint"),
     [
         ("--hosts n[1-2]", "--autotune is for one host", "--num-hosts 1"),
-        ("--num-hosts 2", "the rank of this one is not given", "--hosts LIST"),
+        ("--num-hosts 2", "the rank of this host is not given", "--hosts LIST"),
         ("--worker_hosts=a:5000,b:5000 --job_name=worker", "--autotune is for one host", "--num-hosts 1"),
         ("--hosts n[1-3]", "--hosts has 3 hosts, Slurm step 1234.0 has 2", "unset SLURM_STEP_ID"),
         ("--hosts n[2-1]", "--hosts has [2-1], which counts down", "[1-2]"),
-        ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host a line"),
+        ("--hostfile /nowhere", "--hostfile '/nowhere' cannot be read", "one host per line"),
     ],
 )
 def test_options_that_name_hosts_are_read_and_refused(

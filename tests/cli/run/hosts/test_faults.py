@@ -159,7 +159,7 @@ def test_a_server_that_is_stopped_is_named_while_the_step_waits_and_when_that_is
     first.until("the process of localhost (rank 1) is stopped (SIGSTOP)")
     code, printed = first.ended()
     assert code == 3
-    assert "that of localhost (rank 1) is stopped (SIGSTOP): kill -CONT lets it go on" in printed
+    assert "that of localhost (rank 1) is stopped (SIGSTOP); kill -CONT continues it" in printed
     assert second.ended()[0] == 3
     require_ended([server])
 

@@ -16,8 +16,8 @@ LEFT = set(range(1, 22)) - {5, 8, 9, 11, 14, 17}
 WHY = {
     "checksum": "its checksum does not match its bytes",
     "truncated": "the file ends within record 1",
-    "picture": "it holds no picture that can be decoded",
-    "label": "its label 2000 is none of 1 to 1000",
+    "picture": "it has no image that can be decoded",
+    "label": "its label 2000 is not between 1 and 1000",
     "empty_record": "it is empty",
 }
 
@@ -25,8 +25,8 @@ WHY = {
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("let_go", r"train-00000-of-00001, record 0: its boxes are not within its picture$"),
-        ("unfit", r"train-0000\d-of-00003, record \d+: its label [234] is none of 1 to 1$"),
+        ("let_go", r"train-00000-of-00001, record 0: its boxes are not within its image$"),
+        ("unfit", r"train-0000\d-of-00003, record \d+: its label [234] is not between 1 and 1$"),
     ],
 )
 def test_a_bad_record_stops_a_run_by_its_file_and_number(given: dict[str, Any], case: str, says: str) -> None:
@@ -42,15 +42,15 @@ def test_damage_is_left_out_and_counted_where_that_was_asked(given: dict[str, An
         (f"validation-{file:05d}-of-00007", DAMAGED_RECORD, WHY[kind]) for file, kind in enumerate(DAMAGE, 1)
     ]
     assert [tuple(one) for one in found["noted"]] == noted
-    first = [f"the first of them {file} record {number} ({why})." for file, number, why in noted]
-    assert found["says"][-1] in [f"5 bad records were left out, {one}" for one in first]
+    first = [f"the first one {file} record {number} ({why})." for file, number, why in noted]
+    assert found["says"][-1] in [f"5 bad records were skipped, {one}" for one in first]
     assert found["images"] == len(LEFT)  # of which an evaluation reports whether it judged all
 
 
 def test_training_goes_round_without_the_damaged_records_and_counts_them_once(given: dict[str, Any]) -> None:
     found = given["damage"]["train"]
     assert sorted(found["labels"]) == sorted([*LEFT] * PASSES)
-    assert found["says"][-1].startswith("5 bad records were left out, the first of them ")
+    assert found["says"][-1].startswith("5 bad records were skipped, the first one ")
 
 
 def test_wrong_boxes_are_no_matter_where_none_are_used(given: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ def test_wrong_boxes_are_no_matter_where_none_are_used(given: dict[str, Any]) ->
 def test_a_folder_without_one_good_record_ends_with_an_error_and_not_never(given: dict[str, Any]) -> None:
     what, _ = given["nothing_good"]
     assert what.startswith(
-        "there is not one good record: 5 bad records were left out, the first of them train-00000-of-00001"
+        "there is no valid record: 5 bad records were skipped, the first one train-00000-of-00001"
     )
 
 
@@ -83,5 +83,5 @@ def test_a_file_that_cannot_be_opened_is_skipped_and_reported(given: dict[str, A
     found = given["not_opened"]
     assert sorted(found["read"]) == [[file, number] for file in (0, 2) for number in range(3)]
     (said,) = found["bad"]
-    assert "left out, the first of them train-00001-of-00003 record 0 (the file cannot be read" in said
+    assert "skipped, the first one train-00001-of-00003 record 0 (the file cannot be read" in said
     assert found["growth"] == 1.0

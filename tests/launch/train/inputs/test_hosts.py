@@ -106,13 +106,13 @@ def test_a_host_with_other_files_than_rank_0_is_named(given: dict[str, Any]) -> 
             "several",
             [
                 "host n1 (rank 1) has 1 of the 3 train files",
-                "train-00000-of-00003 and 1 more are missing; so it is with n2 (rank 2)",
+                "train-00000-of-00003 and 1 more are missing; the same on n2 (rank 2)",
             ],
         ),
         ("more", ["rank 0 has 2 of the 3 train files that host n1 (rank 1) has", "train-00002-of-00003"]),
         ("shorter", ["train-00001-of-00003 has ", " bytes on host n1 (rank 1), and ", " on rank 0"]),
         ("bitten", ["the input cannot be read: host n1 (rank 1) cannot read its rows"]),
-        ("picture", [f"{BITTEN}, record 1: it holds no picture that can be decoded"]),
+        ("picture", [f"{BITTEN}, record 1: it has no image that can be decoded"]),
     ]
     for name, says in cases:
         what, hint = given["wrong"][name]

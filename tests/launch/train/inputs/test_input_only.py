@@ -24,8 +24,8 @@ def test_the_input_alone_reports_what_it_does_and_what_it_left_out(given: dict[s
     found = given["input_only"]
     assert "imagenet from 3 train files" in found["says"][0]
     assert "pixel / 127.5 - 1" in found["says"][0]
-    assert found["noticed"][0].startswith("The 8 images were taken 3.8 times over")
-    assert found["noticed"][1].startswith("1 bad record was left out")
+    assert found["noticed"][0].startswith("The 8 images were read 3.8 times")
+    assert found["noticed"][1].startswith("1 bad record was skipped")
     assert found["describes"]["threads"] >= 1
     assert found["input"] == found["describes"]
     assert found["input"]["ready_on"] == "/CPU:0, /CPU:1"

@@ -31,7 +31,7 @@ def test_a_run_that_goes_on_at_a_step_gets_what_it_would_have_got_also_by_a_cach
 def test_going_on_is_exact_where_bad_records_are_left_out(given: dict[str, Any]) -> None:
     found = given["gone_on"]
     assert found["rest"] == found["whole"]
-    assert found["notice"].startswith("3 bad records were left out")
+    assert found["notice"].startswith("3 bad records were skipped")
 
 
 def test_going_on_with_other_batches_passes_over_no_image_and_takes_none_twice(given: dict[str, Any]) -> None:
@@ -68,5 +68,5 @@ def test_records_that_memory_cannot_hold_are_refused_before_they_are_read(given:
     assert found["raw fits"] is found["decoded fits"] is None
     assert found["raw"][0].startswith("--cache raw needs about 0.0 GiB of memory, and 0.0 GiB")
     assert "use --cache raw" in found["decoded"][1]
-    assert "leave --cache out" in found["neither"][1]
-    assert "leave --cache out" in found["raw"][1]
+    assert "remove --cache" in found["neither"][1]
+    assert "remove --cache" in found["raw"][1]

@@ -69,7 +69,7 @@ def test_after_a_truncated_checkpoint_the_one_before_is_taken_and_it_is_reported
     assert found == good
     (said,) = says
     assert "checkpoint-00000020.npz is damaged or cut short" in said
-    assert said.endswith("the one of step 10 is taken")
+    assert said.endswith("using the checkpoint of step 10")
 
 
 @given(where=st.floats(0.0, 1.0, exclude_max=True), bit=st.integers(0, 7))
@@ -135,7 +135,7 @@ def test_checkpoints_with_numbers_that_are_not_finite_replace_no_good_one(tmp_pa
     found, remarks = files.newest(tmp_path)
     assert found == good[1]
     assert [remark.partition("npz ")[2] for remark in remarks] == [
-        "holds numbers that are not finite; the one of step 20 is taken"
+        "has numbers that are not finite; using the checkpoint of step 20"
     ] * 2
 
 
@@ -168,13 +168,13 @@ def test_what_cannot_be_written_is_named_with_the_option_of_its_folder(
         folders.require_writable(tmp_path / "file" / "kept", option, named_by)
     assert reported.value.exit_code == ExitCode.USAGE
     assert reported.value.kind == kind
-    assert reported.value.hint == f"name a folder that you may write to with {named_by or option}"
+    assert reported.value.hint == f"use a writable folder with {named_by or option}"
 
 
 def test_modes_with_one_set_of_variables_go_on_from_one_another(tmp_path: Path) -> None:
     files.require_same(saved(tmp_path, 10), header(variable_update="parameter_server", seed=5))
     alone = saved(tmp_path, 20, variable_update="independent", places=2)
-    with pytest.raises(InputError, match="2 independent towers, not 3 independent towers"):
+    with pytest.raises(InputError, match="2 separate trainings, not 3 separate trainings"):
         files.require_same(alone, header(variable_update="independent", places=3))
 
 
@@ -225,7 +225,7 @@ def test_a_run_begins_only_where_the_folder_is_as_it_was_asked_for(tmp_path: Pat
     [
         ({"model": "alexnet"}, "the model resnet20, not alexnet; the number of classes 11, not 1001"),
         ({"optimization": Optimization(optimizer="adam")}, "the optimizer momentum, not adam"),
-        ({"variable_update": "independent"}, "one set of variables, not 2 independent towers"),
+        ({"variable_update": "independent"}, "one set of variables, not 2 separate trainings"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_by_its_header_alone(

@@ -275,7 +275,7 @@ def test_chosen_steps_are_traced(ran: dict[str, Ran]) -> None:
     for reported in (first, second):
         assert list(Path(reported.path).rglob("*.xplane.pb"))
     said = [notice.says for notice in ran["train"].reported(Noticed)]
-    assert said == ["Not traced, for the run did not come to it: step 90."]
+    assert said == ["Not traced, because the run ended before: step 90."]
 
 
 READ = """

@@ -49,7 +49,7 @@ def test_copies_between_devices_and_clock_readings_are_no_computing_ops() -> Non
 
 def test_an_op_on_another_device_than_its_tower_is_an_error_that_names_both() -> None:
     counts = Counter({(0, "/GPU:0"): 60, (1, "/GPU:1"): 58, (1, "/CPU:0"): 2})
-    with pytest.raises(HardwareError, match=r"2 ops of tower 1 were placed on /CPU:0, not on /GPU:1"):
+    with pytest.raises(HardwareError, match=r"2 ops of device 1 were placed on /CPU:0, not on /GPU:1"):
         checking.check_ops(counts, spec("/GPU:0", "/GPU:1"))
 
 
