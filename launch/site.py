@@ -174,7 +174,7 @@ def with_costs(request: Request) -> Request:
     workload = known_workload(request.model)
     if workload is None:
         require_there(request.model)
-        note(f"building {request.model} once to count what it costs")
+        note(f"building {request.model} once to measure its cost")
         try:
             workload = workload_of(request.model)
         except InputError as error:

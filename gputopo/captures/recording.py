@@ -96,7 +96,7 @@ def _check(machine: Machine, origin: str) -> None:
         except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
             raise InputError(f"{origin} has a sample with facts that no GPU has: {error}", _HINT) from error
     if machine.bandwidth is not None and (named := machine.bandwidth.gpus - set(indices)):
-        raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it lacks", _HINT)
+        raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it does not have", _HINT)
 
 
 @functools.cache

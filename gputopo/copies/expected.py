@@ -196,9 +196,11 @@ class _Judge:
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
-            return Expectation("the card is split (MIG), and an instance has a part of its memory's rate")
+            return Expectation("MIG is on, and an instance has only a part of the memory bandwidth")
         if sample.bytes is None and row.memory_gb_per_s > SHORT_COPIES_GB_PER_S:
-            return Expectation("no reference data: copies of unknown size, maybe short for this memory")
+            return Expectation(
+                "no reference data: copies of unknown size, possibly too small for this memory"
+            )
         slowed = _may_pay_for_ecc(gpu, row)
         share, low = LOCAL_COPY_SHARE, LOCAL_COPY_LOW_SHARE
         if row.chip == "GP100":
@@ -262,7 +264,7 @@ class _Judge:
                 STAGED_SHARE * slower,
             )
         if sample.one_way_rate > NVLINK_TIMES * slower:
-            return Expectation("no reference data: much faster than its copies with the host")
+            return Expectation("no reference data: much faster than copies with the host")
         link = self.machine.link(source, destination)
         near = link is not None and link.hop in _NEAR
         return Expectation(

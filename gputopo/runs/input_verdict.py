@@ -26,8 +26,8 @@ MIN_STEPS = 10
 def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
 
-    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
-    devices has no input to judge.
+    `earlier`: folders and results of other runs, latest first. A training on data made once on
+    the devices has no input to judge.
     """
     rate = _rate(result)
     if rate is None:
@@ -55,7 +55,7 @@ def judge_rates(input_rate: float, training_rate: float, how: str = "") -> Input
         return _verdict("input", headroom, f"The input is the bottleneck: {rates}, {lost:.0f}% less.")
     if headroom < ENOUGH:
         shared = "training uses the same cores and may slow it down"
-        return _verdict("close", headroom, f"The input barely keeps up: {rates}; {shared}.")
+        return _verdict("close", headroom, f"The input is only just fast enough: {rates}; {shared}.")
     return _verdict("enough", headroom, f"The input is fast enough: {rates}.")
 
 
@@ -79,7 +79,7 @@ def judge_waiting(share: float, training_rate: float, input_rate: float | None =
         return _verdict("enough", None, f"The input is fast enough: {waited}.")
     rates = f"alone it reached {input_rate:,.1f} images/sec, training needs {training_rate:,.1f}"
     if headroom < ENOUGH:
-        return _verdict("close", headroom, f"The input barely keeps up: {waited}; {rates}.")
+        return _verdict("close", headroom, f"The input is only just fast enough: {waited}; {rates}.")
     return _verdict("enough", headroom, f"The input is fast enough: {waited}; {rates}.")
 
 

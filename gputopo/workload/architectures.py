@@ -97,7 +97,10 @@ def architectures() -> Mapping[str, Architecture]:
         for ending, version in (versions[0], versions[2]):
             found.append(_cifar10(name + ending, networks.cifar10_resnet(depth, version), (128, 64)))
     for name, (layers, growth, millions) in _DENSENETS.items():
-        note = f"about a third of the paper's {millions} M parameters: transitions keep 2 x growth channels"
+        note = (
+            f"about a third of the {millions} M parameters in the paper, because each transition layer keeps "
+            "only 2 x growth-rate channels"
+        )
         found.append(_cifar10(name, networks.densenet(layers, growth), (64, 8), note=note))
     examples: dict[str, Any] = {"learning_rate": 1e-4, "gain": 1.0}
     source = "Keras example cifar10_cnn"

@@ -49,7 +49,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     hostfile: Annotated[
         tuple[HostAddress, ...],
         _read_file,
-        Option("--hostfile", "File with a host on each line", value="FILE", more=True),
+        Option("--hostfile", "File with one host per line", value="FILE", more=True),
     ] = ()
     num_hosts: Annotated[
         int | None,
@@ -68,7 +68,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--remote-python",
             "Python interpreter on the other hosts; gputopo has to be installed there",
             value="PATH",
-            default="the path of this one's",
+            default="the same path as on this host",
             more=True,
         ),
     ] = None
@@ -87,8 +87,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--allow-public-address",
-            "Let TensorFlow's servers listen at a public address: whoever connects to one can run what "
-            "they like",
+            "Allow TensorFlow's servers on a public address. Anyone who can connect can run code as you",
             more=True,
         ),
     ] = False
@@ -96,7 +95,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Option(
             "--insecure",
-            "Let the hosts of a training meet without a secret: whoever reaches rank 0's port can take part",
+            "Do not authenticate hosts: anyone who can connect to rank 0's port can take part",
             more=True,
         ),
     ] = False

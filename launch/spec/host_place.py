@@ -70,18 +70,18 @@ def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> 
     known = [cpus for cpus in near if cpus]
     if len(known) < len(near):
         lacking = index_ranges(gpu.index for gpu, cpus in zip(chosen, near, strict=True) if not cpus)
-        return _with(found, f"CPUs are left as they are: the NUMA node of GPU {lacking} is unknown")
+        return _with(found, f"CPUs are not changed: the NUMA node of GPU {lacking} is unknown")
     wanted = frozenset[int]().union(*known) & allowed
     named = f"GPU{'' if len(chosen) == 1 else 's'} {index_ranges(gpus)}"
     given = f"CPUs {index_ranges(allowed)}, all that this process may use,"
     if not wanted:
-        return _with(found, f"{given} are left as they are: none of them is near {named}")
+        return _with(found, f"{given} are not changed: none of them is near {named}")
     if wanted == allowed:
         narrowed = allowed < frozenset[int]().union(*nodes.values())
         return _with(found, f"{given} are near {named}") if narrowed else found
     if len(wanted) < MIN_CPUS_PER_GPU * len(chosen):
         few = f"only {index_ranges(wanted)} of them near {named}"
-        return _with(found, f"{given} are left as they are: {few}")
+        return _with(found, f"{given} are not changed: {few}")
     own = {gpu.numa_node for gpu in chosen}
     node = own.pop() if len(own) == 1 else None
     memory = "" if node is None else f", memory of NUMA node {node} preferred"

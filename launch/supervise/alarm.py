@@ -66,7 +66,7 @@ class Alarm:
     def _report(self) -> None:
         if self._problem is not None and self._on_problem is not None:
             name = shlex.split(self._command)[0]
-            self._on_problem(f"--on-anomaly {name}: {self._problem}; the run goes on")
+            self._on_problem(f"--on-anomaly {name}: {self._problem}; the run continues")
             self._on_problem = None
 
     def _deliver(self) -> None:

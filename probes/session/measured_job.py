@@ -16,7 +16,7 @@ from gputopo.values.bandwidth import Failure, Sample
 EXTRA_REPEATS = 4
 # Limit of clock ramp-up in the middle of a session (`ramp_up.MAX_S` is for the start).
 MAX_RAMP_UP_S = 1.5
-ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that count"
+ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that are used"
 LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 
 

@@ -268,8 +268,8 @@ def _unusable(
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(
-                f"gpu:{gpu} has only {free // MIB} MiB of its memory free: its copies are smaller, so"
-                " that their start cost counts for more"
+                f"gpu:{gpu} has only {free // MIB} MiB of its memory free: its copies are smaller, so "
+                "their start-up cost has more influence"
             )
     return given_up
 

@@ -128,19 +128,20 @@ def _refuse_for_program(asked: Asked) -> None:
     strays += ["all_reduce"] if "all_reduce" in asked.typed else []
     if strays:
         raise UsageError(
-            f"--{strays[0].replace('_', '-')} is for the built-in core, not for your own program",
-            "leave it out, or give it to the program: what follows -- is the program's",
+            f"--{strays[0].replace('_', '-')} works with the built-in training only, not with your own "
+            "program",
+            "remove it, or put it after the program: everything after -- belongs to the program",
         )
     if asked.options.shape == "json" and not asked.options.dry_run:
         raise UsageError(
-            "stdout is your own program's, so no JSON can be printed there",
-            "leave --json out: result.json in the run folder is the result, and --output DIR names that; "
-            "--dry-run prints the plan as JSON",
+            "--json cannot be combined with a program, which uses stdout itself",
+            "remove --json: the result is result.json in the run folder (--output DIR); --dry-run prints "
+            "the plan as JSON",
         )
     if asked.sources and not asked.options.dry_run:
         raise UsageError(
-            "--from plans for another machine, and a program runs on this one",
-            "leave --from out, or add --dry-run to see the plan only",
+            "--from plans for another machine, but the program would run on this one",
+            "remove --from, or add --dry-run to see the plan only",
         )
 
 
@@ -260,6 +261,6 @@ def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
     again = "; after a failure start the job again with --resume auto" if found == "--restart" else ""
     if found is not None:
         raise UsageError(
-            f"{found} is for one host, and this is a training of several",
-            f"leave {found} out, or add --num-hosts 1{again}",
+            f"{found} is for one host, but this run has several",
+            f"leave {found}, or add --num-hosts 1{again}",
         )

@@ -136,7 +136,7 @@ def _not_used(samples: Sequence[Sample]) -> Iterable[str]:
         yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
     runs = [one for one in samples if one.invalid is None and not one.runs_agree]
     if differing := [f"{_number_in_words(one)} ({len(one.runs)} runs)" for one in runs]:
-        yield f"several runs differ, the range is shown and not judged: {_some(differing)}"
+        yield f"runs disagree; the range is shown without a verdict: {_some(differing)}"
 
 
 def _number_in_words(sample: Sample) -> str:

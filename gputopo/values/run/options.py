@@ -57,13 +57,13 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             words={"": {"autotune": 3}},
         ),
     ] = None
-    require_gpu: Annotated[bool, Option("--require-gpu", "Without a GPU exit with 3")] = False
-    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, whatever GPUs there are")] = False
+    require_gpu: Annotated[bool, Option("--require-gpu", "Fail with exit code 3 if there is no GPU")] = False
+    cpu: Annotated[bool, Option("--cpu", "Use CPU devices, even if there are GPUs")] = False
     no_affinity: Annotated[
         bool,
         Option(
             "--no-affinity",
-            "Run on all CPUs, with memory and threads as without gputopo; default: those near the GPUs",
+            "Do not bind the run to the CPUs and the memory near the GPUs",
             more=True,
         ),
     ] = False
@@ -75,9 +75,11 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--format",
             "Output format",
-            detail="tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run env: its variables, "
-            "sbatch: a Slurm script, docker: a command that starts the run; for several hosts "
-            "also hostfile: of mpirun",
+            detail=(
+                "tf-cnn-log: log lines of tf_cnn_benchmarks. With --dry-run: env (environment "
+                "variables), sbatch (a Slurm script), docker (a docker run command); for several hosts "
+                "also hostfile (for mpirun)"
+            ),
         ),
     ] = "table"
     sbatch_options: Annotated[
@@ -154,12 +156,14 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["warning", "error"] | None,
         Option(
             "--fail-on",
-            "Exit with 1 on an anomaly or a NaN loss",
-            detail="An anomaly is a warning, a NaN loss an error. With a program after -- also on "
-            "hardware faults, and on GPUs outside the plan (a warning)",
+            "Exit with code 1 if there is an anomaly or a NaN loss",
+            detail=(
+                "An anomaly is a warning, a NaN loss an error. For a program after --: also hardware "
+                "faults, and GPUs outside the plan (a warning)"
+            ),
         ),
     ] = None
-    dry_run: Annotated[bool, Option("--dry-run", "Show plan and command; start nothing")] = False
+    dry_run: Annotated[bool, Option("--dry-run", "Show the plan and the command; start nothing")] = False
 
 
 class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,7 +116,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True):
         Literal["stop", "warn"],
         Option(
             "--on-nan",
-            "What a loss that is NaN or infinite does: end the training, or only be reported",
+            "If the loss is NaN or infinite: stop the training, or only warn",
             more=True,
         ),
     ] = "stop"
@@ -153,7 +153,7 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: Annotated[
         bool,
         Option(
-            "--deterministic", "Same numbers in each run on the same hardware, by slower kernels", more=True
+            "--deterministic", "Make runs on the same hardware bit-identical, with slower kernels", more=True
         ),
     ] = False
 
@@ -231,7 +231,8 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
         DataSource,
         Option(
             "--data-source",
-            "Synthetic examples: made once on the device, each step by TensorFlow on the CPU, or in Python",
+            "Where synthetic examples are created: gpu: once, on the device; cpu: in each step, by "
+            "TensorFlow; python: in each step, in Python",
             more=True,
         ),
     ] = "gpu"
@@ -311,7 +312,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_steps: Annotated[
         int | None,
         Option(
-            "--checkpoint-steps", "Steps between checkpoints", default="at the end only", min=1, more=True
+            "--checkpoint-steps", "Steps between checkpoints", default="only at the end", min=1, more=True
         ),
     ] = None
     keep_checkpoints: Annotated[
