@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[1]
 # nor merged files to pass.
 LIMITS: dict[str, float] = {
     "syntax nodes": 735_000,
-    "statements": 57_900,
+    "statements": 58_100,
     "syntax nodes per statement": 12.8,
-    "names taken across packages": 1_090,
-    "files with a second theme": 43,
+    "names taken across packages": 1_055,
+    "files with a second theme": 12,
     "bytes of declarations in data files": 2_000,
 }
 # Modules of gputopo that a process has loaded.
