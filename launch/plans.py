@@ -8,12 +8,9 @@ import msgspec
 from gputopo import planner
 from gputopo.findings import driver_broken
 from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
-from gputopo.launch.jobs.model_costs import with_costs
-from gputopo.launch.site import Site
+from gputopo.launch.site import Site, with_costs
 from gputopo.planner import Request
 from gputopo.planner.explained import require_prediction
-from gputopo.planner.what_if import best_change, what_if
-from gputopo.prediction.what_if import changes_of
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
@@ -44,6 +41,9 @@ def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Se
         require_prediction(found, EXPLAINS)
     if not changes:
         return found
+    from gputopo.planner.what_if import best_change, what_if
+    from gputopo.prediction.what_if import changes_of
+
     named = changes_of(changes)
     several = what_if(machine, request, named, choose) if named else None
     return msgspec.structs.replace(found, what_if=several or best_change(machine, request, choose))

@@ -28,7 +28,7 @@ from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
 from gputopo.report.stderr import note
-from gputopo.values.errors import GputopoError, HardwareError, UsageError
+from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
@@ -141,8 +141,6 @@ class Site:
         if model is None or not self.machine.gpus or self.cpu:
             return request
         if model not in self._costs:
-            from gputopo.launch.jobs.model_costs import with_costs
-
             self._costs[model] = None
             with contextlib.suppress(GputopoError):
                 self._costs[model] = with_costs(request).workload
@@ -156,6 +154,32 @@ class Site:
         if key not in self._before:
             self._before[key] = measured_before(self.machine, request)
         return self._before[key]
+
+
+def with_costs(request: Request) -> Request:
+    """Return the request with the costs of a model that no table has, which is built if none are stored.
+
+    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
+    """
+    if (
+        request.workload is not None
+        or request.model is None
+        or ":" not in request.model
+        or not request.predicts
+    ):
+        return request
+    from gputopo.launch.jobs.model_costs import known_workload, workload_of
+    from gputopo.launch.models.source_check import require_there
+
+    workload = known_workload(request.model)
+    if workload is None:
+        require_there(request.model)
+        note(f"building {request.model} once to count what it costs")
+        try:
+            workload = workload_of(request.model)
+        except InputError as error:
+            note(error.what)
+    return msgspec.structs.replace(request, workload=workload)
 
 
 def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple, Self
 import msgspec
 
 from gputopo.probes.processes import ended_by, forked, reaped
+from gputopo.values.schema import as_text
 
 # Calls that may initialise GPUs. Without persistence mode the driver initialises a GPU again for each
 # program: 1 to 3 s per GPU (docs.nvidia.com/deploy/driver-persistence). Over 25 s and 30 s were reported for
@@ -162,7 +163,7 @@ class Channel:
 
     def put(self, value: object) -> None:
         """Write a line."""
-        self._write(msgspec.json.encode(value))
+        self._write(msgspec.json.encode(value, enc_hook=as_text))
 
     def done(self) -> None:
         """Report an answer as complete."""

@@ -5,6 +5,7 @@ from itertools import combinations, permutations
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine
 
 UP, DOWN = 12.25, 13.1  # GB/s of gpu 0; each further one 0.1 more
@@ -31,8 +32,8 @@ def pair(source: int, destination: int, speed: float, *, staged: bool = False) -
     """Return one copy between GPUs, alone."""
     return Sample(
         kind="p2p_staged" if staged else "p2p_direct",
-        source=f"gpu:{source}",
-        destination=f"gpu:{destination}",
+        source=End(f"gpu:{source}"),
+        destination=End(f"gpu:{destination}"),
         method="copy_engine",
         median_gb_per_s=speed,
         repeats_gb_per_s=(speed,),
@@ -42,14 +43,14 @@ def pair(source: int, destination: int, speed: float, *, staged: bool = False) -
 
 def host_samples(gpu: int) -> list[Sample]:
     """Return the copies of one GPU with the host: alone, at once, pageable; and inside it."""
-    place, extra = f"gpu:{gpu}", gpu / 10
+    place, extra = End.of_gpus(gpu), gpu / 10
     seen = (Conditions(gpu=gpu, readings=3, pstate="P0", pcie_gen=3, pcie_width=16),)
-    to = Sample(kind="h2d", source="host", destination=place, pinned=True, bytes=2**25)
+    to = Sample(kind="h2d", source=End("host"), destination=place, pinned=True, bytes=2**25)
     replace = msgspec.structs.replace
     return [
         replace(to, median_gb_per_s=UP + extra, expected_gb_per_s=12.6, expected_source="links.csv",
                 conditions=seen),
-        replace(to, kind="d2h", source=place, destination="host", median_gb_per_s=DOWN + extra),
+        replace(to, kind="d2h", source=place, destination=End("host"), median_gb_per_s=DOWN + extra),
         replace(to, median_gb_per_s=6.5, group="h2d all"),
         replace(to, kind="bidirectional", median_gb_per_s=21.5),
         replace(to, pinned=False, median_gb_per_s=4.75),
@@ -67,12 +68,14 @@ def bandwidth_of(gpus: int = 4) -> Bandwidth:
         direct = 11.3 if a // 2 == b // 2 else 6.25
         samples.append(pair(a, b, 0.73 if tuple(sorted((a, b))) == last else direct))
         samples.append(pair(a, b, 0.77 if tuple(sorted((a, b))) == last else 5.5, staged=True))
-    samples.append(Sample(kind="host_memory", source="node:0", destination="node:1", median_gb_per_s=31.4))
+    samples.append(
+        Sample(kind="host_memory", source=End("node:0"), destination=End("node:1"), median_gb_per_s=31.4)
+    )
     return Bandwidth(
         source="live",
         samples=tuple(samples),
         failures=(
-            Failure(kind="p2p_direct", source="gpu:0", destination="gpu:1", method="kernel_read",
+            Failure(kind="p2p_direct", source=End("gpu:0"), destination=End("gpu:1"), method="kernel_read",
                     reason="WRONG_DATA", says="3 words differ"),
         ),
         not_measured=(NotMeasured(what="far memory node", reason="there is one node only"),),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from hypothesis import strategies as st
 
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Link, Machine, Sample
 from gputopo.values.samples import facts_of, of_sample
 
@@ -92,6 +93,6 @@ def _plain(kind: Any, dice: random.Random) -> Any:
         return dice.choice((0, 1, 2, 3, 16, 4096, -1, 2**40))
     if kind is float:
         return dice.choice(FRACTIONS)
-    if kind is str:
-        return dice.choice(WORDS)
+    if kind in (str, End):
+        return kind(dice.choice(WORDS))
     return 1  # dict[str, Any]

@@ -1,11 +1,10 @@
 """Which GPU of one capture is which of another, and a capture renumbered to fit the first.
 
-Places (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
+Ends (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
 those bound to it: the latter counts, so a GPU that is bound to vfio-pci or nouveau beside others has no
 number, as on a machine that is read live. Where no GPU is bound to NVIDIA's driver, all keep a number.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,15 +14,11 @@ import msgspec
 
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import gpus_of_other_drivers
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample, gpus_of
+from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
+from gputopo.values.ends import gpus_in, renumbered
 from gputopo.values.facts import FactPath, item
 from gputopo.values.fields import kernel_address, short_address
 from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
-
-HOST = "host"
-ALL_GPUS = "gpus"  # all the others at once, where a tool gives one number for them
-
-_GPUS = re.compile(r"\bgpu:(\d+(?:,\d+)*)\b")  # one, or all of a collective operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +27,6 @@ class ListedGpu:
 
     name: str | None = None
     address: str | None = None
-
-
-def gpu_place(index: int) -> str:
-    """Return the place of a GPU."""
-    return f"gpu:{index}"
-
-
-def group_place(indices: Iterable[int]) -> str:
-    """Return the place of GPUs that work together: `gpu:0,1,2`."""
-    return f"gpu:{','.join(map(str, sorted(indices)))}"
 
 
 def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
@@ -73,59 +58,22 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
 
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
     """Return the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
+    known = gpus.keys()
     return msgspec.structs.replace(
         bandwidth,
-        samples=tuple(s for old in bandwidth.samples if (s := _renumbered_sample(old, gpus)) is not None),
-        failures=tuple(f for old in bandwidth.failures if (f := _renumbered_failure(old, gpus)) is not None),
+        samples=tuple(with_new_indices(one, gpus) for one in bandwidth.samples if known >= {*one.gpus}),
+        failures=tuple(with_new_indices(one, gpus) for one in bandwidth.failures if known >= {*one.gpus}),
         not_measured=tuple(
-            NotMeasured(what=what, reason=one.reason)
+            NotMeasured(what=renumbered(one.what, gpus), reason=one.reason)
             for one in bandwidth.not_measured
-            if (what := in_text(one.what, gpus)) is not None
+            if known >= gpus_in(one.what)
         ),
         uplink_groups=tuple(
-            msgspec.structs.replace(group_place, gpus=tuple(sorted(gpus[g] for g in group_place.gpus)))
-            for group_place in bandwidth.uplink_groups
-            if all(g in gpus for g in group_place.gpus)
+            msgspec.structs.replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
+            for group in bandwidth.uplink_groups
+            if known >= {*group.gpus}
         ),
     )
-
-
-def gpus_named(bandwidth: Bandwidth) -> set[int]:
-    """Return the GPUs whose copies were measured or failed, and those of uplink groups."""
-    measured: tuple[Sample | Failure, ...] = (*bandwidth.samples, *bandwidth.failures)
-    named = {index for one in measured for place in (one.source, one.destination) for index in gpus_of(place)}
-    return named.union(*(group_place.gpus for group_place in bandwidth.uplink_groups))
-
-
-def in_text(text: str, gpus: Mapping[int, int]) -> str | None:
-    """Renumber the places in a text; None where it names a GPU that `gpus` lacks."""
-    if any(int(one) not in gpus for numbers in _GPUS.findall(text) for one in numbers.split(",")):
-        return None
-    return _GPUS.sub(lambda found: group_place(gpus[int(one)] for one in found[1].split(",")), text)
-
-
-def _renumbered_sample(sample: Sample, gpus: Mapping[int, int]) -> Sample | None:
-    moved = _ends(sample, gpus)
-    if moved is None:
-        return None
-    conditions = tuple(
-        msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in sample.conditions if one.gpu in gpus
-    )
-    return msgspec.structs.replace(sample, **moved, conditions=conditions)
-
-
-def _renumbered_failure(failure: Failure, gpus: Mapping[int, int]) -> Failure | None:
-    moved = _ends(failure, gpus)
-    return None if moved is None else msgspec.structs.replace(failure, **moved)
-
-
-def _ends(value: Sample | Failure, gpus: Mapping[int, int]) -> dict[str, str | None] | None:
-    """Return the ends and the group of a copy under the new indices; None if a GPU of it is gone."""
-    source, destination = in_text(value.source, gpus), in_text(value.destination, gpus)
-    if source is None or destination is None:
-        return None
-    at_once = value.group and (in_text(value.group, gpus) or value.group)
-    return {"source": source, "destination": destination, "group": at_once}
 
 
 T = TypeVar("T", Gpu, Nic)

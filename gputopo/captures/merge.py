@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
+from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.facts import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
@@ -96,7 +97,7 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
 
 
 def _content(machine: Machine) -> bytes:
-    return msgspec.json.encode(msgspec.structs.replace(machine, lines=()))
+    return schema.encode(msgspec.structs.replace(machine, lines=()))
 
 
 def _taken_apart(machine: Machine) -> list[Machine]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.captures import limits, matching
+from gputopo.captures import limits
 from gputopo.captures.ledger import Format
 from gputopo.values import samples, schema
 from gputopo.values.bandwidth import Bandwidth
@@ -69,7 +69,7 @@ def _measured(text: str, origin: str) -> Machine:
     bandwidth = schema.decode(text, Bandwidth, origin=origin)
     machine = schema.decode(text, _Measured, origin=origin).machine
     if machine is None:
-        gpus = tuple(Gpu(index=index) for index in sorted(matching.gpus_named(bandwidth)))
+        gpus = tuple(Gpu(index=index) for index in sorted(bandwidth.gpus))
         machine = Machine(source=bandwidth.source, gpus=gpus)
     return msgspec.structs.replace(machine, bandwidth=bandwidth)
 
@@ -94,7 +94,7 @@ def _check(machine: Machine, origin: str) -> None:
             samples.gpu_with(facts["index"], facts)
         except (KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
             raise InputError(f"{origin} has a sample with facts that no GPU has: {error}", _HINT) from error
-    if machine.bandwidth is not None and (named := matching.gpus_named(machine.bandwidth) - set(indices)):
+    if machine.bandwidth is not None and (named := machine.bandwidth.gpus - set(indices)):
         raise InputError(f"{origin}: its bandwidth is of GPU {min(named)}, which it lacks", _HINT)
 
 

@@ -311,8 +311,7 @@ def _code(
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    paths = [one for one in measured.samples if not one.is_collective]
-    samples = any("gpu:" in one.source + one.destination for one in paths)
+    samples = any(one.gpus for one in measured.samples if not one.is_collective)
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 

@@ -9,7 +9,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, site_for
 from gputopo.launch.hosts.allocation import HostOptions, find
 from gputopo.launch.job import Job, parse_model
-from gputopo.launch.site import rehearsal_name, warn
+from gputopo.launch.site import rehearsal_name, warn, with_costs
 from gputopo.launch.target import Target
 from gputopo.prediction.programs import DEFAULT
 from gputopo.report.stderr import note
@@ -181,7 +181,6 @@ def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
     """Plan for the hosts of files, or for those that are asked; None: no other hosts are named."""
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
-    from gputopo.launch.jobs.model_costs import with_costs
 
     fleet = asked.command.fleet
     to_ask = None if fleet else hosts_to_ask(options)

@@ -93,15 +93,13 @@ class Speeds:
             return seen
         if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
-        if copy.source != "host" and copy.destination != "host":
+        if copy.host_gpu is None:
             by_engine = self._seen.get(_key(msgspec.structs.replace(copy, method="copy_engine")))
             if by_engine is not None:
                 return by_engine
-            up, down = self._seen.get(("d2h", copy.source)), self._seen.get(("h2d", copy.destination))
+            up, down = self._seen.get(("d2h", copy.gpus[:1])), self._seen.get(("h2d", copy.gpus[1:]))
             return min(up or _GUESS_GB_PER_S, down or _GUESS_GB_PER_S)
-        return self._seen.get(
-            (copy.kind, copy.source if copy.kind == "d2h" else copy.destination), _GUESS_GB_PER_S
-        )
+        return self._seen.get((copy.kind, copy.gpus), _GUESS_GB_PER_S)
 
 
 class _Span(NamedTuple):
@@ -227,5 +225,5 @@ def _whole(size: float) -> int:
 
 def _key(copy: Copy) -> tuple[object, ...]:
     if copy.pinned and copy.kind in ("h2d", "d2h"):
-        return (copy.kind, copy.source if copy.kind == "d2h" else copy.destination)
-    return (copy.kind, copy.source, copy.destination, copy.pinned, copy.method)
+        return (copy.kind, copy.gpus)
+    return (copy.kind, copy.ends, copy.pinned, copy.method)

@@ -14,7 +14,8 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
 )
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, HOSTS, Bandwidth, Sample, gpus_of
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Bandwidth, Expectation, Sample
+from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
 # A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
@@ -44,20 +45,6 @@ _SWITCHED = (
 _CUBE = 8  # GPUs of a server without them
 
 
-class BusRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Expected bus bandwidth in GB/s; `without_nvls`: that of a ring where NVSwitches could reduce."""
-
-    source: str
-    gb_per_s: float | None
-    low_gb_per_s: float | None
-    without_nvls: float | None = None
-
-    @property
-    def is_limit(self) -> bool:
-        """Whether it is what the links carry at most, which few machines reach."""
-        return self.source.startswith(AT_MOST)
-
-
 def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     """Return the same numbers, those of collective operations with the bus bandwidth expected of them."""
     if not any(one.kind in COLLECTIVES for one in bandwidth.samples):
@@ -69,17 +56,10 @@ def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
 
 def _beside(sample: Sample, machine: Machine) -> Sample:
     found = None if sample.expected_gb_per_s is not None else expected_rate(sample, machine)
-    if found is None:
-        return sample
-    return msgspec.structs.replace(
-        sample,
-        expected_gb_per_s=None if found.gb_per_s is None else round(found.gb_per_s, 1),
-        expected_low_gb_per_s=None if found.low_gb_per_s is None else round(found.low_gb_per_s, 1),
-        expected_source=found.source,
-    )
+    return sample if found is None else found.beside(sample, 1)
 
 
-def expected_rate(sample: Sample, machine: Machine) -> BusRate | None:
+def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     """Return the expected bus bandwidth of an operation, None if unknown.
 
     Over several hosts the machine is one of them, and the others are taken for equal.
@@ -103,11 +83,11 @@ def expected_rate(sample: Sample, machine: Machine) -> BusRate | None:
 
 def _members(sample: Sample, machine: Machine) -> list[Gpu]:
     """Return the GPUs that took part; all of the machine where as many ranks are not listed."""
-    indices = gpus_of(sample.source)
+    indices = sample.source.gpus
     if indices:
         found = [gpu for gpu in machine.gpus if gpu.index in indices]
         return found if len(found) == len(indices) == (sample.ranks or len(indices)) else []
-    everywhere = sample.source == "gpus" and len(machine.gpus) == sample.ranks
+    everywhere = sample.source == ALL_GPUS and len(machine.gpus) == sample.ranks
     return list(machine.gpus) if everywhere else []
 
 
@@ -141,7 +121,7 @@ def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
     return not rest
 
 
-def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> BusRate | None:
+def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> Expectation | None:
     rows = expected_bus(model.name, ranks, sample.kind, sample.bytes or 0)
     rows = [row for row in rows if row.links != "nvlink" or joined]
     if not rows or joined == 0:
@@ -152,10 +132,10 @@ def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | 
     if off and row.nvls:
         return None
     operation = COLLECTIVE_NAMES[sample.kind]
-    return BusRate(
-        source=f"{model.name}, {ranks} GPUs, {operation} ({row.confidence}: nccl_bus.csv)",
-        gb_per_s=row.bus_gb_per_s,
-        low_gb_per_s=row.low_gb_per_s,
+    return Expectation(
+        f"{model.name}, {ranks} GPUs, {operation} ({row.confidence}: nccl_bus.csv)",
+        row.bus_gb_per_s,
+        row.low_gb_per_s,
         without_nvls=(ring.bus_gb_per_s if ring else _ring_rate(model, joined)) if row.nvls else None,
     )
 
@@ -165,32 +145,32 @@ def _ring_rate(model: GpuExpectation, joined: int | None) -> float | None:
     return joined * link.nccl_gb_per_s if joined and link and link.nccl_gb_per_s else None
 
 
-def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> BusRate | None:
+def _over_nvlink(sample: Sample, model: GpuExpectation, joined: int | None) -> Expectation | None:
     link = expected_nvlink(model.nvlink_generation, model.chip)
     if not joined or link is None or link.nccl_gb_per_s is None or (sample.bytes or 0) < RING_BYTES:
         return None
     rate = joined * link.nccl_gb_per_s
     if sample.kind in _EXCHANGES and link.version >= _SWITCHED:
-        return BusRate(
-            source=f"{AT_MOST} {joined} NVLinks of version {link.version} of a GPU "
+        return Expectation(
+            f"{AT_MOST} {joined} NVLinks of version {link.version} of a GPU "
             f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
-            gb_per_s=rate,
-            low_gb_per_s=EXCHANGE_LOW_SHARE * rate,
+            rate,
+            EXCHANGE_LOW_SHARE * rate,
         )
     if sample.kind not in _RINGS:
         return None
     is_few = (sample.ranks or 0) <= 3
-    return BusRate(
-        source=f"{AT_MOST if is_few else 'derived:'} a ring over {joined} NVLinks of version {link.version} "
+    return Expectation(
+        f"{AT_MOST if is_few else 'derived:'} a ring over {joined} NVLinks of version {link.version} "
         f"at {link.nccl_gb_per_s:g} GB/s (nvlinks.csv)",
-        gb_per_s=rate,
-        low_gb_per_s=(FEW_LOW_SHARE if is_few else RING_LOW_SHARE) * rate,
+        rate,
+        (FEW_LOW_SHARE if is_few else RING_LOW_SHARE) * rate,
     )
 
 
 def _over_pcie(
     sample: Sample, gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine, joined: int | None
-) -> BusRate | None:
+) -> Expectation | None:
     if joined != 0 or sample.kind not in (*_RINGS, *_EXCHANGES) or (sample.bytes or 0) < PCIE_BYTES:
         return None
     links = []
@@ -201,10 +181,10 @@ def _over_pcie(
             return None
         links.append((link.copy_to_device_gb_per_s, link_name(link), known_by))
     rate, name, known_by = min(links)
-    return BusRate(
-        source=f"{AT_MOST} the slowest PCIe link, {name} {known_by} (links.csv)",
-        gb_per_s=rate,
-        low_gb_per_s=PCIE_LOW_SHARE * rate,
+    return Expectation(
+        f"{AT_MOST} the slowest PCIe link, {name} {known_by} (links.csv)",
+        rate,
+        PCIE_LOW_SHARE * rate,
     )
 
 
@@ -216,7 +196,7 @@ def network_ports(machine: Machine) -> list[NicPort]:
     return [port for port in found if port.rate_gbit_per_s == best]
 
 
-def _over_network(sample: Sample, machine: Machine) -> BusRate | None:
+def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
     """Return the rate of a ring over several hosts, by their ports, one for a GPU, or by their GPUs."""
     is_large = (sample.bytes or 0) >= RING_BYTES
     if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
@@ -228,21 +208,21 @@ def _over_network(sample: Sample, machine: Machine) -> BusRate | None:
     count, one = min(each, len(ports)), ports[0]
     rate = count * (one.rate_gbit_per_s or 0.0) / 8
     layer = "RDMA" if one.rdma_device is not None else "network"
-    over = BusRate(
-        source=f"derived: a ring over {count} {layer} port{'s' if count > 1 else ''} of "
+    over = Expectation(
+        f"derived: a ring over {count} {layer} port{'s' if count > 1 else ''} of "
         f"{one.rate_gbit_per_s:g} Gbit/s of each host",
-        gb_per_s=rate,
-        low_gb_per_s=NETWORK_LOW_SHARE * rate,
+        rate,
+        NETWORK_LOW_SHARE * rate,
     )
     within = _within_each(sample, machine, each)
     return over if within is None or (within.low_gb_per_s or 0.0) >= NETWORK_LOW_SHARE * rate else within
 
 
-def _within_each(sample: Sample, machine: Machine, gpus: int) -> BusRate | None:
+def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | None:
     """Return what the GPUs of one host allow, if all of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
-    inside = msgspec.structs.replace(sample, source="gpus", hosts=1, ranks=gpus)
+    inside = msgspec.structs.replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
     return expected_rate(inside, machine)
 
 

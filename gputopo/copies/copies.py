@@ -5,30 +5,22 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from gputopo.values.bandwidth import READING, Failure, Kind, Level, Method, Path, gpu_of
+from gputopo.values.bandwidth import READING, Between, Failure, Kind, Level, Method, Path
 
 CopyKind = Literal["h2d", "d2h", "p2p_direct", "p2p_staged", "d2d_local"]
 
 
-class Copy(msgspec.Struct, frozen=True, kw_only=True):
-    """One direction of copying: `source` and `destination` are places (`gpu:0`, `host`).
+class Copy(Between, frozen=True):
+    """One direction of copying.
 
     `numa_node`: the host memory's node, None: wherever it comes to lie. A staged copy goes through pinned
     host memory.
     """
 
     kind: CopyKind
-    source: str
-    destination: str
     pinned: bool | None = None  # whether the host side is page-locked; None between GPUs
     method: Method = "copy_engine"
     numa_node: int | None = None
-
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """The GPUs that it touches, each once, the source first."""
-        ends = (gpu_of(self.source), gpu_of(self.destination))
-        return tuple(dict.fromkeys(gpu for gpu in ends if gpu is not None))
 
     @property
     def acting_gpu(self) -> int:
@@ -36,7 +28,7 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus[-1 if self.kind == "p2p_staged" or self.method in READING else 0]
 
     @property
-    def host_gpu(self) -> int | None:
+    def near_gpu(self) -> int | None:
         """The GPU whose host memory it uses: near the source if staged; None: it uses none."""
         return self.gpus[0] if self.kind in ("h2d", "d2h", "p2p_staged") else None
 
@@ -91,11 +83,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     l2_bytes: Mapping[int, int] = {}  # the L2 cache of each GPU
     sizes: tuple[int, ...] = ()
     loops: int | None = None
-
-
-def gpu_place(gpu: int) -> str:
-    """Write the place of a GPU: `gpu:3`."""
-    return f"gpu:{gpu}"
 
 
 def group_name(what: str, gpus: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from math import inf
 import msgspec
 
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
-from gputopo.copies.physics import host_link
+from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference.copied_links import observed_link, over_nvlink
 from gputopo.reference.expectations import (
     GpuExpectation,
@@ -22,9 +22,9 @@ from gputopo.reference.expectations import (
     newest_generation,
 )
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
-from gputopo.values.rates import host_link_rates, is_far
+from gputopo.values.rates import ends_of_groups, host_link_rates, is_far
 
 # A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
@@ -61,17 +61,6 @@ _NEAR = (Hop.INTERNAL, Hop.PIX, Hop.PXB)
 # A direct copy so many times as fast as the slower of its GPUs copies with the host is over another link: one
 # switch, or NVLinks. Ours: no two PCIe links of one GPU are used at once.
 NVLINK_TIMES = 3
-
-
-class ExpectedRate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy should reach and at least reaches on sound machines, in GB/s. None: only words about it.
-
-    Without a low rate of its own it is LOW_SHARE of the usual one.
-    """
-
-    source: str
-    gb_per_s: float | None = None
-    low_gb_per_s: float | None = None
 
 
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
@@ -129,38 +118,31 @@ class _Judge:
         self.over_nvlink = over_nvlink(bandwidth.samples, machine)
         self.to_device = host_link_rates(bandwidth.samples, "h2d", machine)
         self.to_host = host_link_rates(bandwidth.samples, "d2h", machine)
-        self.places = dict[str | None, set[str]]()  # of the copies of each group
-        for one in bandwidth.samples:
-            self.places.setdefault(one.group, set()).update((one.source, one.destination))
+        self.ends = ends_of_groups(bandwidth.samples)
 
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
             return sample
         found = self._expected(sample)
         if found is None and (lacking := self._lacking(sample)):
-            found = ExpectedRate(source=f"no reference data for {lacking}")
+            found = Expectation(f"no reference data for {lacking}")
         if found is None:
             return sample
         low = found.low_gb_per_s or (found.gb_per_s and LOW_SHARE * found.gb_per_s)
-        return msgspec.structs.replace(
-            sample,
-            expected_gb_per_s=_rounded(found.gb_per_s),
-            expected_low_gb_per_s=_rounded(low),
-            expected_source=found.source,
-        )
+        return found._replace(low_gb_per_s=low).beside(sample, 3)
 
-    def _expected(self, sample: Sample) -> ExpectedRate | None:
+    def _expected(self, sample: Sample) -> Expectation | None:
         if not sample.is_large or sample.method in KERNELS:
             return None
         if sample.kind == "d2d_local":
             return self._local(sample)
         pair = sample.pair
-        of_one_gpu = sample.with_reverse and pair is None and len(self.places[sample.group]) == 2
+        of_one_gpu = sample.with_reverse and pair is None and len(self.ends[sample.group]) == 2
         if sample.group is not None and not of_one_gpu:
             return None
         if pair is not None:
             return self._between(sample, *pair)
-        gpu = self.gpus.get(-1 if (index := sample.host_gpu) is None else index)
+        gpu = gpu_at(sample.host_gpu, self.gpus)
         if gpu is None or sample.pinned is False or not sample.is_by_copy_engine:
             return None
         if sample.kind not in ("h2d", "d2h", "bidirectional") or is_far(sample, gpu.index, self.machine):
@@ -173,16 +155,15 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if f"gpu:{index}" in (sample.source, sample.destination)
-            and expected_gpu(gpu.name, gpu.pci_device_id) is None
+            if index in sample.gpu_ends and expected_gpu(gpu.name, gpu.pci_device_id) is None
         }
         return " and ".join(sorted(names)) or None
 
-    def _host(self, sample: Sample, gpu: Gpu) -> ExpectedRate | None:
+    def _host(self, sample: Sample, gpu: Gpu) -> Expectation | None:
         over = host_link(sample, gpu)
         if over != "PCIe":
-            return ExpectedRate(source=f"no reference data: copies with the host over {over}")
-        measured = _one_direction(sample)
+            return Expectation(f"no reference data: copies with the host over {over}")
+        measured = sample.one_way_rate
         both = sample.kind == "bidirectional" or sample.with_reverse
         fits = () if both else links_for(measured, gpu)
         if seen := observed_link(gpu, sample, self.machine):
@@ -194,46 +175,42 @@ class _Judge:
                 source += f"; the rate fits {link_names(fits)}"
         else:
             words = f"link not reported; inferred from the rate: {link_names(fits)}"
-            return ExpectedRate(source=words) if fits else None
+            return Expectation(words) if fits else None
         to_device, to_host = link.copy_to_device_gb_per_s, link.copy_to_host_gb_per_s
         typical, low = (to_host if sample.kind == "d2h" else to_device), link.copy_low_gb_per_s
         if sample.kind == "bidirectional":
             typical, low = to_device + to_host, BIDIRECTIONAL_LOW_SHARE * 2 * low
         if sample.with_reverse:
-            return ExpectedRate(
-                source=f"{BESIDE_REVERSE_SHARE:.0%} of one direction of {source}",
-                gb_per_s=BESIDE_REVERSE_SHARE * typical,
+            return Expectation(
+                f"{BESIDE_REVERSE_SHARE:.0%} of one direction of {source}",
+                BESIDE_REVERSE_SHARE * typical,
             )
         if both:
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
             typical *= BIDIRECTIONAL_SHARE
-        return ExpectedRate(source=source, gb_per_s=typical, low_gb_per_s=low)
+        return Expectation(source, typical, low)
 
-    def _local(self, sample: Sample) -> ExpectedRate | None:
-        gpu = self.gpus.get(-1 if (index := gpu_of(sample.source)) is None else index)
+    def _local(self, sample: Sample) -> Expectation | None:
+        gpu = gpu_at(sample.source.gpu, self.gpus)
         row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
-            return ExpectedRate(
-                source="the card is split (MIG), and an instance has a part of its memory's rate"
-            )
+            return Expectation("the card is split (MIG), and an instance has a part of its memory's rate")
         if sample.bytes is None and row.memory_gb_per_s > SHORT_COPIES_GB_PER_S:
-            return ExpectedRate(
-                source="no reference data: copies of unknown size, maybe short for this memory"
-            )
+            return Expectation("no reference data: copies of unknown size, maybe short for this memory")
         slowed = _may_pay_for_ecc(gpu, row)
         share, low = LOCAL_COPY_SHARE, LOCAL_COPY_LOW_SHARE
         if row.chip == "GP100":
             share, low = P100_COPY_SHARE, P100_COPY_LOW_SHARE
-        return ExpectedRate(
-            source=f"{share:.0%} of the memory rate of {row.name} (gpus.csv)"
+        return Expectation(
+            f"{share:.0%} of the memory rate of {row.name} (gpus.csv)"
             + (f", less up to {1 - ECC_LOW_SHARE:.0%} for ECC" if slowed else ""),
-            gb_per_s=share * row.memory_gb_per_s,
-            low_gb_per_s=low * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
+            share * row.memory_gb_per_s,
+            low * row.memory_gb_per_s * (ECC_LOW_SHARE if slowed else 1),
         )
 
-    def _between(self, sample: Sample, source: int, destination: int) -> ExpectedRate | None:
+    def _between(self, sample: Sample, source: int, destination: int) -> Expectation | None:
         if sample.kind not in ("p2p_direct", "p2p_staged", "bidirectional"):
             return None
         direct = sample.kind == "p2p_direct" or sample.path == "direct"
@@ -242,11 +219,11 @@ class _Judge:
         nvlinks = self.nvlinks.between(source, destination) if direct else None
         if nvlinks is not None:
             found = _over_nvlink(sample, nvlinks)
-            fits = (sample.median_gb_per_s or 0) >= (found.low_gb_per_s or 0)
+            fits = sample.rate >= (found.low_gb_per_s or 0)
             if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
                 return found
-            return ExpectedRate(
-                source=f"no reference data: between the rates of {nvlinks.links - 1} and "
+            return Expectation(
+                f"no reference data: between the rates of {nvlinks.links - 1} and "
                 f"{nvlinks.links} NVLinks, or through the CPU"
             )
         forth = self._over_pcie(sample, source, destination, direct=direct)
@@ -257,10 +234,10 @@ class _Judge:
             return back
         if not direct:
             source_words = f"as much as one direction alone: {forth.source}"
-            return ExpectedRate(source=source_words, gb_per_s=min(forth.gb_per_s, back.gb_per_s))
-        return ExpectedRate(
-            source=f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {forth.source}",
-            gb_per_s=BIDIRECTIONAL_SHARE * (forth.gb_per_s + back.gb_per_s),
+            return Expectation(source_words, min(forth.gb_per_s, back.gb_per_s))
+        return Expectation(
+            f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {forth.source}",
+            BIDIRECTIONAL_SHARE * (forth.gb_per_s + back.gb_per_s),
         )
 
     def _is_hybrid(self, index: int) -> bool:
@@ -269,12 +246,10 @@ class _Judge:
 
     def _over_pcie(
         self, sample: Sample, source: int, destination: int, *, direct: bool
-    ) -> ExpectedRate | None:
+    ) -> Expectation | None:
         """Expect the slower of the path out of one GPU and the path into the other, in one direction."""
         if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
-            return ExpectedRate(
-                source="no reference data: faster than PCIe, and the number of NVLinks is unknown"
-            )
+            return Expectation("no reference data: faster than PCIe, and the number of NVLinks is unknown")
         shared = self._shared_bridges(source, destination) if direct else set[str]()
         sends = self._end(sample, source, self.to_host, f"GPU {source} to host", shared)
         receives = self._end(sample, destination, self.to_device, f"host to GPU {destination}", shared)
@@ -282,18 +257,18 @@ class _Judge:
             return None
         slower, words = min(sends, receives)
         if not direct:
-            return ExpectedRate(
-                source=f"staged through host memory, {STAGED_SHARE:.0%} of the slower of its links: {words}",
-                gb_per_s=STAGED_SHARE * slower,
+            return Expectation(
+                f"staged through host memory, {STAGED_SHARE:.0%} of the slower of its links: {words}",
+                STAGED_SHARE * slower,
             )
-        if _one_direction(sample) > NVLINK_TIMES * slower:
-            return ExpectedRate(source="no reference data: much faster than its copies with the host")
+        if sample.one_way_rate > NVLINK_TIMES * slower:
+            return Expectation("no reference data: much faster than its copies with the host")
         link = self.machine.link(source, destination)
         near = link is not None and link.hop in _NEAR
-        return ExpectedRate(
-            source=f"the slower of its two links: {words}",
-            gb_per_s=slower,
-            low_gb_per_s=NEAR_LOW_SHARE * slower if near else None,
+        return Expectation(
+            f"the slower of its two links: {words}",
+            slower,
+            NEAR_LOW_SHARE * slower if near else None,
         )
 
     def _end(
@@ -310,7 +285,7 @@ class _Judge:
             link, known_by = seen
             usual = link.copy_to_host_gb_per_s if measured is self.to_host else link.copy_to_device_gb_per_s
             return usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
-        by_model = model_link(gpu, _one_direction(sample))
+        by_model = model_link(gpu, sample.one_way_rate)
         return None if by_model is None else (by_model.copy_to_host_gb_per_s, _by_model(by_model, gpu))
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
@@ -329,21 +304,17 @@ def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
 
 
-def _one_direction(sample: Sample) -> float:
-    return (sample.median_gb_per_s or 0.0) / (2 if sample.kind == "bidirectional" else 1)
-
-
-def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> ExpectedRate:
+def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:
     count, row = nvlinks.links, nvlinks.row
     both = sample.kind == "bidirectional"
     whole = count * row.link_gb_per_s * (2 if both else 1)
     share = row.bidirectional_share if both else row.copy_share
-    return ExpectedRate(
-        source=f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
+    return Expectation(
+        f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
         f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"
         + ("" if nvlinks.by == "source" else f"; number of NVLinks by {nvlinks.by}"),
-        gb_per_s=share * whole,
-        low_gb_per_s=min(row.copy_low_share, share) * whole,
+        share * whole,
+        min(row.copy_low_share, share) * whole,
     )
 
 
@@ -355,7 +326,3 @@ def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
     if not (row.memory_type or "").startswith("GDDR") or gpu.ecc.mode is False:
         return False
     return gpu.ecc.mode is True or not row.name.startswith(("GeForce", "TITAN"))
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)

@@ -5,14 +5,15 @@ Every direction of every pair is a separate job, so that a link that is bad in o
 hidden behind its good direction.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, gpu_place, group_name
-from gputopo.copies.sharing import CHANGED_SHARE, fair_rates, shared
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, group_name
+from gputopo.copies.sharing import CHANGED_SHARE, Gpus, fair_rates, rates_at_once, shared
 from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Sample
+from gputopo.values.ends import HOST, End
 
 MIB = 2**20
 # A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
@@ -97,16 +98,15 @@ def next_jobs(
     """
     wanted: list[CopyJob] = []
     for kind in _UP_AND_DOWN:
-        alone = _rates(done, kind, None)
-        whole = _largest_group(done, kind)
+        alone, at_once = _alone(done, kind), rates_at_once(done, kind)
+        whole = max(at_once.values(), key=len, default={})
         slowed = _slower(whole, alone)
         if len(slowed) < 2 or len(whole) < 3:
             continue
-        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, done, kind)]
+        two = [_group(kind, pair, setting) for pair in _unknown_pairs(slowed, alone, at_once)]
         missing = [job for job in two if job.group not in tried]
         if not missing:
-            names = [group_name(kind, pair) for pair in combinations(slowed, 2)]
-            together = {frozenset(rates): rates for name in names if (rates := _rates(done, kind, name))}
+            together = {gpus: rates for gpus, rates in at_once.items() if len(gpus) == 2}
             unexplained = _slower(
                 whole, fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, together))
             )
@@ -168,9 +168,9 @@ def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
             )
         )
     for gpu, reason in setting.no_kernels.items():
-        refusals.append(NotMeasured(what=f"copies by a kernel on {gpu_place(gpu)}", reason=reason))
+        refusals.append(NotMeasured(what=f"copies by a kernel on gpu:{gpu}", reason=reason))
     for gpu, reason in setting.no_local.items():
-        refusals.append(NotMeasured(what=f"d2d_local {gpu_place(gpu)} -> {gpu_place(gpu)}", reason=reason))
+        refusals.append(NotMeasured(what=f"d2d_local gpu:{gpu} -> gpu:{gpu}", reason=reason))
     return tuple(refusals)
 
 
@@ -196,23 +196,18 @@ def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
     return [(gpus[x], gpus[y]) for a, b in both for x, y in ((a, b), (b, a))]
 
 
-def without(job: CopyJob, places: frozenset[str] | set[str], copies: Sequence[Copy] = ()) -> CopyJob | None:
-    """The job without the copies that touch `places` or are among `copies`; None where nothing is left.
+def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) -> CopyJob | None:
+    """The job without the copies that touch `gpus` or are among `copies`; None where nothing is left.
 
     Two copies at least must be left of a group; one of two directions is no longer both.
     """
-    left = tuple(
-        copy
-        for copy in job.copies
-        if copy not in copies and not {copy.source, copy.destination} & set(places)
-    )
+    left = tuple(copy for copy in job.copies if copy not in copies and set(gpus).isdisjoint(copy.gpus))
     if left == job.copies:
         return job
     if job.group is None or len(left) < 2:
         return None
-    gpus = dict.fromkeys(index for copy in left for index in copy.gpus)
-    what = job.group.partition(" gpus:")[0]
-    return msgspec.structs.replace(job, copies=left, group=group_name(what, tuple(gpus)))
+    what, rest = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
+    return msgspec.structs.replace(rest, group=group_name(what, rest.gpus))
 
 
 def _host_copy(
@@ -224,11 +219,12 @@ def _host_copy(
     node: int | None = None,
     method: Method = "copy_engine",
 ) -> Copy:
-    place = gpu_place(gpu)
+    ends = (HOST, End.of_gpus(gpu))
+    source, destination = ends if kind == "h2d" else ends[::-1]
     return Copy(
         kind=kind,
-        source="host" if kind == "h2d" else place,
-        destination=place if kind == "h2d" else "host",
+        source=source,
+        destination=destination,
         pinned=pinned,
         method=method,
         numa_node=setting.nodes.get(gpu) if node is None else node,
@@ -239,8 +235,8 @@ def _pair_copy(kind: CopyKind, a: int, b: int, setting: Setting, method: Method 
     """Return a copy between two GPUs. A staged one takes host memory near its source."""
     return Copy(
         kind=kind,
-        source=gpu_place(a),
-        destination=gpu_place(b),
+        source=End.of_gpus(a),
+        destination=End.of_gpus(b),
         method=method,
         numa_node=setting.nodes.get(a) if kind == "p2p_staged" else None,
     )
@@ -276,7 +272,7 @@ def _allowed(method: Method, source: int, destination: int, setting: Setting) ->
 def _inside(setting: Setting) -> Iterator[CopyJob]:
     for gpu in setting.gpus:
         if gpu not in setting.no_local:
-            copy = Copy(kind="d2d_local", source=gpu_place(gpu), destination=gpu_place(gpu))
+            copy = Copy(kind="d2d_local", source=End.of_gpus(gpu), destination=End.of_gpus(gpu))
             size = min_local_bytes(setting.l2_bytes.get(gpu, 0))
             yield CopyJob(kind=copy.kind, copies=(copy,), min_bytes=size)
 
@@ -329,9 +325,8 @@ def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
         return
     for gpu in setting.gpus:
         others = [other for other in setting.gpus if other != gpu]
-        place = gpu_place(gpu)
-        yield _at_once(f"{place} to all", [(gpu, other) for other in others], setting)
-        yield _at_once(f"all to {place}", [(other, gpu) for other in others], setting)
+        yield _at_once(f"gpu:{gpu} to all", [(gpu, other) for other in others], setting)
+        yield _at_once(f"all to gpu:{gpu}", [(other, gpu) for other in others], setting)
 
 
 def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -372,25 +367,17 @@ def _sweep(setting: Setting) -> Iterator[CopyJob]:
             yield _job(_pair_copy("p2p_staged", a, b, setting), size)
 
 
-def _rates(done: Sequence[Sample], kind: CopyKind, group: str | None) -> dict[int, float]:
-    """Return GB/s by GPU of pinned copies in a group; alone (None), the first one: near memory, no sweep."""
+def _alone(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
+    """Return GB/s by GPU of the first pinned copy alone: with near memory, before a sweep of sizes."""
     found: dict[int, float] = {}
-    for sample in done:
-        if (sample.kind, sample.group, sample.pinned) != (kind, group, True) or not sample.median_gb_per_s:
-            continue
-        place = sample.destination if kind == "h2d" else sample.source
-        found.setdefault(int(place.removeprefix("gpu:")), sample.median_gb_per_s)
+    for one in done:
+        if (one.kind, one.group, one.pinned) == (kind, None, True) and (gpu := one.host_gpu) is not None:
+            found.setdefault(gpu, one.rate)
     return found
 
 
-def _largest_group(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
-    """Return the rates of all GPUs at once, those left out that failed in it."""
-    groups = {sample.group for sample in done if sample.kind == kind and sample.group is not None}
-    return max((_rates(done, kind, group) for group in sorted(groups)), key=len, default={})
-
-
 def _unknown_pairs(
-    slowed: Sequence[int], alone: Mapping[int, float], done: Sequence[Sample], kind: CopyKind
+    slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
 ) -> list[tuple[int, int]]:
     """Return the pairs that are to be copied to at once; of many GPUs those of one GPU, then of the next.
 
@@ -400,12 +387,11 @@ def _unknown_pairs(
     every = list(combinations(slowed, 2))
     if len(slowed) <= MAX_PEERS:
         return every
-    known: dict[frozenset[int], bool] = {}
-    for pair in every:
-        rates = _rates(done, kind, group_name(kind, pair))
-        if len(rates) == 2:
-            carried, both = sum(rates.values()), sum(alone[gpu] for gpu in pair)
-            known[frozenset(pair)] = carried < (1 - CHANGED_SHARE) * both
+    known = {
+        pair: sum(rates.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in pair)
+        for pair, rates in at_once.items()
+        if len(pair) == 2 and pair <= set(slowed)
+    }
 
     def is_apart(a: int, b: int) -> bool:
         return any(

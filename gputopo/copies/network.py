@@ -12,8 +12,10 @@ from typing import Literal, NamedTuple, get_args
 from msgspec.structs import replace
 
 from gputopo.copies.jobs import matchings
-from gputopo.values.bandwidth import NETWORK_ERROR, Failure, Sample
+from gputopo.values.bandwidth import NETWORK_ERROR, Expectation, Failure, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import NicPort
 
@@ -108,10 +110,7 @@ def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str |
 
 def _lacking(tool: Tool, hosts: Sequence[NetworkHost]) -> str:
     """Return which hosts cannot use a tool, and why; empty if all can."""
-    by_reason: dict[str, list[str]] = {}
-    for host in hosts:
-        if (why := _lacks(tool, host)) is not None:
-            by_reason.setdefault(why, []).append(host.name)
+    by_reason = grouped((why, host.name) for host in hosts if (why := _lacks(tool, host)) is not None)
     return ", ".join(
         f"{why} ({'all hosts' if len(names) == len(hosts) else host_set(names)})"
         for why, names in by_reason.items()
@@ -198,7 +197,7 @@ def nccl_command(
 
 def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
     """Return what a program measured as of these hosts, with what is expected of their cards."""
-    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     if tool == NCCL_TESTS:
         one = Sample(
             kind="network",
@@ -212,31 +211,31 @@ def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sampl
             nccl=measured.nccl,
         )
         return [one, replace(one, source=destination, destination=source)]
-    gb_per_s, why = expected(tool, *(hosts[rank] for rank in ends)) or (None, None)
-    known = {"expected_gb_per_s": gb_per_s, "expected_source": why}
-    return [replace(measured, source=source, destination=destination, **known)]
+    own = replace(measured, source=source, destination=destination)
+    known = expected(tool, *(hosts[rank] for rank in ends))
+    return [own if known is None else known.beside(own, 3)]
 
 
-def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> tuple[float, str] | None:
-    """Return GB/s at the rate of the slower card, and the source; None: not known.
+def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> Expectation | None:
+    """Return what the slower card allows, in GB/s; None: not known.
 
     Of TCP its payload, and nothing above `MAX_TCP_GBIT_PER_S`.
     """
     if tool == RDMA:
         rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in (one, other))
-        return (round(rate / 8, 3), f"{rate:g} Gbit/s of the RDMA port") if rate else None
+        return Expectation(f"{rate:g} Gbit/s of the RDMA port", rate / 8) if rate else None
     rate = min(one.rate_gbit_per_s or 0.0, other.rate_gbit_per_s or 0.0)
     mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
     if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
         return None
     share = (mtu - _HEADERS) / (mtu + _FRAME)
     source = f"{rate:g} Gbit/s of the card, {share:.1%} of it payload of TCP with an MTU of {mtu}"
-    return round(rate / 8 * share, 3), source
+    return Expectation(source, rate / 8 * share)
 
 
 def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
     """Return a transfer that failed."""
-    source, destination = (f"host:{hosts[rank].name}" for rank in ends)
+    source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     return Failure(kind="network", source=source, destination=destination, reason=NETWORK_ERROR, says=says)
 
 

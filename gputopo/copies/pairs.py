@@ -1,14 +1,15 @@
 """Pairs of GPUs as measured: their NVLinks, and ends (GPUs or hosts) that explain slow pairs."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import ceil
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from gputopo.reference.copied_links import pcie_max
 from gputopo.reference.expectations import GpuExpectation, NvLinkExpectation, expected_gpu, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.rates import pair_copies
 
@@ -28,9 +29,9 @@ class PairNvLinks(NamedTuple):
     by: Literal["source", "model", "rate"]
 
 
-def fastest(rates: Mapping[Any, float]) -> float:
+def fastest(rates: Iterable[float]) -> float:
     """Return the rate that nine of ten copies do not exceed."""
-    ordered = sorted(rates.values())
+    ordered = sorted(rates)
     return ordered[ceil(FASTEST_SHARE * len(ordered)) - 1]
 
 
@@ -53,7 +54,7 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
 def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
     """Return the rates of direct copies in one direction: half of both at once where only those are known."""
     copies, _ = direct_copies(samples)
-    found = {pair: one.rate / (2 if one.kind == "bidirectional" else 1) for pair, one in copies.items()}
+    found = {pair: one.one_way_rate for pair, one in copies.items()}
     return {(b, a): one for (a, b), one in found.items()} | found
 
 
@@ -69,10 +70,11 @@ class NvLinks:
             if (row := expected_gpu(gpu.name, gpu.pci_device_id)) is not None and not gpu.mig.mode
         }
         self._rates = direct_rates(bandwidth.samples)
-        self._by_model: dict[str, dict[Pair, float]] = {}
-        for (a, b), one in self._rates.items():
-            if a in self._models and self._models[a] == self._models.get(b):
-                self._by_model.setdefault(self._models[a].name, {})[a, b] = one
+        self._by_model = grouped(
+            (self._models[a].name, one)
+            for (a, b), one in self._rates.items()
+            if a in self._models and self._models[a] == self._models.get(b)
+        )
 
     def between(self, a: int, b: int) -> PairNvLinks | None:
         """Return the NVLinks of a pair; None where it has none, or nothing shows how many."""

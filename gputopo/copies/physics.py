@@ -21,7 +21,9 @@ import msgspec
 
 from gputopo.reference.copied_links import pcie_max
 from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_nvlink, known_gpus
-from gputopo.values.bandwidth import COLLECTIVES, Bandwidth, Invalid, Kind, Method, Run, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
+from gputopo.values.ends import End
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 
 # Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
@@ -56,12 +58,12 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     limited: list[Sample] = []
     for one in bare:
         limit = limit_of(one, gpus)
-        beyond = limit is not None and (one.median_gb_per_s or 0.0) > limit.gb_per_s
+        beyond = limit is not None and one.rate > limit.gb_per_s
         why: Invalid = "cache" if one.kind == "d2d_local" else "above_link"
         limited.append(_with(one, why if beyond else None))
     joined = one_of_each_run(limited)
     valid = [one for one in joined if one.invalid is None]
-    cached, contradicted = _faster_than_larger(valid, gpus), _contradicted(valid, gpus)
+    cached, contradicted = _faster_than_larger(valid, gpus), [*_contradicted(valid, gpus)]
     samples = tuple(
         _with(one, "cache" if one in cached else "inconsistent" if one in contradicted else None)
         for one in joined
@@ -139,7 +141,7 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
 
 def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
-    ends = [index for place in (sample.source, sample.destination) if (index := gpu_of(place)) is not None]
+    ends = [gpu for gpu in sample.gpu_ends if gpu is not None]
     if sample.kind == "d2d_local":
         return memory_limit(gpus.get(ends[0])) if ends else None
     if not ends or sample.kind not in ("h2d", "d2h", "bidirectional", "p2p_direct", "p2p_staged"):
@@ -151,6 +153,11 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     return RateLimit(
         both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
     )
+
+
+def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
+    """Return the GPU of an end, None if it is no GPU or an unknown one."""
+    return None if index is None else gpus.get(index)
 
 
 def _row(gpu: Gpu | None) -> GpuExpectation | None:
@@ -185,7 +192,7 @@ def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> l
     """Return the copies that the L2 cache can serve and that outrun all larger ones: it served a part."""
     found = []
     for one in samples:
-        gpu = gpus.get(-1 if (index := gpu_of(one.source)) is None else index)
+        gpu = gpu_at(one.source.gpu, gpus)
         if one.kind == "d2d_local" and one.is_large and fits_cache(one, gpu):
             larger = max((copy.rate for copy in larger_copies(one, samples, gpu)), default=inf)
             if one.rate > AT_ONCE_NOISE * larger:
@@ -203,68 +210,34 @@ def _with(sample: Sample, invalid: Invalid | None) -> Sample:
 class _Path(NamedTuple):
     """A path in both directions: its two ends in order, how its bytes are moved, which host memory."""
 
-    ends: tuple[str, str]
+    ends: tuple[End, End]
     staged: bool | None
     method: Method | None
     pinned: bool | None
     numa_node: int | None
 
 
-class _Found(NamedTuple):
-    """The numbers of one path: alone in each direction, both at once, and in one direction among others."""
+def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterator[Sample]:
+    """Yield the samples that cannot be, since others of the same path are as they are.
 
-    alone: dict[str, list[Sample]]  # by source
-    both: list[Sample]
-    among: dict[str, list[Sample]]
-
-    @property
-    def fastest_alone(self) -> float:
-        """The rate of the faster direction alone in GB/s; infinite where none is known."""
-        return max((one.rate for samples in self.alone.values() for one in samples), default=inf)
-
-
-def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
-    """Return the samples that cannot be, since others of the same path are as they are."""
-    paths: dict[_Path, _Found] = {}
-    for one in samples:
-        path = _path(one)
-        if path is None or not one.is_large or not one.runs_agree:
-            continue
-        found = paths.setdefault(path, _Found({}, [], {}))
-        if one.kind == "bidirectional":
-            found.both.append(one)
-        else:
-            (found.alone if one.group is None else found.among).setdefault(one.source, []).append(one)
-    wrong: list[Sample] = []
-    for path, found in paths.items():
-        wrong += _of_both(found, own_lanes=_is_over_nvlink(path, found, gpus))
-        wrong += _of_one_among(found)
-    return wrong
-
-
-def _is_over_nvlink(path: _Path, found: _Found, gpus: Mapping[int, Gpu]) -> bool:
-    """Return whether one direction of a direct path is faster than any PCIe link of the two GPUs."""
-    if path.staged is not False or not found.alone:
-        return False
-    ends = [gpus.get(-1 if (index := gpu_of(end)) is None else index) for end in path.ends]
-    return found.fastest_alone > max(pcie_limit(gpu).gb_per_s for gpu in ends)
-
-
-def _of_both(found: _Found, *, own_lanes: bool) -> Iterator[Sample]:
-    """Yield both directions at once above twice the faster one alone.
-
-    Where directions have `own_lanes`, also those that are about as fast as one alone.
+    Both directions at once above twice the faster one alone; over NVLinks, where each direction has its own
+    lanes, also those that are about as fast as one alone. Copies among others that are far faster than in the
+    same direction alone.
     """
-    alone = found.fastest_alone
-    lowest = AT_ONCE_NVLINK * alone if own_lanes else 0.0
-    yield from (one for one in found.both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * alone)
-
-
-def _of_one_among(found: _Found) -> Iterator[Sample]:
-    """Yield the copies among others that are far faster than in the same direction alone."""
-    for source, among in found.among.items():
-        alone = max((one.rate for one in found.alone.get(source, ())), default=inf)
-        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone)
+    paths = grouped(
+        (path, one) for one in samples if (path := _path(one)) and one.is_large and one.runs_agree
+    )
+    for path, found in paths.items():
+        both = [one for one in found if one.kind == "bidirectional"]
+        one_way = [one for one in found if one.kind != "bidirectional"]
+        alone = maxima((one.source, one.rate) for one in one_way if one.group is None)
+        fastest = max(alone.values(), default=inf)
+        pcie = max(pcie_limit(gpu_at(end.gpu, gpus)).gb_per_s for end in path.ends)
+        over_nvlink = path.staged is False and alone and fastest > pcie
+        lowest = AT_ONCE_NVLINK * fastest if over_nvlink else 0.0
+        yield from (one for one in both if not lowest <= one.rate <= AT_ONCE_NOISE * 2 * fastest)
+        among = (one for one in one_way if one.group is not None)
+        yield from (one for one in among if one.rate > AT_ONCE_SUM * alone.get(one.source, inf))
 
 
 def _path(sample: Sample) -> _Path | None:
@@ -277,7 +250,7 @@ def _path(sample: Sample) -> _Path | None:
         staged = not sample.is_direct
     else:
         return None
-    low, high = sorted((sample.source, sample.destination))
+    low, high = sorted(sample.ends)
     method = None if sample.is_by_copy_engine else sample.method
     return _Path((low, high), staged, method, sample.pinned, sample.numa_node)
 
@@ -288,13 +261,11 @@ _PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
 
 def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
     """Join the samples of one key that are of several runs, at the place of the first of them."""
-    by_key: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.invalid is None and one.kind not in COLLECTIVES:
-            by_key.setdefault(_run_key(one), []).append(one)
+    of = identity()
+    by_key = grouped((of(one), one) for one in samples if one.invalid is None and not one.is_collective)
     joined: list[Sample] = []
     for one in samples:
-        own = by_key.get(_run_key(one), ()) if one.invalid is None else ()
+        own = by_key.get(of(one), ()) if one.invalid is None else ()
         if len(own) < 2 or not _are_runs(own):
             joined.append(one)
         elif one is own[0]:
@@ -320,10 +291,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
     runs = {run for one in samples for run in one.runs if run.name is not None}
     unnamed = [run for one in samples for run in one.runs if run.name is None]
-    own: dict[str | None, list[float]] = {}
-    for one, value in values:
-        if value is not None and not one.runs:
-            own.setdefault(one.run, []).append(value)
+    own = grouped((one.run, value) for one, value in values if value is not None and not one.runs)
     if len(own) == 1 and None in own:
         unnamed += [Run(name=None, value=value) for value in own.pop(None)]
     runs |= {Run(name=name, value=(min if in_us else max)(found)) for name, found in own.items()}
@@ -343,19 +311,4 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         expected_gb_per_s=None,
         expected_low_gb_per_s=None,
         expected_source=None,
-    )
-
-
-def _run_key(sample: Sample) -> tuple[object, ...]:
-    return (
-        sample.kind,
-        sample.source,
-        sample.destination,
-        sample.bytes,
-        sample.pinned,
-        sample.method,
-        sample.path,
-        sample.group,
-        sample.with_reverse,
-        sample.numa_node,
     )

@@ -12,7 +12,8 @@ import msgspec
 
 from gputopo.copies.physics import fits_cache
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
 # A repeat as far from the median as this many median deviations is no noise (3 sigma, 1.4826 * 3). Ours.
@@ -98,7 +99,7 @@ def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
         for place, sample in enumerate(bandwidth.samples)
         if sample.kind == "d2d_local"
         and sample.is_large
-        and (gpu := gpu_of(sample.source)) is not None
+        and (gpu := sample.source.gpu) is not None
         and sample.median_gb_per_s in low.get(gpu, ())
     )
 
@@ -116,11 +117,11 @@ def _first_counted(values: Sequence[float]) -> int:
 
 
 def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:
-    found: dict[int, list[Sample]] = {}
-    for sample in samples:
-        gpu = gpu_of(sample.source)
-        if sample.kind == "d2d_local" and gpu is not None and sample.is_large:
-            found.setdefault(gpu, []).append(sample)
+    found = grouped(
+        (gpu, one)
+        for one in samples
+        if one.kind == "d2d_local" and (gpu := one.source.gpu) is not None and one.is_large
+    )
     return {gpu: _of_one_size(own) for gpu, own in found.items()}
 
 

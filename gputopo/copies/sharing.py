@@ -15,6 +15,7 @@ import msgspec
 
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
 
@@ -104,22 +105,15 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
 
 def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
-    by_group: dict[str, list[Sample]] = {}
-    for sample in samples:
-        if (group := sample.one_way_group) is not None:
-            by_group.setdefault(group, []).append(sample)
+    by_group = grouped((group, one) for one in samples if (group := one.one_way_group) is not None)
     found: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
-        measured: dict[int, float] = {}
-        for sample in members:
-            gpu = sample.host_gpu
-            if (
-                gpu is not None
-                and sample.is_large
-                and sample.pinned is not False
-                and sample.is_by_copy_engine
-            ):
-                measured[gpu] = max(sample.rate, measured.get(gpu, 0.0))
+        measured = maxima(
+            (gpu, one.rate)
+            for one in members
+            if (gpu := one.host_gpu) is not None
+            and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+        )
         if len(measured) > 1 and all(sample.kind == kind for sample in members):
             found[frozenset(measured)] = measured
     return found
@@ -210,15 +204,12 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
 def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
     """Yield the pairs that gain too little from both directions at once: the sum alone, and at once."""
     one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
-    rates: dict[tuple[int, int], tuple[float, float]] = {}
-    for a, b in combinations(sorted({gpu for pair in one_direction for gpu in pair}), 2):
-        alone, at_once = (
-            [found[pair].rate for pair in ((a, b), (b, a)) if pair in found]
-            for found in (one_direction, both)
-        )
-        if alone and at_once:
-            rates[a, b] = median(alone), median(at_once)
-    gains = {pair: at_once / alone for pair, (alone, at_once) in rates.items()}
+    alone, at_once = (
+        grouped(((min(pair), max(pair)), one.rate) for pair, one in found.items())
+        for found in (one_direction, both)
+    )
+    rates = {pair: (median(alone[pair]), median(at_once[pair])) for pair in sorted(alone) if pair in at_once}
+    gains = {pair: together / one_way for pair, (one_way, together) in rates.items()}
     for pair, gain in gains.items():
         others = [other for known, other in gains.items() if known != pair and {*known} & {*pair}]
         if others and gain < BIDIRECTIONAL_SHARE * median(others):
@@ -256,10 +247,8 @@ def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, s
     The directions share one tree: groups that overlap are one group, and so is one within another where each
     is seen in one direction only and the link is the same.
     """
-    found: dict[Gpus, set[Kind]] = {}
-    for direction in directions:
-        for gpus in direction.groups:
-            found.setdefault(gpus, set()).add(direction.kind)
+    kinds_of = grouped((gpus, one.kind) for one in directions for gpus in one.groups)
+    found = {gpus: set(kinds) for gpus, kinds in kinds_of.items()}
     while same := next(
         ((a, b) for a, b in combinations(found, 2) if _is_one_link(a, b, found, directions, machine)), None
     ):

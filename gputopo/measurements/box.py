@@ -181,7 +181,7 @@ def _of_links(saved: Sequence[Saved]) -> Iterable[Series]:
             for gpu, speed in host_link_rates(one.bandwidth.samples, kind, one.machine).items():
                 name = f"host to GPU {gpu}" if kind == "h2d" else f"GPU {gpu} to host"
                 links[name].append(Point(time, speed))
-        for source, to, path, speed in single_paths(one.bandwidth.samples):
-            links[f"GPU {source} to GPU {to}, {path}"].append(Point(time, speed))
+        for (source, to, path), copy in single_paths(one.bandwidth.samples).items():
+            links[f"GPU {source} to GPU {to}, {path}"].append(Point(time, copy.rate))
     for name, points in links.items():
         yield Series(what=name, unit="GB/s", points=tuple(points))

@@ -15,7 +15,7 @@ from gputopo.prediction.links.hosts import (
     NCCL_SOCKETS_GB_PER_S,
     grpc_gb_per_s,
 )
-from gputopo.values.bandwidth import TCP, Bandwidth, host_of
+from gputopo.values.bandwidth import TCP, Bandwidth
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
@@ -159,6 +159,6 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
         if one.kind == "network" and one.median_gb_per_s and one.transport in (None, TCP)
     ]
     rates = [one for one in rates if one.group == AT_ONCE] or rates
-    sent = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.source) == host]
-    received = [one.median_gb_per_s or 0.0 for one in rates if host_of(one.destination) == host]
+    sent = [one.rate for one in rates if one.source.host == host]
+    received = [one.rate for one in rates if one.destination.host == host]
     return min(median(sent), median(received)) if sent and received else None

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of, generation_of
 from gputopo.values.bandwidth import Pair, Sample
+from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine, PciNode
 
 # Generation 6 with 16 lanes (links.csv): where the model, or its link, is unknown.
@@ -32,24 +33,23 @@ def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
     """
     samples = tuple(samples)
     gpus = machine.by_index
-    with_host: dict[int, float] = {}
-    for one in samples:
-        gpu = one.host_gpu
-        if gpu is not None and one.is_large and one.kind in ("h2d", "d2h"):
-            with_host[gpu] = max(one.rate, with_host.get(gpu, 0.0))
+    with_host = maxima(
+        (gpu, one.rate)
+        for one in samples
+        if (gpu := one.host_gpu) is not None and one.is_large and one.kind in ("h2d", "d2h")
+    )
     newest = expected_link(5, 16)
     found = set()
     for one in samples:
         pair = one.pair
         if pair is None or not one.is_large or not one.is_direct:
             continue
-        reached = one.rate / one.directions
         limit = min(pcie_max(gpus.get(end)) for end in pair)
         unknown = [end for end in pair if end not in gpus or expected_of(gpus[end]) is None]
         if newest and len(unknown) == len(pair) and with_host.keys() & set(pair):
             host = max(with_host.get(end, 0.0) for end in pair)
             limit = min(limit, max(newest.data_rate_gb_per_s, OVER_HOST * host))
-        if reached > limit:
+        if one.one_way_rate > limit:
             found.add((min(pair), max(pair)))
     return frozenset(found)
 

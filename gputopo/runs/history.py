@@ -19,7 +19,7 @@ from gputopo.copies.physics import checked
 from gputopo.topology.identities import without_identities
 from gputopo.topology.same_machine import answering, fingerprint, is_same_but_gpus
 from gputopo.values import schema
-from gputopo.values.bandwidth import NETWORK, Bandwidth, gpu_of, host_of
+from gputopo.values.bandwidth import NETWORK, Bandwidth
 from gputopo.values.errors import InputError
 from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.machine import Machine
@@ -281,9 +281,7 @@ def _first_on(saved: Iterable[Saved], wanted: Callable[[Saved], set[int]]) -> Sa
     """Return the first that was measured on all GPUs that are wanted of it, else the first."""
     first = None
     for one in saved:
-        samples = one.bandwidth.samples
-        gpus = {gpu_of(place) for sample in samples for place in (sample.source, sample.destination)}
-        if wanted(one) <= gpus:
+        if wanted(one) <= {gpu for sample in one.bandwidth.samples for gpu in sample.gpu_ends}:
             return one
         first = first or one
     return first
@@ -296,7 +294,7 @@ def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
     """
     for saved in _saved(path, _NETWORK_KEY):
         between = [one for one in saved.bandwidth.samples if one.kind in NETWORK]
-        if {*hosts} <= {host_of(place) for one in between for place in (one.source, one.destination)}:
+        if {*hosts} <= {end.host for one in between for end in one.ends}:
             return saved
     return None
 

@@ -11,6 +11,7 @@ import msgspec
 
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Contradiction, Gpu, GpuProcess, Machine, Nccl, Nic, Sample
+from gputopo.values.schema import as_text, from_text
 
 LEFT_OUT = "[left out]"
 
@@ -102,7 +103,11 @@ def without_identities(machine: Machine) -> Machine:
         pci=tuple(
             node if node.name is None else replace(node, name=scrubbed(node.name)) for node in machine.pci
         ),
-        bandwidth=msgspec.convert(scrubbed_value(msgspec.to_builtins(machine.bandwidth)), Bandwidth | None),
+        bandwidth=msgspec.convert(
+            scrubbed_value(msgspec.to_builtins(machine.bandwidth, enc_hook=as_text)),
+            Bandwidth | None,
+            dec_hook=from_text,
+        ),
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
         if machine.source != "live"  # where every reason is NVML's or our own
         else machine.missing,

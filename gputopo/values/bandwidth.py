@@ -1,9 +1,6 @@
 """Measured bandwidths as frozen values, and their JSON form (`gputopo.bandwidth/1`).
 
-Gigabytes are 10^9 bytes. A place is written `gpu:3` (its index in the machine), `node:1` (the memory, or the
-cores, of one NUMA node), `host` (host memory of an unknown node), `gpus` (all the others together,
-where a tool reports one number for them) or `host:n3` (one of several hosts by its name; `host:client` and
-`host:server` where a tool's output names neither).
+Gigabytes are 10^9 bytes.
 
 What a number counts, per kind:
 
@@ -23,14 +20,18 @@ What a number counts, per kind:
 """
 
 import functools
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import median, median_high
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
+from gputopo.values.ends import End, renumbered
 from gputopo.values.fields import Value
+from gputopo.values.grouping import grouped
 
 # Operations of all GPUs of a group together, as NCCL and nccl-tests name them.
 Collective = Literal[
@@ -66,7 +67,6 @@ NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latenc
 TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
 NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
 SEPARATE_RUNS = "SEPARATE_RUNS"  # reason of a collective operation whose processes did not meet
-HOSTS = "hosts"  # place of a collective operation whose GPUs are of several hosts
 
 # How the bytes were moved: by a copy engine (between GPUs the source's, which writes; or the destination's,
 # which reads), by a kernel that reads or writes the other side, by the cores of the host, or by the driver's
@@ -77,6 +77,7 @@ KERNELS: tuple[Method, ...] = ("kernel_read", "kernel_write")
 
 Path = Literal["direct", "staged"]
 Pair = tuple[int, int]  # of GPUs, by index
+GpuEnds = tuple[int | None, int | None]
 
 # From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
 # generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
@@ -121,6 +122,55 @@ class Conditions(Value, frozen=True):
     throttle_reasons: tuple[str, ...] | None = None
 
 
+class Between(Value, frozen=True):
+    """What went from one end to another."""
+
+    kind: Kind
+    source: End
+    destination: End
+
+    @property
+    def ends(self) -> tuple[End, End]:
+        """Source and destination."""
+        return self.source, self.destination
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of both hosts."""
+        return self.source.name, self.destination.name
+
+    @property
+    def way(self) -> str:
+        """Both ends in words: `host to gpu:0`."""
+        return f"{self.source} to {self.destination}"
+
+    @property
+    def gpu_ends(self) -> GpuEnds:
+        """The GPU at each end, None for any other end, and for several GPUs that work together."""
+        return self.source.gpu, self.destination.gpu
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs of both ends, each once, those of the source first."""
+        return tuple(dict.fromkeys((*self.source.gpus, *self.destination.gpus)))
+
+    @property
+    def pair(self) -> Pair | None:
+        """Source and destination if both are GPUs and differ."""
+        source, destination = self.gpu_ends
+        if source is None or destination is None or source == destination:
+            return None
+        return source, destination
+
+    @property
+    def host_gpu(self) -> int | None:
+        """The one GPU of a copy from or to the host."""
+        source, destination = self.gpu_ends
+        if (source is None) == (destination is None):
+            return None
+        return source if destination is None else destination
+
+
 class Run(Value, frozen=True):
     """The number of one of several runs: GB/s, of a latency microseconds. `name`: None for one without."""
 
@@ -128,7 +178,7 @@ class Run(Value, frozen=True):
     value: float
 
 
-class Sample(Value, frozen=True):
+class Sample(Between, frozen=True):
     """One measured number with everything that it rests on.
 
     `group` names a set of copies that ran at the same time; None: it ran alone. `with_reverse`: a copy in the
@@ -138,9 +188,6 @@ class Sample(Value, frozen=True):
     the median is the lower median (gputopo.copies.physics).
     """
 
-    kind: Kind
-    source: str
-    destination: str
     bytes: int | None = None
     pinned: bool | None = None
     method: Method | None = None
@@ -191,10 +238,15 @@ class Sample(Value, frozen=True):
         return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
 
     @property
+    def run_values(self) -> list[float]:
+        """The numbers of all runs of a tool."""
+        return [run.value for run in self.runs]
+
+    @property
     def runs_agree(self) -> bool:
         """Whether all runs of a tool gave about the same number: within noise of their median."""
-        middle = median(run.value for run in self.runs) if self.runs else 0.0
-        return all(abs(run.value - middle) <= AGREE_SHARE * middle for run in self.runs)
+        middle = median(self.run_values or [0.0])
+        return all(abs(value - middle) <= AGREE_SHARE * middle for value in self.run_values)
 
     @property
     def is_by_copy_engine(self) -> bool:
@@ -212,20 +264,9 @@ class Sample(Value, frozen=True):
         return 2 if self.kind == "bidirectional" else 1
 
     @property
-    def pair(self) -> Pair | None:
-        """Source and destination where both are GPUs and differ."""
-        source, destination = gpu_of(self.source), gpu_of(self.destination)
-        if source is None or destination is None or source == destination:
-            return None
-        return source, destination
-
-    @property
-    def host_gpu(self) -> int | None:
-        """The one GPU of a copy from or to the host."""
-        source, destination = gpu_of(self.source), gpu_of(self.destination)
-        if (source is None) == (destination is None):
-            return None
-        return source if destination is None else destination
+    def one_way_rate(self) -> float:
+        """Its rate in GB/s in one direction: of both at once half of their sum."""
+        return self.rate / self.directions
 
     @property
     def floor_gb_per_s(self) -> float:
@@ -248,7 +289,33 @@ class Sample(Value, frozen=True):
         return None if self.with_reverse else self.group
 
 
-class Failure(Value, frozen=True):
+class Expectation(NamedTuple):
+    """What a number should reach, and at least reaches on sound machines, in GB/s.
+
+    Without a rate it is only words about it. `without_nvls`: what a ring reaches if NVSwitches could reduce.
+    """
+
+    source: str
+    gb_per_s: float | None = None
+    low_gb_per_s: float | None = None
+    without_nvls: float | None = None
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether it is what the links carry at most, which few machines reach."""
+        return self.source.startswith(AT_MOST)
+
+    def beside(self, sample: Sample, digits: int) -> Sample:
+        """Return the sample with this expectation, rounded."""
+        return msgspec.structs.replace(
+            sample,
+            expected_gb_per_s=self.gb_per_s and round(self.gb_per_s, digits),
+            expected_low_gb_per_s=self.low_gb_per_s and round(self.low_gb_per_s, digits),
+            expected_source=self.source,
+        )
+
+
+class Failure(Between, frozen=True):
     """A copy that went wrong; the others went on.
 
     `reason` is the driver's name of the error (`CUDA_ERROR_...`), or `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
@@ -256,15 +323,26 @@ class Failure(Value, frozen=True):
     while they were held back, or cannot hold a stream back, so that none could be timed.
     """
 
-    kind: Kind
-    source: str
-    destination: str
     reason: str
     says: str
     method: Method | None = None
     path: Path | None = None
     pinned: bool | None = None
     group: str | None = None
+
+
+Measured = TypeVar("Measured", Sample, Failure)
+
+
+def with_new_indices(one: Measured, gpus: Mapping[int, int]) -> Measured:
+    """Return a number or a failure with the new index of each GPU; a GPU without one keeps its own."""
+    source, destination = (End(renumbered(end, gpus)) for end in one.ends)
+    group = one.group and renumbered(one.group, gpus)
+    moved = msgspec.structs.replace(one, source=source, destination=destination, group=group)
+    if isinstance(moved, Sample):
+        seen = [msgspec.structs.replace(c, gpu=gpus.get(c.gpu, c.gpu)) for c in moved.conditions]
+        return msgspec.structs.replace(moved, conditions=tuple(seen))
+    return moved
 
 
 class NotMeasured(Value, frozen=True):
@@ -297,12 +375,9 @@ class UplinkGroup(Value, frozen=True):
         return self.slowed or (self.from_kind,)
 
 
-class SoakRate(Value, frozen=True):
+class SoakRate(Between, frozen=True):
     """Mean rate of one copy over an interval of a soak; it ran beside others (`Soak`)."""
 
-    kind: Kind
-    source: str
-    destination: str
     gb_per_s: float
 
 
@@ -343,11 +418,12 @@ class Soak(Value, frozen=True):
         Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that
         one slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
         """
-        series: dict[tuple[str, str], list[float]] = {}
-        for interval in self.intervals:
-            for one in interval.rates:
-                if one.kind == kind and gpu == gpu_of(one.destination if receives else one.source):
-                    series.setdefault((one.source, one.destination), []).append(one.gb_per_s)
+        series = grouped(
+            (one.ends, one.gb_per_s)
+            for interval in self.intervals
+            for one in interval.rates
+            if one.kind == kind and gpu == one.gpu_ends[receives]
+        )
         found = [rates for rates in series.values() if len(rates) >= MIN_INTERVALS]
         if not found:
             return None
@@ -380,32 +456,11 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     soak: Soak | None = None
     host_load: float | None = None  # load average before the measurement, of the logical CPUs
 
-
-@functools.lru_cache(maxsize=1024)  # a few places, asked for every sample
-def gpu_of(place: str) -> int | None:
-    """Return the index of a place `gpu:3`, None for a place that is no GPU."""
-    kind, _, number = place.partition(":")
-    return int(number) if kind == "gpu" and number.isdecimal() else None
-
-
-@functools.lru_cache(maxsize=1024)
-def gpus_of(place: str) -> tuple[int, ...]:
-    """Return the indices of a place `gpu:3` or `gpu:0,1,2`, none for a place that is no GPU."""
-    kind, _, numbers = place.partition(":")
-    found = numbers.split(",")
-    return tuple(map(int, found)) if kind == "gpu" and all(one.isdecimal() for one in found) else ()
-
-
-def host_of(place: str) -> str | None:
-    """Return the name in a place `host:n3`, None for any other place."""
-    kind, _, name = place.partition(":")
-    return name if kind == "host" and name else None
-
-
-def node_of(place: str) -> int | None:
-    """Return the index of a place `node:1`, None for any other place."""
-    kind, _, number = place.partition(":")
-    return int(number) if kind == "node" and number.isdecimal() else None
+    @property
+    def gpus(self) -> set[int]:
+        """The GPUs whose copies were measured or failed, and those of uplink groups."""
+        found = [one.gpus for one in (*self.samples, *self.failures)]
+        return set[int]().union(*found, *(group.gpus for group in self.uplink_groups))
 
 
 COLLECTIVE_NAMES: dict[Kind, str] = {
@@ -463,23 +518,23 @@ class CollectiveSeries:
         )
 
 
+_MEASURED = re.compile(
+    r"(?:median|repeats|spread|discarded|expected|bus)_.*|conditions|runs?|invalid|numa_wanted"
+)
+
+
+@functools.cache
+def identity(*besides: str) -> Callable[[Sample], object]:
+    """Return what gives equal values for samples of the same thing, whatever the run and these fields are."""
+    fields = (one for one in Sample.__struct_fields__ if not _MEASURED.fullmatch(one) and one not in besides)
+    return attrgetter(*fields)
+
+
 def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
     """Return the collective operations among samples, in their order."""
-    found: dict[tuple[object, ...], list[Sample]] = {}
-    for one in samples:
-        if one.kind in COLLECTIVES:
-            key = (
-                one.kind,
-                one.source,
-                one.ranks,
-                one.run,
-                one.algorithm,
-                one.model,
-                one.data_type,
-                one.reduction,
-            )
-            found.setdefault((*key, one.root, one.group, one.hosts, one.nccl), []).append(one)
-    return [CollectiveSeries(tuple(of)) for of in found.values()]
+    of = identity("bytes", "in_place")
+    found = grouped(((one.run, of(one)), one) for one in samples if one.kind in COLLECTIVES)
+    return [CollectiveSeries(tuple(one)) for one in found.values()]
 
 
 def gb(value: float) -> str:

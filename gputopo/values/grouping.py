@@ -1,8 +1,8 @@
 """Items by key, in the order of their first ones."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -15,6 +15,11 @@ def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     for key, value in items:
         found.setdefault(key, []).append(value)
     return found
+
+
+def best(items: Iterable[tuple[K, V]], rank: Callable[[V], Any]) -> dict[K, V]:
+    """Return the value of each key that has the highest rank, of equal ones the first."""
+    return {key: max(values, key=rank) for key, values in grouped(items).items()}
 
 
 def maxima(items: Iterable[tuple[K, Number]]) -> dict[K, Number]:

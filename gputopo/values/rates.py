@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gputopo.values.bandwidth import (
     AGREE_SHARE,
@@ -14,12 +14,10 @@ from gputopo.values.bandwidth import (
     Path,
     Sample,
     gb,
-    gpu_of,
-    node_of,
 )
+from gputopo.values.ends import End
+from gputopo.values.grouping import best, grouped
 from gputopo.values.machine import Machine
-
-Key = TypeVar("Key")
 
 
 def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
@@ -33,7 +31,7 @@ def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
         for sample in samples
         if (sample.group is None or sample.kind == "d2d_local")
         and sample.is_large
-        and (sample.runs_agree or max(run.value for run in sample.runs) < sample.floor_gb_per_s)
+        and (sample.runs_agree or max(sample.run_values) < sample.floor_gb_per_s)
     )
 
 
@@ -43,14 +41,15 @@ def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict
     Where several were taken (sizes, runs, NUMA nodes where the GPU's node is unknown), the
     fastest shows what the link carries.
     """
-    found: dict[int, Sample] = {}
-    for sample in judged(samples):
-        gpu = gpu_of(sample.destination if kind == "h2d" else sample.source)
-        if gpu is None or sample.kind != kind or sample.pinned is False or not sample.is_by_copy_engine:
-            continue
-        if not is_far(sample, gpu, machine):
-            _keep_faster(found, gpu, sample)
-    return found
+    return best(
+        (
+            (gpu, one)
+            for one in judged(samples)
+            if one.kind == kind and one.pinned is not False and one.is_by_copy_engine
+            if (gpu := one.host_gpu) is not None and not is_far(one, gpu, machine)
+        ),
+        lambda one: one.rate,
+    )
 
 
 def host_link_rates(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, float]:
@@ -63,36 +62,28 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
 
     Those read by the destination's copy engine where no pair has others.
     """
-    written, read = dict[Pair, Sample](), dict[Pair, Sample]()
-    for sample in judged(samples):
-        pair = sample.pair
-        if pair is None or sample.kind != kind or (kind == "bidirectional" and sample.path != path):
-            continue
-        if sample.is_by_copy_engine:
-            _keep_faster(written, pair, sample)
-        elif sample.method == "copy_engine_read":
-            _keep_faster(read, pair, sample)
-    return written or read
+    found = [
+        (pair, one)
+        for one in judged(samples)
+        if (pair := one.pair) and one.kind == kind and (kind != "bidirectional" or one.path == path)
+    ]
+    written = [(pair, one) for pair, one in found if one.is_by_copy_engine]
+    read = [(pair, one) for pair, one in found if one.method == "copy_engine_read"]
+    return best(written or read, lambda one: one.rate)
+
+
+def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
+    """Return the ends of the copies of each group: two if one GPU copied with the host, or one pair."""
+    by_group = grouped((one.group, end) for one in samples for end in one.ends)
+    return {group: set(ends) for group, ends in by_group.items()}
 
 
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
     """Return whether the host memory of a copy is known to lie on another node than the GPU."""
     near = next((one.numa_node for one in machine.gpus if one.index == gpu), None)
-    node = memory_node(sample)
-    return near is not None and node is not None and near >= 0 and node != near
-
-
-def memory_node(sample: Sample) -> int | None:
-    """Return the node of the host memory of a copy, None where it was not bound or is unknown."""
-    if sample.numa_node is not None:
-        return sample.numa_node
-    node = node_of(sample.source)
-    return node if node is not None else node_of(sample.destination)
-
-
-def _keep_faster(found: dict[Key, Sample], key: Key, sample: Sample) -> None:
-    if key not in found or sample.rate > found[key].rate:
-        found[key] = sample
+    nodes = (sample.numa_node, sample.source.node, sample.destination.node)
+    known = [node for node in nodes if node is not None]
+    return near is not None and near >= 0 and known[:1] not in ([], [near])
 
 
 # Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest
@@ -154,18 +145,26 @@ def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     fastest large one. Copies by kernels count where the driver's copies of no pair were measured.
     """
     samples = bandwidth.samples if bandwidth else ()
-    paths = _standing(samples)
-    at_once = both_at_once(samples)
-    pairs = {(min(a, b), max(a, b)) for a, b, _ in paths} | at_once.keys()
+    ways = grouped(((a, b), (path, one)) for (a, b, path), one in single_paths(samples).items())
+    one_way = {pair: _speed_of(dict(copies)) for pair, copies in ways.items()}
+    at_once = {pair: _speed_of(copies) for pair, copies in _both_at_once(samples).items()}
     found: dict[Pair, PairSpeed] = {}
-    for a, b in sorted(pairs):
-        each = [_direction(paths, a, b), _direction(paths, b, a)]
-        known = [one for one in each if one is not None]
-        if len(known) == len(each):
-            found[a, b] = min(known, key=lambda one: one.gb_per_s)
+    for a, b in sorted({(min(pair), max(pair)) for pair in (*one_way, *at_once)}):
+        if (a, b) in one_way and (b, a) in one_way:
+            found[a, b] = min(one_way[a, b], one_way[b, a], key=lambda one: one.gb_per_s)
         elif (a, b) in at_once:
             found[a, b] = at_once[a, b]
     return found
+
+
+def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
+    """Return the speed by the faster path, in one direction."""
+    rates = {path: one.one_way_rate for path, one in copies.items()}
+    path = max((path for path in _PATHS if path in rates), key=lambda path: rates[path])
+    fastest = copies[path]
+    runs = () if fastest.runs_agree else tuple(fastest.run_values)
+    at_once = fastest.rate if fastest.directions > 1 else None
+    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), at_once, runs)
 
 
 def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
@@ -201,87 +200,45 @@ def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pa
     return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
 
 
-def single_paths(samples: Sequence[Sample]) -> list[tuple[int, int, Path, float]]:
-    """Return source, destination, path and GB/s of each direction and path, of the sample that counts."""
-    return [(*key, sample.rate) for key, sample in _standing(samples).items()]
-
-
-def _standing(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
+def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
     """Return the sample that counts of each direction and path: source, destination, path."""
-    best: dict[tuple[int, int, Path], Sample] = {}
-    for sample in _between_gpus(samples):
-        path: Path = "direct" if sample.kind == "p2p_direct" else "staged"
-        pair = sample.pair
-        if sample.kind == "bidirectional" or pair is None:
-            continue
-        key = (*pair, path)
-        best[key] = max(best.get(key, sample), sample, key=_rank)
-    return best
+    ways: list[tuple[tuple[int, int, Path], Sample]] = [
+        ((*pair, "direct" if one.kind == "p2p_direct" else "staged"), one)
+        for pair, one in _between_gpus(samples)
+        if one.kind != "bidirectional"
+    ]
+    return best(ways, _rank)
 
 
-def both_at_once(samples: Sequence[Sample]) -> dict[Pair, PairSpeed]:
-    """Return what each pair does both directions at once by its faster path, low index first.
+def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sample]]:
+    """Return the copies of each pair in both directions at once, low index first, by path.
 
     Of two numbers, one for each GPU named first, the lower.
     """
-    best: dict[tuple[int, int, Path | None], Sample] = {}
-    for sample in _between_gpus(samples):
-        pair = sample.pair
-        if sample.kind == "bidirectional" and pair is not None:
-            key = (*pair, sample.path)
-            best[key] = max(sample, best.get(key, sample), key=_rank)
-    by_pair: dict[Pair, dict[Path | None, Sample]] = {}
-    for (a, b, path), sample in best.items():
-        paths = by_pair.setdefault((min(a, b), max(a, b)), {})
-        paths[path] = min(paths.get(path, sample), sample, key=lambda one: one.rate)
-    found: dict[Pair, PairSpeed] = {}
-    for pair, paths in by_pair.items():
-        halves = {path: sample.rate / 2 for path, sample in paths.items()}
-        fastest = max((path for path in _PATHS if path in halves), key=lambda path: halves[path])
-        found[pair] = PairSpeed(
-            halves[fastest],
-            fastest,
-            halves.get("direct"),
-            halves.get("staged"),
-            paths[fastest].rate,
-            _runs(paths[fastest]),
-        )
-    return found
+    copies = [((pair, one.path), one) for pair, one in _between_gpus(samples) if one.kind == "bidirectional"]
+    by_pair = grouped(((min(pair), max(pair)), one) for (pair, _), one in best(copies, _rank).items())
+    return {
+        pair: best(((one.path, one) for one in ways), lambda one: -one.rate) for pair, ways in by_pair.items()
+    }
 
 
-def _between_gpus(samples: Sequence[Sample]) -> list[Sample]:
+def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
     """Return the valid copies between two GPUs that ran alone: of kernels only where there are no others."""
     found = [
-        sample
-        for sample in samples
-        if sample.kind in ("p2p_direct", "p2p_staged", "bidirectional")
-        and sample.group is None
-        and sample.invalid is None
-        and sample.pair is not None
-        and 0.0 < sample.rate < inf
+        (pair, one)
+        for one in samples
+        if one.kind in ("p2p_direct", "p2p_staged", "bidirectional")
+        and one.group is None
+        and one.invalid is None
+        and (pair := one.pair) is not None
+        and 0.0 < one.rate < inf
     ]
-    by_engine = [sample for sample in found if sample.method not in KERNELS]
-    return [sample for sample in found if sample.is_by_copy_engine] or by_engine or found
+    by_engine = [(pair, one) for pair, one in found if one.method not in KERNELS]
+    return [(pair, one) for pair, one in found if one.is_by_copy_engine] or by_engine or found
 
 
 def _rank(sample: Sample) -> tuple[bool, float]:
     return sample.is_large, sample.rate
-
-
-def _runs(sample: Sample) -> tuple[float, ...]:
-    return () if sample.runs_agree else tuple(run.value for run in sample.runs)
-
-
-def _direction(
-    paths: Mapping[tuple[int, int, Path], Sample], source: int, destination: int
-) -> PairSpeed | None:
-    ends: tuple[Path, Path] = ("direct", "staged")
-    own = {path: one for path in ends if (one := paths.get((source, destination, path))) is not None}
-    if not own:
-        return None
-    rates = {path: one.rate for path, one in own.items()}
-    path = max(own, key=lambda one: rates[one])
-    return PairSpeed(rates[path], path, rates.get("direct"), rates.get("staged"), runs=_runs(own[path]))
 
 
 def _classes(falling: Sequence[float]) -> list[Sequence[float]]:

@@ -6,15 +6,17 @@ newer major version is refused in words.
 
 import contextlib
 import errno
+import functools
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import msgspec
 
+from gputopo.values.ends import End
 from gputopo.values.errors import FullDiskError, InputError
 from gputopo.values.install import UPDATE_GPUTOPO
 from gputopo.values.subject import Subject
@@ -29,7 +31,7 @@ DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def encode(value: msgspec.Struct | dict[str, Any]) -> bytes:
     """Return the JSON form of a value on one line, with its `schema` field first where it has one."""
-    return _escaped(msgspec.json.encode(value, enc_hook=_as_text))
+    return _escaped(msgspec.json.encode(value, enc_hook=as_text))
 
 
 def encode_pretty(value: msgspec.Struct | dict[str, Any]) -> str:
@@ -39,7 +41,7 @@ def encode_pretty(value: msgspec.Struct | dict[str, Any]) -> str:
 
 def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
     """Return the JSON form of a value as a dictionary of plain Python values."""
-    built: dict[str, Any] = msgspec.to_builtins(value, enc_hook=_as_text)
+    built: dict[str, Any] = msgspec.to_builtins(value, enc_hook=as_text)
     return built
 
 
@@ -63,7 +65,7 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         found = msgspec.json.decode(data, type=_Head).schema
         if found is not None and found != wanted:
             raise InputError(_other_schema(origin, found, wanted), _schema_hint(found, wanted))
-        return msgspec.json.decode(data, type=kind, dec_hook=_from_text)
+        return msgspec.json.decode(data, type=kind, dec_hook=from_text)
     except msgspec.ValidationError as error:
         raise InputError(
             f"{origin} is not a valid {wanted}: {error}", "write the file again with gputopo"
@@ -76,6 +78,26 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
         raise InputError(
             f"{origin} is not complete JSON: {error}", "copy the file again, or write it again with gputopo"
         ) from error
+
+
+def as_text(value: object) -> str:
+    """Return the JSON form of a value that is a text with a meaning; msgspec's `enc_hook`."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+
+
+def from_text(kind: type[Any], text: Any) -> Any:
+    """Return the value of a text, as `as_text` wrote it; msgspec's `dec_hook`."""
+    if isinstance(text, str):
+        return _PARSERS[kind](text)  # msgspec makes a ValidationError of a ValueError
+    raise ValueError(f"Expected `str`, got `{type(text).__name__}`")
+
+
+_PARSERS: dict[type[Any], Callable[[str], Any]] = {
+    Subject: Subject.parse,
+    End: functools.lru_cache(maxsize=1024)(End),  # a few ends, read for every sample
+}
 
 
 @contextlib.contextmanager
@@ -138,18 +160,6 @@ def _escaped(document: bytes) -> bytes:
     if document.isascii() and b"\x7f" not in document:
         return document
     return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", document.decode()).encode()
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, Subject):
-        return value.text
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
-
-
-def _from_text(kind: type[Any], text: Any) -> Any:
-    if kind is Subject:
-        return Subject.parse(text)  # msgspec makes a ValidationError of its ValueError
-    raise NotImplementedError(f"{kind.__name__} has no JSON form")
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -19,12 +19,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.launch.models.source_check import require_there
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.planner import Request
-from gputopo.report.stderr import note
 from gputopo.runs.history import history_file
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
@@ -43,29 +40,6 @@ class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     parameters: int | None = None
     refused: tuple[str, str] | None = None  # what and hint
     failed: str | None = None
-
-
-def with_costs(request: Request) -> Request:
-    """Return the request with the costs of a model that no table has, which is built if none are stored.
-
-    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
-    """
-    if (
-        request.workload is not None
-        or request.model is None
-        or ":" not in request.model
-        or not request.predicts
-    ):
-        return request
-    workload = known_workload(request.model)
-    if workload is None:
-        require_there(request.model)
-        note(f"building {request.model} once to count what it costs")
-        try:
-            workload = workload_of(request.model)
-        except InputError as error:
-            note(error.what)
-    return msgspec.structs.replace(request, workload=workload)
 
 
 def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:

@@ -83,7 +83,7 @@ def measure(
     samples, failures = _pairs(tool, hosts, of_pairs, transfers)
     if not samples:
         one = failures[0]
-        why = f"{one.source[5:]} to {one.destination[5:]}: {one.says}"
+        why = f"{one.source.host} to {one.destination.host}: {one.says}"
         raise HardwareError(
             f"{tool} measured nothing between these hosts: {why}",
             f"{HINTS[tool]}; or name another program: --network-tool",

@@ -35,6 +35,7 @@ from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
 from gputopo.topology.hops import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
@@ -135,10 +136,10 @@ def bus_factor(devices: int) -> float:
     return 2 * (devices - 1) / devices
 
 
-def place_of(run: RunSpec) -> str:
-    """Name of the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
+def place_of(run: RunSpec) -> End:
+    """Return the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
     numbers = (device.tower if device.gpu is None else device.gpu for device in run.devices)
-    return f"{run.backend}:{','.join(map(str, numbers))}"
+    return End(f"{run.backend}:{','.join(map(str, numbers))}")
 
 
 def sample_of(run: RunSpec, method: str, size: int, repeats_us: Sequence[float]) -> Sample:

@@ -330,7 +330,7 @@ class Engine:
         return nodes.pop() if len(nodes) == 1 else None
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
-        if copy.host_gpu is None or copy.numa_node is None:
+        if copy.near_gpu is None or copy.numa_node is None:
             return done
         nodes = self._gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)
         wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node

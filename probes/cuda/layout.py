@@ -11,7 +11,7 @@ from gputopo.probes.cuda.host_memory import HostArea, HostMemory
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedTransfer, Transfer
 from gputopo.probes.cuda.verify import Span
-from gputopo.values.bandwidth import KERNELS, gpu_of
+from gputopo.values.bandwidth import KERNELS
 
 # Of one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
 _LATENCY_COPIES = 256
@@ -33,9 +33,9 @@ def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
     device: dict[object, list[int]] = {}
     host: dict[object, list[int]] = {}
     for number, copy in enumerate(copies):
-        if gpu_of(copy.destination) is not None:
+        if copy.destination.gpu is not None:
             device.setdefault(copy.destination, []).append(number)
-        if copy.host_gpu is not None:
+        if copy.near_gpu is not None:
             area = (copy.numa_node, copy.pinned is False, copy.kind == "h2d")  # sends or receives there
             host.setdefault(area, []).append(number)
     return _numbered(device), _numbered(host)
@@ -55,7 +55,7 @@ def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
     return {
         copy.numa_node
         for copy in copies
-        if copy.host_gpu is not None and (copy.pinned is not False) == pinned
+        if copy.near_gpu is not None and (copy.pinned is not False) == pinned
     }
 
 
@@ -80,7 +80,7 @@ def places(
     origin = Span(source, source.source, source.source_bytes, False)
     capacity, shift = _part(target.destination_bytes, on_device.get(number, (0, 1)))
     destination = Span(target, target.destination + shift, capacity, False)
-    if copy.host_gpu is None:
+    if copy.near_gpu is None:
         return Places(acting, origin, destination)
     area: HostArea
     if copy.pinned is False:

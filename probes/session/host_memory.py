@@ -21,6 +21,7 @@ from typing import NamedTuple
 from gputopo.probes.host import read_text
 from gputopo.probes.numa import NumaMemory, at_once, lies_on, most_of
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
 
@@ -292,8 +293,8 @@ def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample
     middle = statistics.median(rates)
     return Sample(
         kind="host_memory",
-        source=f"node:{placing.memory_node}",
-        destination=f"node:{placing.cores_node}",
+        source=End.of_node(placing.memory_node),
+        destination=End.of_node(placing.cores_node),
         bytes=size,
         method="cpu",
         numa_node=placing.memory_node,
@@ -306,8 +307,8 @@ def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample
 def _failure(placing: NodePlacing, says: str) -> Failure:
     return Failure(
         kind="host_memory",
-        source=f"node:{placing.memory_node}",
-        destination=f"node:{placing.cores_node}",
+        source=End.of_node(placing.memory_node),
+        destination=End.of_node(placing.cores_node),
         reason="WRONG_DATA",
         says=says,
         method="cpu",

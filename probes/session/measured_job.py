@@ -5,8 +5,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Speeds, repeats_of, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyWindow, WindowRunner, path_of
+from gputopo.copies.budget import (
+    Effort,
+    Speeds,
+    repeats_of,
+    sizes,
+)
+from gputopo.copies.copies import (
+    Copy,
+    CopyJob,
+    CopyWindow,
+    WindowRunner,
+    path_of,
+)
 from gputopo.copies.jobs import without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
@@ -35,7 +46,7 @@ def measure_job(
         if not wrong:
             return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
         failures += wrong.values()
-        left = without(job, frozenset(), list(wrong))
+        left = without(job, (), list(wrong))
         if left is None or left == job:
             return (), failures
         job = left
@@ -132,9 +143,7 @@ def _sample(
         path=path_of(job),
         group=job.group,
         # whether a copy of the other direction runs at the same time, whose bytes do not count
-        with_reverse=job.group is not None
-        and (copies[0].destination, copies[0].source)
-        in {(one.source, one.destination) for one in job.copies},
+        with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
         spread_percent=_spread(counted, middle),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import SessionRequest, Setting, WindowRunner, gpu_place
+from gputopo.copies.copies import SessionRequest, Setting, WindowRunner
 from gputopo.copies.jobs import LOCAL_CACHES
 from gputopo.copies.physics import checked, l2_mib
 from gputopo.copies.sharing import uplink_groups
@@ -184,7 +184,7 @@ class Measuring:
                 ordinals, hidden = match(machine, gpus, cuda.devices, doors.environment)
                 results.not_measured += hidden
                 results.notes += [
-                    f"{gpu_place(gpu.index)} is split (MIG): its numbers are those of one instance"
+                    f"gpu:{gpu.index} is split (MIG): its numbers are those of one instance"
                     for gpu in machine.gpus
                     if gpu.mig.mode and gpu.index in ordinals
                 ]
@@ -212,7 +212,7 @@ class Measuring:
         given_up = _unusable(self.machine, gpus, engine, results)
         setting = _setting(self.machine, request, [gpu for gpu in gpus if gpu not in given_up], engine)
         results.not_measured += [
-            NotMeasured(what=gpu_place(gpu), reason=reason) for gpu, reason in given_up.items()
+            NotMeasured(what=f"gpu:{gpu}", reason=reason) for gpu, reason in given_up.items()
         ]
         if not setting.gpus:
             what = "CUDA can use none of the selected GPUs"
@@ -262,13 +262,13 @@ def _unusable(
         free = engine.free_bytes(gpu)
         unusable = engine.supports(gpu, "copy_engine")
         if unusable is not None or free == 0:
-            why = f"CUDA cannot use {gpu_place(gpu)}: {unusable or 'none of its memory is free'}"
+            why = f"CUDA cannot use gpu:{gpu}: {unusable or 'none of its memory is free'}"
             mode = modes.get(gpu) or "default"
             given_up[gpu] = why if mode == "default" else f"{why}; its compute mode is {mode}"
             continue
         if free < _AMPLE_BYTES:
             results.notes.append(
-                f"{gpu_place(gpu)} has only {free // MIB} MiB of its memory free: its copies are smaller, so"
+                f"gpu:{gpu} has only {free // MIB} MiB of its memory free: its copies are smaller, so"
                 " that their start cost counts for more"
             )
     return given_up
@@ -294,7 +294,7 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
 
 def _l2_bytes(machine: Machine, gpu: int) -> int:
     """Return the L2 cache of a GPU by its model; of an unknown one the largest that there is."""
-    mib = l2_mib(next((one for one in machine.gpus if one.index == gpu), None))
+    mib = l2_mib(machine.by_index.get(gpu))
     return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
 
 

@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable
 
 from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, gpu_place, group_name
+from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
+from gputopo.values.ends import HOST, End
 
 # Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
 # and early windows agree on being slow; and for no longer than this, however much they differ.
@@ -74,10 +75,10 @@ def _windows(
 def _job(kind: CopyKind, setting: Setting) -> CopyJob:
     copies = []
     for gpu in setting.gpus:
-        place = gpu_place(gpu)
+        place = End.of_gpus(gpu)
         if kind == "d2d_local":
             copies.append(Copy(kind=kind, source=place, destination=place))
         else:
             node = setting.nodes.get(gpu)
-            copies.append(Copy(kind=kind, source="host", destination=place, pinned=True, numa_node=node))
+            copies.append(Copy(kind=kind, source=HOST, destination=place, pinned=True, numa_node=node))
     return CopyJob(kind=kind, copies=tuple(copies), group=group_name(kind, setting.gpus))

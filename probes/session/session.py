@@ -5,12 +5,26 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds, peer_seconds, peers_of
-from gputopo.copies.copies import CopyJob, Setting, WindowRunner, describe, gpu_place
+from gputopo.copies.budget import (
+    Effort,
+    Pace,
+    Speeds,
+    choose_effort,
+    job_seconds,
+    peer_seconds,
+    peers_of,
+)
+from gputopo.copies.copies import (
+    CopyJob,
+    Setting,
+    WindowRunner,
+    describe,
+)
 from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.measured_job import measure_job
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval, gpu_of
+from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
+from gputopo.values.ends import HOST
 
 # After so many jobs the effort is chosen again, and not before a part of the remaining ones is over: each
 # choice looks at all of them. In between the estimate runs down with the clock.
@@ -94,7 +108,7 @@ class Session:
         self._earlier = earlier or EarlierSession()
         self._given_up: dict[int, str] = {}
         self._speeds, self._pace = Speeds(), Pace()
-        self._distrusted: set[str] = set()  # places where wrong data arrived
+        self._distrusted: set[int] = set()  # GPUs where wrong data arrived
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
         self._tried = {job.group for job in self._earlier.done if job.group is not None}
@@ -143,7 +157,7 @@ class Session:
 
     def _possible(self, job: CopyJob) -> CopyJob | None:
         """Return what can be measured of a job; where that is nothing, note why."""
-        left = without(job, {gpu_place(gpu) for gpu in self._given_up})
+        left = without(job, self._given_up)
         if left is None:
             gone = [gpu for gpu in job.gpus if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
@@ -170,17 +184,15 @@ class Session:
     def _judge(self, failure: Failure) -> None:
         """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
         if failure.reason == _WRONG_DATA:
-            if failure.source == "host":  # the pointers arrive by this copy
-                self._distrusted.add(failure.destination)
+            if failure.source == HOST:  # the pointers arrive by this copy
+                self._distrusted.update(failure.gpus)
             return
-        ends = (gpu_of(failure.source), gpu_of(failure.destination))
-        gpus = {gpu for gpu in ends if gpu is not None}
-        for gpu in gpus:
+        for gpu in failure.gpus:
             unusable = self._engine.supports(gpu, "copy_engine")
             if unusable is not None:
-                self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {unusable}"
-            elif len(gpus) == 1 and failure.group is None and failure.reason == _REFUSED_MEMORY:
-                self._given_up[gpu] = f"{gpu_place(gpu)} refused the memory ({failure.reason})"
+                self._given_up[gpu] = f"gpu:{gpu} is no longer used: {unusable}"
+            elif len(failure.gpus) == 1 and failure.group is None and failure.reason == _REFUSED_MEMORY:
+                self._given_up[gpu] = f"gpu:{gpu} refused the memory ({failure.reason})"
 
     def _choose(self) -> None:
         pause = max(_CHOOSE_EVERY, len(self._queue) // _CHOOSE_PART)
@@ -218,8 +230,7 @@ class Session:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
 
 
-def _follows_pointers(job: CopyJob, distrusted: set[str]) -> bool:
+def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
     """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
     copy = job.copies[0]
-    place = copy.destination if copy.source == "host" else copy.source
-    return job.kind == "latency" and copy.method == "kernel_read" and place in distrusted
+    return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted

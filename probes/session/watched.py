@@ -23,7 +23,6 @@ from gputopo.copies.copies import (
     WindowRunner,
     describe,
     failure_of,
-    gpu_place,
 )
 from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
 from gputopo.probes.cuda.door import CallLog
@@ -49,8 +48,10 @@ from gputopo.probes.session.session import (
     SessionProgress,
 )
 from gputopo.values.bandwidth import Bandwidth, NotMeasured
+from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample
+from gputopo.values.schema import from_text
 
 CRASHED = "CRASHED"
 TIMED_OUT = "TIMED_OUT"
@@ -74,7 +75,7 @@ class _Line(msgspec.Struct, frozen=True, array_like=True):
 
 
 _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind)
+    kind.__name__: msgspec.json.Decoder(kind, dec_hook=from_text)
     for kind in (SessionProgress, CopyJob, SessionEnd, Results, NothingMeasured)
 }
 
@@ -255,25 +256,24 @@ class _Watching:
         copies = [(job, copy) for copy in job.copies if gpus & set(copy.gpus)] if job else []
         if not copies:
             firsts = [
-                Copy(kind="h2d", source="host", destination=gpu_place(gpu), pinned=True) for gpu in gpus
+                Copy(kind="h2d", source=HOST, destination=End.of_gpus(gpu), pinned=True) for gpu in gpus
             ]
             copies = [(CopyJob(kind="h2d", copies=(first,)), first) for first in firsts]
         reason = TIMED_OUT if stop.kind == "hung" else CRASHED
         self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
         for gpu in gpus:
-            self._given_up[gpu] = f"{gpu_place(gpu)} is no longer used: {stop.text}"
-            self._not_measured(f"other copies of {gpu_place(gpu)}", self._given_up[gpu])
+            self._given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
+            self._not_measured(f"other copies of gpu:{gpu}", self._given_up[gpu])
         # A GPU whose copy did not end was given up by the child itself.
         hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
         for one in hung:
-            for index in Copy(kind="h2d", source=one.source, destination=one.destination).gpus:
-                self._given_up.setdefault(index, f"{gpu_place(index)} is no longer used: {one.says}")
+            for index in one.gpus:
+                self._given_up.setdefault(index, f"gpu:{index} is no longer used: {one.says}")
         left = [gpu for gpu in self._chosen() if gpu not in self._given_up]
         return bool(left) and self._request.soak_s is None
 
     def _reached_a_gpu(self) -> bool:
-        samples = any("gpu:" in one.source + one.destination for one in self.results.samples)
-        return samples or bool(self.results.soak)
+        return any(one.gpus for one in self.results.samples) or bool(self.results.soak)
 
     def _chosen(self) -> Sequence[int]:
         if self._request.gpus is not None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gputopo.captures.merge import merge
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import (
     ClockMhz,
     ClocksMhz,
@@ -245,7 +246,8 @@ def test_numbers_of_a_cuda_program_are_turned_where_any_capture_reports_cudas_or
         Gpu(index=1, cuda_index=0, pci_address="0000:c1:00.0"),
     )
     measured = Bandwidth(
-        source=source, samples=(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=24.1),)
+        source=source,
+        samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=24.1),),
     )
     program = box(source, Gpu(index=0, name="large"), Gpu(index=1, name="small"), bandwidth=measured)
     for order in ([first, log, program], [first, program, log]):
@@ -326,8 +328,8 @@ def test_numa_nodes_are_joined_by_their_number() -> None:
 
 def test_samples_unread_lines_and_earlier_contradictions_are_kept() -> None:
     old = Contradiction(fact="gpus", said={"x": "1 GPUs"})
-    first = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=6.0)
-    second = Sample(kind="d2h", source="gpu:0", destination="host", median_gb_per_s=6.5)
+    first = Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=6.0)
+    second = Sample(kind="d2h", source=End("gpu:0"), destination=End("host"), median_gb_per_s=6.5)
     one = Machine(
         source="a", bandwidth=Bandwidth(source="bandwidthTest", samples=(first,)), contradictions=(old,)
     )

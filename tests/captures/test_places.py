@@ -1,6 +1,7 @@
 from gputopo.captures import matching, merge
 from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample, UplinkGroup
+from gputopo.values.ends import End, renumbered
 from gputopo.values.machine import Gpu, Machine
 from tests import there
 
@@ -9,15 +10,17 @@ MEASURED = Bandwidth(
     samples=(
         Sample(
             kind="h2d",
-            source="host",
-            destination="gpu:1",
+            source=End("host"),
+            destination=End("gpu:1"),
             group="all gpu:1 gpu:0",
             conditions=(Conditions(gpu=1), Conditions(gpu=0)),
         ),
-        Sample(kind="p2p_direct", source="gpu:1", destination="gpu:2", median_gb_per_s=2.5),
-        Sample(kind="host_memory", source="node:1", destination="node:1"),
+        Sample(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:2"), median_gb_per_s=2.5),
+        Sample(kind="host_memory", source=End("node:1"), destination=End("node:1")),
     ),
-    failures=(Failure(kind="d2h", source="gpu:2", destination="host", reason="TIMED_OUT", says="x"),),
+    failures=(
+        Failure(kind="d2h", source=End("gpu:2"), destination=End("host"), reason="TIMED_OUT", says="x"),
+    ),
     not_measured=(NotMeasured(what="gpu:2 to gpu:1", reason="x"), NotMeasured(what="gpu:1", reason="x")),
     uplink_groups=(
         UplinkGroup(gpus=(0, 1), from_kind="h2d"),
@@ -76,6 +79,5 @@ def test_gpus_keep_cudas_numbers_where_an_address_is_missing_or_reported_twice()
 
 
 def test_gpus_that_work_together_are_renumbered_together() -> None:
-    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
-    assert matching.in_text("gpu:0,1,3", {0: 5, 1: 2}) is None
-    assert matching.in_text("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"
+    assert renumbered("gpu:0,1,3", {0: 5, 1: 2, 3: 0}) == "gpu:0,2,5"
+    assert renumbered("allreduce over gpu:1,0 of 2", {0: 0, 1: 1}) == "allreduce over gpu:0,1 of 2"

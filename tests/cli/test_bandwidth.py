@@ -13,6 +13,7 @@ from gputopo.report.bandwidth.parts import BandwidthReport, report_of
 from gputopo.runs import history
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured
+from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 from tests.cli.conftest import ByName, Call
 from tests.invented_bandwidths import bandwidth_of, machine_with, pair
@@ -88,7 +89,7 @@ def test_corrupted_data_makes_exit_code_1_without_being_asked_for(
     call: Call, recorded: Path, measured: Measure, on_scenario: OnScenario
 ) -> None:
     wrong = Failure(
-        kind="h2d", source="host", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
+        kind="h2d", source=End("host"), destination=End("gpu:1"), reason="WRONG_DATA", says="1 word differs"
     )
     hung, none = msgspec.structs.replace(wrong, reason="TIMED_OUT"), ()
     for failures, code in (((wrong,), 1), ((hung,), 1), (none, 0)):

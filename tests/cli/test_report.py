@@ -16,6 +16,7 @@ from gputopo.runs.history import FILE, save
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.run.events import encode_line
 from gputopo.values.study import Study
 from tests.captures.test_tf_cnn import log
@@ -345,7 +346,8 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
     assert len(json.loads(late.out)["runs"]) == 4
     machine = collect.read_machine(Path(os.environ["GPUTOPO_ROOT"]))
     measured = Bandwidth(
-        source="live", samples=(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=9.0),)
+        source="live",
+        samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),),
     )
     save(own_history / FILE, machine, measured, saved_at=8.0 * 86400)
     rates_alone = call("report", "--history", "--since", "1970-01-09")

@@ -19,9 +19,10 @@ from gputopo.copies.budget import (
 )
 from gputopo.copies.copies import Copy, CopyJob, Setting
 from gputopo.copies.jobs import jobs
+from gputopo.values.ends import HOST, End
 
-UP = Copy(kind="h2d", source="host", destination="gpu:0", pinned=True)
-OTHER = Copy(kind="h2d", source="host", destination="gpu:1", pinned=True)
+UP = Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True)
+OTHER = Copy(kind="h2d", source=End("host"), destination=End("gpu:1"), pinned=True)
 ALONE = CopyJob(kind="h2d", copies=(UP,))
 BOTH = CopyJob(kind="h2d", copies=(UP, OTHER), group="h2d gpus:0,1")
 
@@ -39,7 +40,7 @@ def test_a_slow_link_still_copies_what_a_judged_number_needs() -> None:
 
 
 def test_single_copies_with_the_host_last_as_long_as_a_reading_of_the_link() -> None:
-    pair = Copy(kind="p2p_direct", source="gpu:1", destination="gpu:0")
+    pair = Copy(kind="p2p_direct", source=End("gpu:1"), destination=End("gpu:0"))
     known = speeds(up=12.0)
     known.see(pair, 12.0)
     each = [CopyJob(kind=one.kind, copies=(one,)) for one in (UP, pair)]
@@ -59,7 +60,7 @@ def test_paths_that_run_at_once_take_equally_long(a: float, b: float, effort: Ef
 def test_a_path_between_gpus_is_guessed_from_its_parts() -> None:
     known = Speeds()
     known.see(UP, 0.8)
-    staged = Copy(kind="p2p_staged", source="gpu:3", destination="gpu:0")
+    staged = Copy(kind="p2p_staged", source=End("gpu:3"), destination=End("gpu:0"))
     assert known.of(staged) == 0.8
     known.see(staged, 0.5)
     assert known.of(staged) == 0.5
@@ -82,7 +83,7 @@ def test_less_time_means_first_fewer_bytes_then_fewer_repeats(left_s: float) -> 
     setting = Setting(gpus=tuple(range(8)), peers=frozenset(permutations(range(8), 2)))
     known = Speeds()
     for gpu in range(8):
-        known.see(Copy(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=True), 0.8)
+        known.see(Copy(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), pinned=True), 0.8)
     effort, seconds = choose_effort(jobs(setting), known, "quick", left_s, 1.0)
     richer, seconds_richer = choose_effort(jobs(setting), known, "quick", 2 * left_s, 1.0)
     assert QUICK_EFFORTS.index(richer) <= QUICK_EFFORTS.index(effort)
@@ -94,8 +95,8 @@ def test_less_time_means_first_fewer_bytes_then_fewer_repeats(left_s: float) -> 
 def test_eight_gpus_on_one_lane_fit_into_a_quick_session() -> None:
     known = Speeds()
     for gpu in range(8):
-        for kind, source, destination in (("h2d", "host", f"gpu:{gpu}"), ("d2h", f"gpu:{gpu}", "host")):
-            known.see(Copy(kind=kind, source=source, destination=destination, pinned=True), 0.8)  # type: ignore[arg-type]
+        known.see(Copy(kind="h2d", source=HOST, destination=End.of_gpus(gpu), pinned=True), 0.8)
+        known.see(Copy(kind="d2h", source=End.of_gpus(gpu), destination=HOST, pinned=True), 0.8)
     effort, seconds = choose_effort(jobs(Setting(gpus=tuple(range(8)))), known, "quick", QUICK_SECONDS, 1.0)
     assert seconds <= QUICK_SECONDS
     assert effort.repeats >= FEWEST_REPEATS

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gputopo.copies.expected import link_name, links_for, with_expectations
 from gputopo.reference.expectations import expected_link, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie
 from tests import there
 from tests.findings.boxes import UP, every_gpu, gpu, node, pair, sound
@@ -77,7 +78,7 @@ def test_what_no_source_reports_has_no_expectation(more: dict[str, Any]) -> None
 
 def test_host_memory_and_latency_have_none() -> None:
     memory = one(sound(), "host_memory", "node:0", "node:0")
-    latency = Sample(kind="latency", source="gpu:0", destination="gpu:1", median_us=7.0)
+    latency = Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), median_us=7.0)
     assert memory.expected_gb_per_s is None
     assert expected(sound(), latency) == (latency,)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gputopo.copies.pairs import slow_ends
 from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
+from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds, speed_classes, speed_groups, unmeasured
 from tests.invented_bandwidths import pair
 
@@ -65,7 +66,11 @@ def test_of_several_large_copies_the_fastest_stands_and_kernels_only_where_there
 def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
     """Return the sum of both directions at once."""
     return Sample(
-        kind="bidirectional", source=f"gpu:{a}", destination=f"gpu:{b}", path=path, median_gb_per_s=speed
+        kind="bidirectional",
+        source=End(f"gpu:{a}"),
+        destination=End(f"gpu:{b}"),
+        path=path,
+        median_gb_per_s=speed,
     )
 
 

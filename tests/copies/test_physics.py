@@ -15,6 +15,7 @@ from gputopo.copies.settling import ramp_ups
 from gputopo.reference.copied_links import over_nvlink
 from gputopo.reference.expectations import known_gpus
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine, Pcie
 from gputopo.values.rates import host_copies, judged, pair_copies
 from tests.invented_bandwidths import bandwidth_of, machine_with
@@ -29,18 +30,20 @@ def box(*names: str | None) -> Machine:
 
 def local(gb_per_s: float, gpu: int = 0, size: int | None = None, **more: object) -> Sample:
     place = f"gpu:{gpu}"
-    one = Sample(kind="d2d_local", source=place, destination=place, bytes=size, median_gb_per_s=gb_per_s)
+    one = Sample(
+        kind="d2d_local", source=End(place), destination=End(place), bytes=size, median_gb_per_s=gb_per_s
+    )
     return msgspec.structs.replace(one, **more)
 
 
 def host(gb_per_s: float, kind: Kind = "h2d", gpu: int = 0, **more: object) -> Sample:
     ends = (f"gpu:{gpu}", "host") if kind == "d2h" else ("host", f"gpu:{gpu}")
-    one = Sample(kind=kind, source=ends[0], destination=ends[1], median_gb_per_s=gb_per_s)
+    one = Sample(kind=kind, source=End(ends[0]), destination=End(ends[1]), median_gb_per_s=gb_per_s)
     return msgspec.structs.replace(one, **more)
 
 
 def copy(a: int, b: int, gb_per_s: float, kind: Kind = "p2p_direct", **more: object) -> Sample:
-    one = Sample(kind=kind, source=f"gpu:{a}", destination=f"gpu:{b}", median_gb_per_s=gb_per_s)
+    one = Sample(kind=kind, source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"), median_gb_per_s=gb_per_s)
     return msgspec.structs.replace(one, **more)
 
 
@@ -268,7 +271,7 @@ def test_runs_that_disagree_are_judged_only_if_every_one_is_below_the_limit() ->
 # All numbers
 
 
-PLACES = ("host", "gpu:0", "gpu:1", "gpus", "node:0")
+PLACES = tuple(map(End, ("host", "gpu:0", "gpu:1", "gpus", "node:0")))
 SAMPLES = st.builds(
     Sample,
     kind=st.sampled_from(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from gputopo.copies.settling import RampUp, ramp_ups, settle
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 
 NOISE = st.floats(0.99, 1.01)
@@ -69,7 +70,9 @@ def test_every_repeat_either_counts_or_is_discarded_in_order(values: list[float]
 def local(rates: dict[int, list[float]], source: str = "p2pBandwidthLatencyTest") -> Bandwidth:
     """Local copies, matrix after matrix, as the tools print them."""
     samples = tuple(
-        Sample(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}", median_gb_per_s=rate)
+        Sample(
+            kind="d2d_local", source=End(f"gpu:{gpu}"), destination=End(f"gpu:{gpu}"), median_gb_per_s=rate
+        )
         for gpu, values in rates.items()
         for rate in values
     )

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gputopo.copies.sharing import shared, uplink_groups
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.findings.boxes import sound
 
@@ -61,8 +62,8 @@ def copy_of(kind: Kind, gpu: int, gb_per_s: float, group: str | None = None) -> 
     source, destination = ("host", f"gpu:{gpu}") if kind == "h2d" else (f"gpu:{gpu}", "host")
     return Sample(
         kind=kind,
-        source=source,
-        destination=destination,
+        source=End(source),
+        destination=End(destination),
         bytes=1 << 28,
         pinned=True,
         group=group,
@@ -309,7 +310,7 @@ def matrices(one_way: list[list[float]], both: list[list[float]]) -> list[Sample
     for a in range(len(one_way)):
         for b in range(len(one_way)):
             if a != b:
-                place = {"source": f"gpu:{a}", "destination": f"gpu:{b}"}
+                place = {"source": End.of_gpus(a), "destination": End.of_gpus(b)}
                 samples.append(Sample(kind="p2p_staged", median_gb_per_s=one_way[a][b], **place))  # type: ignore[arg-type]
                 samples.append(
                     Sample(kind="bidirectional", path="staged", median_gb_per_s=both[a][b], **place)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob, gpu_place
+from gputopo.copies.copies import Copy, CopyJob
 from gputopo.copies.jobs import min_local_bytes
 from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.door import Cuda, CudaDevice, CudaError, NoCudaError
@@ -28,6 +28,7 @@ from gputopo.probes.cuda.kernels import grid
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.selection import match
+from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.schema import decode
@@ -104,7 +105,7 @@ def rates(
             continue
         index, one = gpu.index, Plain(cuda, ordinals[gpu.index], gpu)
         gpus[index] = one
-        place, engine = gpu_place(index), "copy_engine"
+        place, engine = End.of_gpus(index), "copy_engine"
         yield dict(zip(names, ("h2d", "host", place, engine, timed(cuda, [one.up])), strict=True))
         yield dict(zip(names, ("d2h", place, "host", engine, timed(cuda, [one.down])), strict=True))
         both = timed(cuda, [one.up, one.down])
@@ -117,15 +118,15 @@ def rates(
                 return
             with contextlib.suppress(CudaError):  # no peer access: nothing to compare
                 rate = timed(cuda, [one.to(other, method)])
-                ends = gpu_place(a), gpu_place(b)
+                ends = End.of_gpus(a), End.of_gpus(b)
                 yield dict(zip(names, ("p2p_direct", *ends, method, rate), strict=True))
 
 
 def engine_alone(engine: Engine, gpu: int) -> dict[str, float]:
     """Return how far apart streams begin, the rates in and beyond the L2, and beside readings of NVML."""
-    place, cache = gpu_place(gpu), engine.l2_bytes(gpu) or 0
-    up = Copy(kind="h2d", source="host", destination=place, pinned=True)
-    down = Copy(kind="d2h", source=place, destination="host", pinned=True)
+    place, cache = End.of_gpus(gpu), engine.l2_bytes(gpu) or 0
+    up = Copy(kind="h2d", source=End("host"), destination=place, pinned=True)
+    down = Copy(kind="d2h", source=place, destination=End("host"), pinned=True)
     both = CopyJob(kind="bidirectional", copies=(up, down))
     inside = CopyJob(kind="d2d_local", copies=(Copy(kind="d2d_local", source=place, destination=place),))
     windows = [engine.measure(both, (64 * MIB, 64 * MIB)) for _ in range(_REPEATS)]

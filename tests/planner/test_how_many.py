@@ -13,6 +13,7 @@ from gputopo.planner import Request, plan
 from gputopo.planner.how_many import GAIN, enough, gains, reason_of
 from gputopo.planner.request import batches, speed_classes
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import CLEARLY_FASTER, HowMany, Plan, Unequal
@@ -26,8 +27,12 @@ def measured(gb_per_s: float) -> Machine:
     machine = machine_of(SEVEN)
     samples = []
     for place in (f"gpu:{gpu.index}" for gpu in machine.gpus):
-        down = Sample(kind="h2d", source="host", destination=place, pinned=True, median_gb_per_s=gb_per_s)
-        up = Sample(kind="d2h", source=place, destination="host", pinned=True, median_gb_per_s=gb_per_s)
+        down = Sample(
+            kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=gb_per_s
+        )
+        up = Sample(
+            kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=gb_per_s
+        )
         samples += [down, up]
     bandwidth = Bandwidth(source="a test", samples=tuple(samples))
     gpus = tuple(Gpu(index=gpu.index, name="GeForce GTX 1070") for gpu in machine.gpus)
@@ -217,7 +222,13 @@ def crowded(seed: int) -> tuple[Machine, tuple[float, ...]]:
         "d2h": [(place, "host") for place in places],
     }
     samples = [
-        Sample(kind=kind, source=a, destination=b, pinned=True, median_gb_per_s=rng.choice([0.8, 3.0, 11.0]))
+        Sample(
+            kind=kind,
+            source=End(a),
+            destination=End(b),
+            pinned=True,
+            median_gb_per_s=rng.choice([0.8, 3.0, 11.0]),
+        )
         for kind, pairs in ends.items()
         for a, b in pairs
     ]

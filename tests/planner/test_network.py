@@ -18,6 +18,7 @@ from gputopo.prediction.links.hosts import (
     grpc_gb_per_s,
 )
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Hop, Machine
 from tests.planner.joint_machines import box, two_switches
 
@@ -37,8 +38,8 @@ def measured(*samples: tuple[str, str, float, str | None]) -> SavedNetwork:
             samples=tuple(
                 Sample(
                     kind="network",
-                    source=f"host:{a}",
-                    destination=f"host:{b}",
+                    source=End(f"host:{a}"),
+                    destination=End(f"host:{b}"),
                     median_gb_per_s=rate,
                     group=AT_ONCE if kind == AT_ONCE else None,
                     with_reverse=kind == "both",
@@ -146,7 +147,7 @@ def test_nccl_by_sockets_reaches_a_share_of_a_slow_card_and_a_few_gb_per_s_of_a_
 def test_an_all_reduce_of_nccl_tests_over_as_many_gpus_of_as_many_hosts_counts_before_cards() -> None:
     def all_reduce(ranks: int, hosts: int, size: int, rate: float) -> Sample:
         more = {"bytes": size, "bus_gb_per_s": rate, "ranks": ranks, "hosts": hosts}
-        return Sample(kind="allreduce", source="hosts", destination="hosts", **more)  # type: ignore[arg-type]
+        return Sample(kind="allreduce", source=HOSTS, destination=HOSTS, **more)  # type: ignore[arg-type]
 
     found = [all_reduce(8, 2, 2**30, 90.0), all_reduce(8, 2, 2**10, 3.0), all_reduce(8, 1, 2**30, 300.0)]
     saved = SavedNetwork(Bandwidth(source="live", samples=tuple(found)), "on 2026-11-20")

@@ -8,6 +8,7 @@ from gputopo.planner.what_if import best_change, what_if
 from gputopo.prediction.links.paths import paths_of
 from gputopo.prediction.what_if import as_expected, changed, changes_of, full_links, single_changes
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from gputopo.values.run.plan import Plan, WhatIf
@@ -44,8 +45,8 @@ def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False)
         place = f"gpu:{index}"
         up, down = 0.9 * host.up, 0.9 * host.down
         samples += [
-            Sample(kind="h2d", source="host", destination=place, pinned=True, median_gb_per_s=down),
-            Sample(kind="d2h", source=place, destination="host", pinned=True, median_gb_per_s=up),
+            Sample(kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=down),
+            Sample(kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=up),
         ]
     return msgspec.structs.replace(machine, bandwidth=Bandwidth(source="a test", samples=tuple(samples)))
 

@@ -16,6 +16,7 @@ from gputopo.runs.history import latest_network, save_network
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Gpu, Host, Machine
 from gputopo.values.run.result import DeviceResult, Result, Throughput
@@ -220,7 +221,9 @@ def between(*hosts: str, rate: float = 1.0) -> Bandwidth:
     return Bandwidth(
         source="live",
         samples=tuple(
-            Sample(kind="network", source=f"host:{a}", destination=f"host:{b}", median_gb_per_s=rate)
+            Sample(
+                kind="network", source=End(f"host:{a}"), destination=End(f"host:{b}"), median_gb_per_s=rate
+            )
             for a in hosts
             for b in hosts
             if a != b

@@ -13,6 +13,7 @@ from gputopo.topology.identities import (
 )
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Contradiction, Driver, Gpu, GpuProcess, Machine, Nccl, Nic, PciNode, Unread
 from tests import there
 from tests.kit.machines import read
@@ -109,7 +110,7 @@ def test_everything_that_can_hold_an_identity_is_cleared() -> None:
         pci=(PciNode(address="0000:01:00.0", root="pci0000:00", name=secret),),
         bandwidth=Bandwidth(
             source="live",
-            samples=(Sample(kind="h2d", source="host", destination="gpu:0", bytes=5),),
+            samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), bytes=5),),
             notes=(secret,),
         ),
         missing={"gpus[0].name": secret},

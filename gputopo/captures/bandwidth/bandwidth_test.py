@@ -18,6 +18,7 @@ from gputopo.captures.bandwidth import runs
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, positive, understood_of
 from gputopo.captures.matching import SINGLE_DEVICE
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Sample
+from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = SINGLE_DEVICE
@@ -253,8 +254,8 @@ class _Reader:
             return True
         index = (self.visible or 0) if self.index is None else self.index
         self.gpus.setdefault(index, None)
-        here = matching.gpu_place(index)
-        source, destination = {"h2d": ("host", here), "d2h": (here, "host")}.get(self.kind, (here, here))
+        here = End.of_gpus(index)
+        source, destination = {"h2d": (HOST, here), "d2h": (here, HOST)}.get(self.kind, (here, here))
         sample = Sample(
             kind=self.kind,
             source=source,

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gputopo.captures import matching
-from gputopo.captures.matching import ALL_GPUS, ListedGpu
-from gputopo.values.bandwidth import HOSTS, SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.captures.matching import ListedGpu
+from gputopo.values.bandwidth import SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.ends import ALL_GPUS, HOSTS, End
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Gpu, Machine
 
@@ -277,7 +278,7 @@ def _address(bus: str | None) -> str | None:
 
 def _place(
     run: NcclRun, program: str | None, index_of: dict[Rank, int], single: bool
-) -> tuple[int | None, int | None, str]:
+) -> tuple[int | None, int | None, End]:
     """Return the number of ranks and of hosts of a run, and the place of its numbers."""
     hosts = len({rank.host for rank in run.ranks}) or None
     first = [rank for rank in run.ranks if rank.group == run.ranks[0].group]
@@ -290,7 +291,7 @@ def _place(
         return max(last, ranks or 0), None, ALL_GPUS if single else HOSTS
     if not single:
         return ranks, hosts, HOSTS
-    return ranks, hosts, matching.group_place({index_of[rank] for rank in first})
+    return ranks, hosts, End.of_gpus(*sorted({index_of[rank] for rank in first}))
 
 
 def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
@@ -377,7 +378,7 @@ def programs_in(words: str) -> set[str]:
     return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
 
 
-def _failures(run: NcclRun, kind: Kind, place: str) -> list[Failure]:
+def _failures(run: NcclRun, kind: Kind, place: End) -> list[Failure]:
     """Return what failed, and the sizes whose results were wrong."""
     found = [
         Failure(kind=kind, source=place, destination=place, reason=reason, says=says)

@@ -21,13 +21,14 @@ from gputopo.captures.bandwidth.texts import (
 )
 from gputopo.captures.ledger import Format
 from gputopo.values.bandwidth import NETWORK_ERROR, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
 IPERF3 = "iperf3"
 PERFTEST = "perftest"
 
-_CLIENT, _SERVER = "host:client", "host:server"
+_CLIENT, _SERVER = End.of_host("client"), End.of_host("server")
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class Report:
         )
 
 
-def _ends(*, to_client: bool) -> tuple[str, str]:
+def _ends(*, to_client: bool) -> tuple[End, End]:
     """Return source and destination of a transfer."""
     return (_SERVER, _CLIENT) if to_client else (_CLIENT, _SERVER)
 

@@ -15,7 +15,8 @@ from gputopo.captures.bandwidth import runs, texts
 from gputopo.captures.bandwidth.nvbandwidth_tests import SOURCE, NvbandwidthReport, Part, named_test
 from gputopo.captures.bandwidth.texts import Program, ProgramRead, devices, row
 from gputopo.captures.ledger import Format
-from gputopo.captures.matching import ALL_GPUS, ListedGpu
+from gputopo.captures.matching import ListedGpu
+from gputopo.values.ends import ALL_GPUS
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 

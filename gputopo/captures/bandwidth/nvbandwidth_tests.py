@@ -19,8 +19,9 @@ from typing import Literal, NamedTuple
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import texts
 from gputopo.captures.bandwidth.texts import MAX_US, positive
-from gputopo.captures.matching import ALL_GPUS, HOST, ListedGpu
+from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, NotMeasured, Sample
+from gputopo.values.ends import ALL_GPUS, HOST, End
 from gputopo.values.machine import Driver, Machine
 
 SOURCE = "nvbandwidth"
@@ -47,9 +48,9 @@ _WRONG_DATA = re.compile(
     r"invalid value when checking the pattern|(?:memcmp.{0,20}|pattern )mismatch|mismatched elements", re.I
 )
 
-_ROW, _COLUMN = "the row's GPU", "the column's GPU"
+_ROW, _COLUMN = End("the row's GPU"), End("the column's GPU")
 # What each test copies from where to where; `all` in a name: all GPUs at once.
-_TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, str, str]], ...] = (
+_TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, End, End]], ...] = (
     (re.compile("host_device_latency_sm"), ("latency", HOST, _COLUMN)),
     (re.compile("device_to_device_latency_sm"), ("latency", _COLUMN, _ROW)),
     (re.compile("device_local_copy"), ("d2d_local", _COLUMN, _COLUMN)),
@@ -63,12 +64,12 @@ _TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, str, str]], ...] = (
 
 
 class NvbandwidthTest(NamedTuple):
-    """A test: the kind of its numbers, and between which places it copies."""
+    """A test: the kind of its numbers, and between which ends it copies."""
 
     name: str
     kind: Kind
-    source: str
-    destination: str
+    source: End
+    destination: End
 
     @property
     def is_of_pairs(self) -> bool:
@@ -190,7 +191,7 @@ class NvbandwidthReport:
     def _sample(
         self, test: NvbandwidthTest, part: Part | None, index: int, column: int, value: float
     ) -> Sample:
-        places = {_ROW: matching.gpu_place(index), _COLUMN: matching.gpu_place(column)}
+        places = {_ROW: End.of_gpus(index), _COLUMN: End.of_gpus(column)}
         there = places[_COLUMN]
         source, destination = (places.get(end, end) for end in (test.source, test.destination))
         if test.kind == "latency":

@@ -27,6 +27,7 @@ from gputopo.captures.bandwidth.texts import (
 )
 from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import Bandwidth, Kind, NotMeasured, Path, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
 
@@ -185,8 +186,8 @@ def _sample(
     staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
     return Sample(
         kind=own if a == b else staged,
-        source=matching.gpu_place(a),
-        destination=matching.gpu_place(b),
+        source=End.of_gpus(a),
+        destination=End.of_gpus(b),
         method="copy_engine_read" if table.reads and kind == "p2p_direct" else "driver",
         path=path if kind in ("bidirectional", "latency") else None,
         group=table.label if a == b else None,

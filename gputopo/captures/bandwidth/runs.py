@@ -17,7 +17,7 @@ import msgspec
 from gputopo.captures import merge
 from gputopo.captures.bandwidth.texts import ProgramRead
 from gputopo.captures.matching import aligned
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample, identity
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.machine import Machine
@@ -48,13 +48,8 @@ _HOST = re.compile(  # a word with a number, that is none of a run, a GPU or a f
     re.IGNORECASE,
 )
 _MAX_NAMED = 4
+_what = identity()  # of a sample, but for its run
 _OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees one
-# What a sample is of, and not what was measured.
-_IDENTITY = tuple(
-    name
-    for name in Sample.__struct_fields__
-    if not re.match(r"median_|repeats_|spread_|discarded_|conditions|expected_|bus_|runs?$|invalid", name)
-)
 
 
 class RunLines(NamedTuple):
@@ -331,11 +326,6 @@ def _differ(runs: Sequence[Sequence[Sample]]) -> bool:
             if not (own <= earlier or earlier <= own):
                 return True
     return False
-
-
-def _what(sample: Sample) -> Hashable:
-    """Return what a sample is of, but for its run."""
-    return tuple(getattr(sample, name) for name in _IDENTITY)
 
 
 def _value(sample: Sample) -> object:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import gputopo
-from gputopo.cli.hosts.joining import resources_of
 from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import is_this_host, own_address, require_private
+from gputopo.launch.hosts.joining import resources_of
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
 from gputopo.topology.identities import without_identities
 from gputopo.topology.peer_access import with_reasons

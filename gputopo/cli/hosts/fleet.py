@@ -143,7 +143,7 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
     A file may also be the output of nccl-tests over these hosts.
     """
     from gputopo.launch.hosts.saved_network import network_of_file
-    from gputopo.values.bandwidth import HOSTS
+    from gputopo.values.ends import HOSTS
 
     files = _files_of(sources, "plans for several hosts")
     hosts: list[Joining] = []

@@ -1,6 +1,7 @@
 """What a run shows: its display, its dry run, the file of metrics."""
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,16 +10,21 @@ from pathlib import Path
 import msgspec
 
 from gputopo.cli.printing import unwritten
+from gputopo.launch.checks import require_runnable
+from gputopo.launch.jobs import run
+from gputopo.launch.spec.env import changes
 from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.metrics_file import MetricsFile
 from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.launch.target import Target
-from gputopo.report.run_metrics import RunMetrics
+from gputopo.launch.user_program.program import check_program
 from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
 from gputopo.values import schema
-from gputopo.values.errors import HardwareError, InputError
-from gputopo.values.run.events import Event, RunFinished, RunStarted
-from gputopo.values.run.options import Shape
+from gputopo.values.errors import ExitCode, HardwareError, InputError
+from gputopo.values.run.events import Event, RunStarted
+from gputopo.values.run.options import OutputOptions, Shape
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.spec import RunSpec
 
@@ -127,6 +133,28 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     host: HostPlace = HostPlace()  # the CPUs, memory and threads of a run on GPUs
 
 
+_FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
+_FUTURE_EVENTS_FD = 3
+
+
+def show_only(target: Target, spec: RunSpec, options: OutputOptions) -> int:
+    """Print what `train` would start, and start nothing."""
+    require_runnable(target, spec, options)
+    environment = target.environment(os.environ, spec)
+    place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
+    command = run.worker_command(place, _FUTURE_EVENTS_FD)
+    show_dry_run(target, spec, changes(os.environ, environment), command, options.shape)
+    return ExitCode.OK
+
+
+def show_program_only(program: Sequence[str], target: Target, shape: str) -> int:
+    """Print how a program would be started, and start nothing. Raises UsageError where there is none."""
+    environment = target.environment(os.environ, None)
+    check_program(program, environment)
+    show_dry_run(target, None, changes(os.environ, environment), program, shape)
+    return ExitCode.OK
+
+
 def show_dry_run(
     target: Target, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
 ) -> None:
@@ -156,35 +184,3 @@ def show_dry_run(
     if place.says:
         emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
     emit(f"Environment\n{sets}\nCommand\n  {shlex.join(command)}\n")
-
-
-EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.
-
-
-class MetricsFile:
-    """Writes the metrics of a run every few seconds of its events, and at its end.
-
-    A file that cannot be written is reported once by `on_problem`, and not tried again.
-    """
-
-    def __init__(self, path: Path, on_problem: Callable[[str], None]) -> None:
-        self._path: Path | None = path
-        self._on_problem = on_problem
-        self._metrics = RunMetrics()
-        self._next_s = 0.0
-
-    def event(self, event: Event) -> None:
-        """Add the next event of the run."""
-        self._metrics.add(event)
-        # A clock that was set back must not stop the file.
-        due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
-        if self._path is None or not (due or isinstance(event, RunFinished)):
-            return
-        self._next_s = event.time_s + EVERY_S
-        try:
-            schema.make_folder(self._path.parent)
-            with schema.replacing(self._path) as stream:
-                stream.write(self._metrics.text().encode())
-        except InputError as error:
-            self._path = None
-            self._on_problem(error.what)

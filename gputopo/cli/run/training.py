@@ -1,19 +1,15 @@
 """Training from the command line: what is shown of a run or of repeats, and the exit code."""
 
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputopo.cli.printing import show_report
-from gputopo.cli.run.showing import RunDisplay, show_dry_run
+from gputopo.cli.run.showing import RunDisplay
 from gputopo.launch.checks import require_files_of, require_runnable
-from gputopo.launch.jobs import run
 from gputopo.launch.jobs import training as jobs
 from gputopo.launch.jobs.training import Ran
-from gputopo.launch.spec import env
-from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
@@ -30,8 +26,6 @@ if TYPE_CHECKING:
     from gputopo.values.run.several_runs import Repeats
     from gputopo.values.run.spec import RunSpec
 
-_FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
-_FUTURE_EVENTS_FD = 3
 _Ending = GputopoError | KeyboardInterrupt | signals.EndedError
 
 
@@ -143,16 +137,6 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
     if code == 0 and options.fail_on == "warning" and any(result.is_slow for result in results):
         return ExitCode.FINDINGS
     return code
-
-
-def show_only(target: "Target", spec: "RunSpec", options: OutputOptions) -> int:
-    """Print what `train` would start, and start nothing."""
-    require_runnable(target, spec, options)
-    environment = target.environment(os.environ, spec)
-    place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
-    command = run.worker_command(place, _FUTURE_EVENTS_FD)
-    show_dry_run(target, spec, env.changes(os.environ, environment), command, options.shape)
-    return ExitCode.OK
 
 
 def _print(result: "Result", options: OutputOptions) -> None:

@@ -4,19 +4,19 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gputopo.copies.collectives import NETWORK_LOW_SHARE, BusRate, expected_rate, network_ports, nvls_is_off
+from gputopo.copies.collectives import NETWORK_LOW_SHARE, expected_rate, network_ports, nvls_is_off
 from gputopo.findings.measured.failures import BELOW_MINIMUM
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    HOSTS,
     SEPARATE_RUNS,
     CollectiveSeries,
+    Expectation,
     Failure,
     Sample,
-    gpus_of,
     series_of,
 )
+from gputopo.values.ends import HOSTS
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -96,7 +96,7 @@ def shared_gpu(machine: Machine) -> Iterator[Fault]:
 
 def _shares(sample: Sample) -> tuple[int, ...]:
     """Return the GPUs of an operation of one host that has more ranks; none where each has its own."""
-    gpus = gpus_of(sample.source)
+    gpus = sample.source.gpus
     return gpus if sample.hosts == 1 and gpus and (sample.ranks or 0) > len(gpus) else ()
 
 
@@ -160,7 +160,7 @@ def _series(machine: Machine) -> list[CollectiveSeries]:
     return [series for series in series_of(samples) if series.is_of_nccl_tests and not _shares(series.best)]
 
 
-def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
+def _finding(rule: Rule, best: Sample, rate: Expectation, more: str) -> Fault:
     low = f"at least {rate.low_gb_per_s:.3g}"
     usual = f"{rate.gb_per_s:.3g}, {low}" if rate.gb_per_s and not rate.is_limit else low
     says = f"{_what(best)}, {_size(best)}: {best.bus_gb_per_s:g} GB/s of bus bandwidth, expected {usual}"
@@ -171,7 +171,7 @@ def _finding(rule: Rule, best: Sample, rate: BusRate, more: str) -> Fault:
 
 def _causes(sample: Sample, machine: Machine) -> list[str]:
     found = []
-    gpus = set(gpus_of(sample.source)) or {gpu.index for gpu in machine.gpus}
+    gpus = set(sample.source.gpus) or {gpu.index for gpu in machine.gpus}
     inactive = (gpu for gpu in machine.gpus if any(port.active is False for port in gpu.nvlinks or ()))
     if down := [gpu.index for gpu in inactive if gpu.index in gpus]:
         found.append(f"inactive NVLinks of {Subject.of_gpus(down)}")
@@ -224,7 +224,7 @@ def _size(sample: Sample) -> str:
 
 
 def _subject(sample: Sample | Failure) -> Subject:
-    gpus = gpus_of(sample.source)
+    gpus = sample.source.gpus
     return Subject.of_gpus(gpus) if gpus else MACHINE
 
 

@@ -1,36 +1,25 @@
 """A saved session against one of now: only what changed beyond the noise of both."""
 
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Collection, Iterable, Iterator
 
 from gputopo.findings.difference import difference, paired_gpus
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Sample, gpus_of, noise_share
+from gputopo.values.bandwidth import (
+    Bandwidth,
+    Conditions,
+    Failure,
+    Sample,
+    identity,
+    noise_share,
+    with_new_indices,
+)
 from gputopo.values.difference import BandwidthDifference, Changed, Difference
+from gputopo.values.ends import gpus_in
+from gputopo.values.grouping import best
 from gputopo.values.machine import Machine
 
-Measured = TypeVar("Measured", Sample, Failure)
 Key = tuple[object, ...]
-# What makes two numbers comparable, beside the size of small copies.
-_SAME = (
-    *(
-        "kind",
-        "source",
-        "destination",
-        "pinned",
-        "method",
-        "path",
-        "group",
-        "numa_node",
-        "algorithm",
-        "model",
-    ),
-    *("ranks", "in_place", "data_type", "reduction", "root", "tool", "transport", "streams"),
-)
-
+_what = identity("bytes", "nccl")
 # Large copies of one machine repeat from day to day within 1 to 2 %, small ones and latencies within some
 # 10 % (launch cost, clocks of an idle host). No change below that is reported, however steady the repeats.
 # Not measured on hardware.
@@ -61,14 +50,14 @@ def bandwidth_difference(
     others = bool(missing or added)
     of_both = [sample for sample in old.samples if not _is_of(sample, missing, others)]
     of_both_now = [sample for sample in new.samples if not _is_of(sample, added, others)]
-    before = _by_key(_renumbered(sample, new_index) for sample in of_both)
+    before = _by_key(with_new_indices(sample, new_index) for sample in of_both)
     after = _by_key(of_both_now)
     shared = [key for key in after if key in before]
     changes = [found for key in shared if (found := _change(before[key], after[key]))]
     failed_before = {
-        _failed(_renumbered(sample, new_index))
-        for sample in old.failures
-        if not _is_of(sample, missing, others)
+        _failed(with_new_indices(failure, new_index))
+        for failure in old.failures
+        if not _is_of(failure, missing, others)
     }
     fails_now = {_failed(sample) for sample in new.failures}
     return BandwidthDifference(
@@ -85,17 +74,16 @@ def bandwidth_difference(
     )
 
 
-def _is_of(measured: Measured, gpus: Collection[int], others: bool) -> bool:
+def _is_of(measured: Sample | Failure, gpus: Collection[int], others: bool) -> bool:
     """Return whether a number is of one of these GPUs, or of a group that they were in.
 
     Tests of other programs copy with all GPUs at once and do not name them: where the two sessions had not
     the same GPUs (`others`), such numbers are not compared.
     """
-    named = re.search(r"gpus:(\d+(?:,\d+)*)", measured.group or "")
-    if others and measured.group is not None and named is None and "all" in measured.group:
+    group = measured.group or ""
+    if others and "all" in group and "gpus:" not in group:
         return True
-    members = {int(number) for number in named[1].split(",")} if named else set()
-    return not members.union(gpus_of(measured.source), gpus_of(measured.destination)).isdisjoint(gpus)
+    return not gpus_in(group).union(measured.gpus).isdisjoint(gpus)
 
 
 def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
@@ -103,12 +91,14 @@ def _by_key(samples: Iterable[Sample]) -> dict[Key, Sample]:
 
     Several runs that disagree are no number to compare.
     """
-    found: dict[Key, Sample] = {}
-    for one in samples:
-        if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us):
-            key = (*(getattr(one, name) for name in _SAME), _size(one))
-            found[key] = max(found.get(key, one), one, key=lambda sample: sample.bytes or 0)
-    return found
+    return best(
+        (
+            ((_what(one), _size(one)), one)
+            for one in samples
+            if one.invalid is None and one.runs_agree and (one.median_gb_per_s or one.median_us)
+        ),
+        lambda one: one.bytes or 0,
+    )
 
 
 def _size(sample: Sample) -> int | None:
@@ -165,41 +155,9 @@ def _throttle_reasons(conditions: Conditions) -> str | None:
     return ", ".join(sorted(conditions.throttle_reasons)) or "nothing"
 
 
-def _renumbered(measured: Measured, new_index: Mapping[int, int]) -> Measured:
-    """Return a number of the old session with the GPU numbers of now, in its group's name as well."""
-    if all(was == now for was, now in new_index.items()):
-        return measured
-    changed = {
-        "source": _place(measured.source, new_index),
-        "destination": _place(measured.destination, new_index),
-    }
-    group = re.sub(
-        r"(?<=[:,])\d+", lambda number: str(new_index.get(int(number[0]), number[0])), measured.group or ""
-    )
-    renamed = msgspec.structs.replace(measured, **changed, group=_sorted(group) or None)
-    if isinstance(renamed, Sample):
-        seen = tuple(msgspec.structs.replace(c, gpu=new_index.get(c.gpu, c.gpu)) for c in renamed.conditions)
-        renamed = msgspec.structs.replace(renamed, conditions=seen)
-    return renamed
-
-
-def _place(place: str, new_index: Mapping[int, int]) -> str:
-    gpus = sorted(new_index.get(gpu, gpu) for gpu in gpus_of(place))
-    return f"gpu:{','.join(map(str, gpus))}" if gpus else place
-
-
-def _sorted(group: str) -> str:
-    """Write the GPUs of a group's name in rising order, as sessions name them."""
-
-    def in_order(numbers: re.Match[str]) -> str:
-        return ",".join(sorted(numbers[0].split(","), key=int))
-
-    return re.sub(r"(?<=:)\d+(?:,\d+)+", in_order, group)
-
-
 def _failed(failure: Failure) -> str:
     how = ", ".join(word for word in (failure.method, failure.path) if word)
-    copy = f"{failure.kind} {failure.source} to {failure.destination}{f' ({how})' if how else ''}"
+    copy = f"{failure.kind} {failure.way}{f' ({how})' if how else ''}"
     return f"{copy}: {failure.reason}"
 
 
@@ -229,4 +187,4 @@ def _words(sample: Sample) -> str:
         f"at once: {sample.group}" if sample.group else "",
     ]
     how = ", ".join(part for part in parts if part)
-    return f"{sample.kind} {sample.source} to {sample.destination}{f' ({how})' if how else ''}"
+    return f"{sample.kind} {sample.way}{f' ({how})' if how else ''}"

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
 from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Failure, Pair, Path, Sample, gpu_of, noise_share
+from gputopo.values.bandwidth import Failure, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped
+from gputopo.values.grouping import best, grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_copies
@@ -202,9 +202,9 @@ def subject_of(pairs: Iterable[Pair]) -> Subject:
 def host_failures(machine: Machine) -> Iterator[tuple[int, Failure]]:
     """Yield each failure of a copy that passes host memory, with each GPU of it."""
     for failure in copies_of(machine).failures:
-        staged = failure.kind == "p2p_staged" or failure.path == "staged"
-        ends = [gpu_of(failure.source), gpu_of(failure.destination)]
-        if staged or (failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends):
+        ends = failure.gpu_ends
+        with_host = failure.kind in ("h2d", "d2h", "bidirectional", "latency") and None in ends
+        if with_host or failure.kind == "p2p_staged" or failure.path == "staged":
             yield from ((gpu, failure) for gpu in ends if gpu is not None)
 
 
@@ -237,20 +237,15 @@ def _compared(machine: Machine) -> Iterator[_Compared]:
 
 
 def _latencies(samples: Iterable[Sample], path: Path) -> dict[Pair, Sample]:
-    found: dict[Pair, Sample] = {}
-    for sample in samples:
-        pair = sample.pair
-        if (
-            sample.kind != "latency"
-            or sample.path != path
-            or not pair
-            or not sample.median_us
-            or sample.invalid
-        ):
-            continue
-        if pair not in found or sample.median_us < (found[pair].median_us or 0.0):
-            found[pair] = sample
-    return found
+    return best(
+        (
+            (pair, sample)
+            for sample in samples
+            if sample.kind == "latency" and sample.path == path and (pair := sample.pair)
+            if sample.median_us and not sample.invalid
+        ),
+        lambda sample: -(sample.median_us or 0.0),
+    )
 
 
 def _other_numbers(compared: _Compared) -> str:

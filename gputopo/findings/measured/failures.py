@@ -10,7 +10,8 @@ from gputopo.findings.measured.direct import host_failures
 from gputopo.findings.measured.faults import KINDS, named_paths, subject_of
 from gputopo.findings.measured.nccl_p2p import cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, check, copies_of, facts_of
-from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure, gpu_of, gpus_of
+from gputopo.values.bandwidth import COLLECTIVES, NETWORK, SEPARATE_RUNS, Failure
+from gputopo.values.ends import HOST
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
 from gputopo.values.machine import Gpu, Machine
@@ -234,7 +235,7 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
     """Yield the faults of copies that failed for one reason: of the GPU that most have, then of the rest."""
     case = next((case for case in COPY_FAILED.cases if case.name == reason), None)
     what = case.says if case else failed[0].says.rpartition(" is no longer used: ")[2] or reason
-    ends = {id(failure): {*gpus_of(failure.source), *gpus_of(failure.destination)} for failure in failed}
+    ends = {id(failure): set(failure.gpus) for failure in failed}
     gpus = machine.by_index
     left = list(failed)
     while left:
@@ -254,20 +255,14 @@ def _refused(machine: Machine, reason: str, failed: Sequence[Failure]) -> Iterat
 
 
 def _named_ends(failed: Iterable[Failure]) -> str:
-    return named_paths(
-        failure.source if failure.kind in COLLECTIVES else f"{failure.source} to {failure.destination}"
-        for failure in failed
-    )
+    return named_paths(failure.source if failure.kind in COLLECTIVES else failure.way for failure in failed)
 
 
 def _remedy(machine: Machine, rule: Rule, failed: Sequence[Failure]) -> str | None:
     if rule is WRONG_DATA:
         return _wrong_data_remedy(machine, failed)
     # ACS and an IOMMU are on the path between two GPUs.
-    of_one = all(
-        failure.source == failure.destination or "host" in (failure.source, failure.destination)
-        for failure in failed
-    )
+    of_one = all(failure.source == failure.destination or HOST in failure.ends for failure in failed)
     return DRIVER_HUNG.remedy if rule is HUNG and of_one else None
 
 
@@ -277,8 +272,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
     P2P is to be turned off only where it alone is at fault: staged copies of the same pairs arrived intact.
     """
     kind, reason = failed[0].kind, failed[0].reason
-    ends = [(gpu_of(failure.source), gpu_of(failure.destination)) for failure in failed]
-    pairs = [(a, b) for a, b in ends if a is not None and b is not None]
+    pairs = [pair for failure in failed if (pair := failure.pair)]
     if kind in ("d2d_local", "host_memory", *COLLECTIVES):
         places = {"d2d_local": WRONG_IN_GPU_MEMORY, "host_memory": WRONG_IN_HOST_MEMORY}
         return places.get(kind, WRONG_COLLECTIVES).remedy
@@ -287,7 +281,7 @@ def _wrong_data_remedy(machine: Machine, failed: Sequence[Failure]) -> str:
         for gpu, failure in host_failures(machine)
         if failure.kind in HOST_KINDS and failure.reason == reason
     }
-    with_host = all(kind in HOST_KINDS or (a is None) != (b is None) for a, b in ends)
+    with_host = all(kind in HOST_KINDS or failure.host_gpu is not None for failure in failed)
     if with_host or (pairs and all(suspects & set(pair) for pair in pairs)):
         return WRONG_WITH_THE_HOST.remedy
     if not pairs:
@@ -312,9 +306,6 @@ def _arrives_staged(machine: Machine, source: int, destination: int) -> bool:
     if {gpu for gpu, _ in host_failures(machine)} & {source, destination}:
         return False
     samples = copies_of(machine).samples
-    paths = {(sample.kind, sample.source, sample.destination) for sample in judged(samples)}
-    a, b = f"gpu:{source}", f"gpu:{destination}"
-    in_two_steps = any(kind == "d2h" and place == a for kind, place, _ in paths) and any(
-        kind == "h2d" and place == b for kind, _, place in paths
-    )
-    return ("p2p_staged", a, b) in paths or in_two_steps
+    copies = {(sample.kind, sample.gpu_ends) for sample in judged(samples)}
+    in_two_steps = {("d2h", (source, None)), ("h2d", (None, destination))} <= copies
+    return in_two_steps or ("p2p_staged", (source, destination)) in copies

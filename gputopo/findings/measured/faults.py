@@ -13,8 +13,6 @@ from gputopo.values.bandwidth import (
     NETWORK,
     Failure,
     Sample,
-    gpu_of,
-    gpus_of,
 )
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
@@ -103,10 +101,8 @@ def other_load(machine: Machine) -> Iterator[Fault]:
     """Find GPUs that other programs used when a measurement of this machine began."""
     bandwidth = copies_of(machine)
     if bandwidth.source == "live":
-        places = {
-            gpu_of(place) for sample in bandwidth.samples for place in (sample.source, sample.destination)
-        }
-        yield from in_use(gpu for gpu in present(machine) if gpu.index in places)
+        measured = {gpu for sample in bandwidth.samples for gpu in sample.gpu_ends}
+        yield from in_use(gpu for gpu in present(machine) if gpu.index in measured)
 
 
 @check(RAMP_UP)
@@ -115,7 +111,7 @@ def ramp_up(machine: Machine) -> Iterator[Fault]:
     dropped = Counter(
         index
         for sample in copies_of(machine).samples
-        for index in {gpu_of(sample.source), gpu_of(sample.destination)}
+        for index in set(sample.gpu_ends)
         for _ in sample.discarded_gb_per_s
     )
     seen = {one.gpu: one for one in ramp_ups(copies_of(machine), machine)}
@@ -174,22 +170,22 @@ def is_unsteady(sample: Sample) -> bool:
 def _spread(sample: Sample) -> float:
     if sample.spread_percent is not None:
         return sample.spread_percent
-    repeats, middle = sample.repeats_gb_per_s, sample.median_gb_per_s or 0
+    repeats, middle = sample.repeats_gb_per_s, sample.rate
     return 100 * (max(repeats) - min(repeats)) / middle if middle else 0.0
 
 
 def path_words(sample: Sample) -> str:
     """Return `gpu:0 to gpu:1 (direct)`."""
-    return f"{sample.source} to {sample.destination} ({KINDS[sample.kind]})"
+    return f"{sample.way} ({KINDS[sample.kind]})"
 
 
 def subject_of(found: Iterable[Failure | Sample]) -> Subject:
     """Return the GPU or the pair that all of these are of, else the machine."""
-    places = {place for measured in found for place in (measured.source, measured.destination)}
-    gpus = sorted(index for place in places for index in gpus_of(place))
-    if len(gpus) == 2 and len(places) == 2:
+    ends = {end for measured in found for end in measured.ends}
+    gpus = sorted(gpu for end in ends for gpu in end.gpus)
+    if len(gpus) == 2 and len(ends) == 2:
         return Subject.of_link(*gpus)
-    return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(places) == 1) else MACHINE
+    return Subject.of_gpus(gpus) if len(gpus) == 1 or (gpus and len(ends) == 1) else MACHINE
 
 
 def named_paths(paths: Iterable[str]) -> str:

@@ -34,11 +34,11 @@ from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
 from gputopo.reference.copied_links import observed_link
 from gputopo.reference.expectations import LinkExpectation, expected_of
-from gputopo.values.bandwidth import Bandwidth, Kind, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
-from gputopo.values.grouping import grouped, maxima
+from gputopo.values.grouping import best, grouped, maxima
 from gputopo.values.machine import Gpu, Machine
-from gputopo.values.rates import judged, pair_copies
+from gputopo.values.rates import ends_of_groups, judged, pair_copies
 
 # Cards of workstations and home computers, whose boards often have slots of 16 and of 8 lanes.
 _BOARD_CARDS = ("GeForce", "TITAN", "Quadro", "RTX", "GTX")
@@ -119,13 +119,16 @@ def _below_expected(machine: Machine) -> Iterator[Fault]:
     """
     copies = copies_of(machine)
     bandwidth = Bandwidth(source=copies.source, samples=_steady(machine))
-    fastest: dict[tuple[int, str], Sample] = {}  # by GPU and words for the kind of copy
-    for sample in with_expectations(bandwidth, machine).samples:
-        index = gpu_of(sample.source) if sample.kind == "d2d_local" else sample.host_gpu
-        bare = msgspec.structs.replace(sample, group=None) if sample.with_reverse else sample
-        if index is not None and sample.expected_gb_per_s and any(judged([bare])):
-            key = index, _words(sample)
-            fastest[key] = max(sample, fastest.get(key, sample), key=lambda sample: sample.rate)
+    fastest = best(
+        (
+            ((index, _words(sample)), sample)
+            for sample in with_expectations(bandwidth, machine).samples
+            if (index := sample.source.gpu if sample.kind == "d2d_local" else sample.host_gpu) is not None
+            and sample.expected_gb_per_s
+            and any(judged([msgspec.structs.replace(sample, group=None) if sample.with_reverse else sample]))
+        ),
+        lambda sample: sample.rate,
+    )
     for gpu in present(machine):
         own = {words: sample for (index, words), sample in fastest.items() if index == gpu.index}
         low = {words: sample for words, sample in own.items() if sample.rate < sample.floor_gb_per_s}
@@ -207,7 +210,7 @@ def _compared(machine: Machine) -> Iterator[tuple[str, Mapping[int, float], floa
         (gpu, sample.rate)
         for sample in _steady(machine)
         if sample.kind == "d2d_local" and sample.is_large and sample.is_by_copy_engine
-        if (gpu := gpu_of(sample.source)) is not None
+        if (gpu := sample.source.gpu) is not None
     )
     yield _IN_MEMORY, local, ALIKE_SHARE.value, LOW_IN_GPU_MEMORY, _MEMORY
 
@@ -241,12 +244,12 @@ def _severity(gpu: Gpu, share: float, fits: Sequence[LinkExpectation], path: str
 
 def _bidirectional(bandwidth: Bandwidth) -> dict[Kind, dict[int, float]]:
     """Return the best copies of each GPU with the host while it alone copies in both directions."""
-    gpus = grouped(((sample.kind, sample.group), sample.host_gpu) for sample in bandwidth.samples)
+    ends = ends_of_groups(bandwidth.samples)
     copies = grouped(
         (sample.kind, (gpu, sample.rate))
         for sample in bandwidth.samples
         if (gpu := sample.host_gpu) is not None
-        and (sample.group is None or len({*gpus[sample.kind, sample.group]}) == 1)
+        and (sample.group is None or len(ends[sample.group]) == 2)
         and (sample.kind == "bidirectional" or (sample.with_reverse and sample.kind in HOST_KINDS))
         and (sample.is_large and sample.pinned is not False and sample.is_by_copy_engine)
     )

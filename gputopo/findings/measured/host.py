@@ -13,7 +13,7 @@ from gputopo.findings.pcie import (
     TO_THE_HOST,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present, roughly
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup, gpu_of, node_of
+from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
@@ -88,8 +88,7 @@ def memory_elsewhere(machine: Machine) -> Iterator[Fault]:
     for gpu in present(machine):
         seen: dict[int, int | None] = {}
         for sample in copies_of(machine).samples:
-            ends = {sample.source, sample.destination}
-            if sample.numa_wanted is not None and ends == {"host", f"gpu:{gpu.index}"}:
+            if sample.numa_wanted is not None and sample.host_gpu == gpu.index:
                 seen.setdefault(sample.numa_wanted, sample.numa_node)
         for wanted, lies in sorted(seen.items()):
             where = "is partly on others" if lies == wanted else f"is on node {lies}"
@@ -135,10 +134,7 @@ def shared_uplinks(machine: Machine) -> Iterator[Fault]:
 
 
 def _fastest_far(samples: tuple[Sample, ...], kind: Kind, gpu: int, machine: Machine) -> float | None:
-    end = "destination" if kind == "h2d" else "source"
-    own = [
-        sample for sample in judged(samples) if sample.kind == kind and gpu_of(getattr(sample, end)) == gpu
-    ]
+    own = [sample for sample in judged(samples) if sample.kind == kind and sample.host_gpu == gpu]
     far = (sample.rate for sample in own if sample.pinned is not False and is_far(sample, gpu, machine))
     return max(far, default=None)
 
@@ -147,7 +143,7 @@ def _far_memory(samples: tuple[Sample, ...]) -> Iterator[Fault]:
     near: dict[int, Sample] = {}
     far: dict[tuple[int, int], Sample] = {}  # by the node of the cores and that of the memory
     for sample in samples:
-        memory, cores = node_of(sample.source), node_of(sample.destination)
+        memory, cores = sample.source.node, sample.destination.node
         if sample.kind != "host_memory" or cores is None or memory is None or not sample.is_large:
             continue
         if cores == memory:

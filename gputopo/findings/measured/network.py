@@ -9,8 +9,9 @@ from statistics import median
 from typing import NamedTuple
 
 from gputopo.copies.pairs import SlowEnds, fastest, slow_ends
+from gputopo.findings.measured.faults import named_paths
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of
-from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample, host_of
+from gputopo.values.bandwidth import NETWORK, Bandwidth, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE
@@ -113,7 +114,6 @@ UNSTEADY_RATES = Rule(
     thresholds=(UNSTEADY,),
 )
 
-_MAX_NAMED = 4
 Pair = tuple[str, str]
 
 
@@ -130,7 +130,7 @@ def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = Non
 
     `best`: the rates that are compared with the fast one of `rates`, if they are others.
     """
-    fast = fastest(rates)
+    fast = fastest(rates.values())
     shares = {pair: rate / fast for pair, rate in (best or rates).items()}
     slow = {pair for pair, share in shares.items() if share < SLOW.value}
     return NetworkVerdict(fast, shares, slow_ends(slow, shares))
@@ -140,9 +140,7 @@ def verdict(rates: Mapping[Pair, float], best: Mapping[Pair, float] | None = Non
 def failed(machine: Machine) -> Iterator[Fault]:
     """Find transfers between hosts that failed, one finding for each reason."""
     by_words = grouped(
-        (failure.says, (_name(failure.source), _name(failure.destination)))
-        for failure in copies_of(machine).failures
-        if failure.kind in NETWORK
+        (failure.says, failure.names) for failure in copies_of(machine).failures if failure.kind in NETWORK
     )
     for says, pairs in by_words.items():
         whole = list(dict.fromkeys(pairs))
@@ -223,7 +221,7 @@ def oversubscribed(machine: Machine) -> Iterator[Fault]:
     samples = _of_pairs(copies_of(machine))
     alone = _by_pair(samples)
     together = [sample for sample in _rates(copies_of(machine)) if sample.group is not None]
-    pairs = [(_pair(sample), sample.median_gb_per_s) for sample in together]
+    pairs = [(sample.names, sample.median_gb_per_s) for sample in together]
     shares = [rate / before for pair, rate in pairs if rate and (before := alone.get(pair))]
     if len(shares) > 2 and median(shares) < AT_ONCE.value and _spread(samples) <= UNSTEADY.value:
         total, share = sum(rate or 0.0 for _, rate in pairs), median(shares)
@@ -247,20 +245,9 @@ def _of_pairs(bandwidth: Bandwidth) -> list[Sample]:
 def _by_pair(samples: Iterable[Sample], *, at_best: bool = False) -> dict[Pair, float]:
     """Return the GB/s of each pair; `at_best`: in its fastest interval."""
     return {
-        _pair(sample): max((sample.median_gb_per_s or 0.0, *(sample.repeats_gb_per_s if at_best else ())))
-        for sample in samples
+        sample.names: max((sample.rate, *(sample.repeats_gb_per_s if at_best else ()))) for sample in samples
     }
 
 
-def _pair(sample: Sample) -> Pair:
-    return _name(sample.source), _name(sample.destination)
-
-
-def _name(place: str) -> str:
-    return host_of(place) or place
-
-
 def _named(pairs: Iterable[Pair]) -> str:
-    words = [f"{a} to {b}" for a, b in pairs]
-    more = f" and {len(words) - _MAX_NAMED} more" if len(words) > _MAX_NAMED else ""
-    return f"{', '.join(words[:_MAX_NAMED])}{more}"
+    return named_paths(f"{a} to {b}" for a, b in pairs)

@@ -274,7 +274,7 @@ def _is_below(sample: Sample, limit: float) -> bool:
 
 def _nv_class(pair: Pair, nvlinks: NvLinks, fast: frozenset[Pair], machine: Machine) -> _NvClass | None:
     """Return the class of a pair over NVLink; None over PCIe, or where nothing is known of its NVLinks."""
-    of_gpu = next((gpu for gpu in machine.gpus if gpu.index == pair[0]), None)
+    of_gpu = machine.by_index.get(pair[0])
     row = expected_of(of_gpu) if of_gpu else None
     hybrid = row is not None and is_hybrid(row)
     known = nvlinks.between(*pair)
@@ -288,7 +288,7 @@ def _over_nvlink(
 ) -> Iterator[Fault]:
     """Find GPUs whose copies are slow with most peers, and pairs that are slow by themselves."""
     rates = {pair: sample.rate for pair, sample in copies.items()}
-    usual = fastest(rates)
+    usual = fastest(rates.values())
     comparable = len({frozenset(pair) for pair in copies}) >= MIN_PEERS.value
     behind = {pair for pair, one in copies.items() if comparable and _is_below(one, PAIR_SHARE.value * usual)}
     if len(behind) > of.slow_share * len(copies):
@@ -311,7 +311,7 @@ def _over_nvlink(
 def _of_gpus(
     of: _NvClass, ends: SlowEnds[int], rates: Mapping[Pair, float], word: str, machine: Machine
 ) -> Iterator[Fault]:
-    usual = fastest(rates)
+    usual = fastest(rates.values())
     gpus = machine.by_index
     for index in ends.blamed:
         out, into = ends.out.get(index, []), ends.into.get(index, [])

@@ -7,7 +7,7 @@ from typing import Any
 from gputopo.copies.physics import AT_ONCE_SUM, l2_mib, larger_copies, limit_of, memory_limit, on_path_of
 from gputopo.findings.measured.faults import path_words, subject_of
 from gputopo.findings.rule import Fault, Rule, check, copies_of, facts_of, present
-from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb, gpu_of
+from gputopo.values.bandwidth import AGREE_SHARE, Invalid, Sample, gb
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
@@ -54,7 +54,7 @@ SUM_TOLERANCE = 0.2  # Twice the rate of others, within 10 %: both directions do
 def cache_rates(machine: Machine) -> Iterator[Fault]:
     """Report copies within a GPU that are faster than its memory."""
     for gpu in present(machine):
-        samples = [sample for sample in _invalid(machine, "cache") if gpu_of(sample.source) == gpu.index]
+        samples = [sample for sample in _invalid(machine, "cache") if sample.source.gpu == gpu.index]
         if samples:
             fastest = max(samples, key=lambda sample: sample.rate)
             limit = memory_limit(gpu)
@@ -144,7 +144,7 @@ def contradiction(machine: Machine) -> str | None:
     for finding in (*above_link(machine), *inconsistent(machine)):
         return finding.says
     for sample in copies_of(machine).samples:
-        values = [run.value for run in sample.runs]
+        values = sample.run_values
         if sample.kind != "latency" and values and max(values) > AT_ONCE_SUM * min(values):
             return f"{path_words(sample)} measured with {gb(min(values))} and with {gb(max(values))} GB/s"
     return None
@@ -185,7 +185,7 @@ def _ranges(samples: Sequence[Sample]) -> str:
     """Return the smallest and the largest number of all runs of each copy, the widest ranges first."""
     words = []
     for one in sorted(samples, key=lambda one: -_width(one)):
-        values = [run.value for run in one.runs]
+        values = one.run_values
         unit = "us" if one.kind == "latency" else "GB/s"
         words.append(f"{path_words(one)} {gb(min(values))} to {gb(max(values))} {unit} ({len(values)} runs)")
     more = len(words) - _MAX_RANGES
@@ -193,7 +193,7 @@ def _ranges(samples: Sequence[Sample]) -> str:
 
 
 def _width(sample: Sample) -> float:
-    values = [run.value for run in sample.runs]
+    values = sample.run_values
     return max(values) / (min(values) or 1.0)
 
 

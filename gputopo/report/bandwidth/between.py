@@ -9,18 +9,15 @@ from gputopo.report.layout import NOT_ASKED, Column, plain
 from gputopo.report.units import counted, size
 from gputopo.values.bandwidth import (
     COLLECTIVE_NAMES,
-    HOSTS,
     NETWORK,
     Bandwidth,
     CollectiveSeries,
     Kind,
     Sample,
     Soak,
-    gpus_of,
-    host_of,
-    node_of,
     series_of,
 )
+from gputopo.values.ends import HOSTS, End
 from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
 
@@ -35,7 +32,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
     if bandwidth.source != "live":
         yield _transfers(found)
         return
-    hosts = list(dict.fromkeys(_name(place) for one in found for place in (one.source, one.destination)))
+    hosts = list(dict.fromkeys(name for one in found for name in one.names))
     hosts.sort(key=natural)
     yield _by_host(found, hosts)
     if len(hosts) <= _MAX_MATRIX:
@@ -45,7 +42,7 @@ def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
 def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
     at_once = [one for one in found if one.group is not None]
-    expected = [[one.expected_gb_per_s for one in pairs if host == _name(one.source)] for host in hosts]
+    expected = [[one.expected_gb_per_s for one in pairs if host == one.source.name] for host in hosts]
     columns = [
         _column("sends\nGB/s", [_rates(pairs, sends=host) for host in hosts]),
         _column("receives\nGB/s", [_rates(pairs, receives=host) for host in hosts]),
@@ -59,7 +56,7 @@ def _by_host(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
 
 def _matrix(found: Sequence[Sample], hosts: Sequence[str]) -> Section | None:
     pairs = [one for one in found if one.kind == "network" and one.group is None]
-    rates = {(_name(one.source), _name(one.destination)): one.median_gb_per_s for one in pairs}
+    rates = {one.names: one.median_gb_per_s for one in pairs}
     columns = [(plain(to), [_number(rates.get((host, to))) for host in hosts]) for to in hosts]
     title = f"From host (row) to host (column){_both_ways(pairs)}, GB/s{_by(found)}"
     return grid(title, "", list(map(plain, hosts)), [[column] for column in columns])
@@ -75,7 +72,7 @@ def _rates(
     return [
         one.median_gb_per_s
         for one in samples
-        if sends in (None, _name(one.source)) and receives in (None, _name(one.destination))
+        if sends in (None, one.source.name) and receives in (None, one.destination.name)
     ]
 
 
@@ -119,17 +116,13 @@ def _transfer(sample: Sample) -> str:
     ]
     details = ", ".join(filter(None, words))
     arrow = _ARROWS.get(sample.kind, "->")
-    ends = f"{plain(_name(sample.source))} {arrow} {plain(_name(sample.destination))}"
+    ends = f"{plain(sample.source.name)} {arrow} {plain(sample.destination.name)}"
     return f"{ends} ({details})" if details else ends
 
 
 def _number(value: float | None) -> str:
     """Return a rate or time; below 1 with three digits: 1 Gbit/s is 0.118 GB/s of payload."""
     return f"{value:.3g}" if value is not None and 0 < value < 1 else number(value)
-
-
-def _name(place: str) -> str:
-    return host_of(place) or place
 
 
 SOURCE = "nccl-tests"
@@ -195,7 +188,7 @@ def _operation(sample: Sample) -> str:
 
 
 def _gpus(sample: Sample) -> str:
-    gpus = gpus_of(sample.source)
+    gpus = sample.source.gpus
     if sample.source == HOSTS or not gpus:
         ranks = "?" if sample.ranks is None else counted(sample.ranks, "GPU")
         hosts = f" on {sample.hosts} hosts" if sample.hosts and sample.hosts > 1 else ""
@@ -248,9 +241,8 @@ def host_memory_part(samples: Sequence[Sample]) -> Section | None:
     return grid("Host memory", "Memory", [_node(one.source) for one in found], [columns], [note])
 
 
-def _node(place: str) -> str:
-    node = node_of(place)
-    return plain(place) if node is None else f"node {node}"
+def _node(end: End) -> str:
+    return plain(end) if end.node is None else f"node {end.node}"
 
 
 _KINDS: dict[str, tuple[Kind, ...]] = {

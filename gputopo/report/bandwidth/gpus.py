@@ -6,7 +6,8 @@ from gputopo.report.bandwidth.numbers import ENGINE, Beside, Numbers, cell, grid
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import NOT_ASKED, plain
 from gputopo.report.units import size
-from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample, gpu_of
+from gputopo.values.bandwidth import KERNELS, Conditions, Kind, Method, Sample
+from gputopo.values.grouping import best
 
 _MIN_SIZES = 3  # fewer sizes are no sweep
 Methods = Sequence[Method | None]
@@ -134,13 +135,16 @@ def _pstate(numbers: Numbers, gpu: int) -> str:
 
 def node_part(numbers: Numbers) -> Section | None:
     """Return the table of GPU by NUMA node where copies of a GPU used more than one."""
-    speeds: dict[tuple[int, Kind, int], Sample] = {}
-    for one in numbers.bandwidth.samples:
-        gpu = gpu_of(one.destination if one.kind == "h2d" else one.source)
-        alone = one.kind in ("h2d", "d2h") and one.group is None and one.method in ENGINE
-        if alone and gpu is not None and one.numa_node is not None and one.pinned is not False:
-            key = (gpu, one.kind, one.numa_node)
-            speeds[key] = max(one, speeds.get(key, one), key=lambda sample: sample.bytes or 0)
+    speeds: dict[tuple[int, Kind, int], Sample] = best(
+        (
+            ((gpu, one.kind, node), one)
+            for one in numbers.bandwidth.samples
+            if one.kind in ("h2d", "d2h") and one.group is None and one.method in ENGINE
+            if (gpu := one.host_gpu) is not None
+            if (node := one.numa_node) is not None and one.pinned is not False
+        ),
+        lambda one: one.bytes or 0,
+    )
     nodes = sorted({node for _, _, node in speeds})
     if not any(len({node for g, _, node in speeds if g == gpu}) > 1 for gpu in numbers.gpus):
         return None
@@ -188,7 +192,4 @@ def _sweep_title(sample: Sample) -> str:
 
 
 def _ends(sample: Sample) -> str:
-    source, destination = gpu_of(sample.source), gpu_of(sample.destination)
-    if source is None or destination is None:
-        return f"GPU{destination if source is None else source}"
-    return f"{source}->{destination}"
+    return f"GPU{sample.host_gpu}" if sample.pair is None else "{}->{}".format(*sample.pair)

@@ -7,7 +7,8 @@ from typing import Literal
 from gputopo.report.document import Section, Table
 from gputopo.report.layout import FAILED, NOT_ASKED, Column
 from gputopo.report.units import size
-from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Method, Path, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Failure, GpuEnds, Kind, Method, Path, Sample, identity
+from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
 # Copies whose method a driver or tool chose stand in the matrix of the copy engine.
@@ -16,6 +17,7 @@ READ: tuple[Method | None, ...] = ("copy_engine_read",)
 ENGINE = (*WRITTEN, *READ)
 # After a number that is shown and not used (`Sample.invalid`).
 INVALID_MARK = "?"
+_but_size = identity("bytes")
 
 # What else copied at the same time between GPUs and host: nothing; the same GPU in the other direction; all
 # other GPUs in this direction; all other GPUs in both.
@@ -32,10 +34,8 @@ class Numbers:
     @cached_property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs that were measured, or tried."""
-        of_samples = (place for one in self.bandwidth.samples for place in (one.source, one.destination))
-        of_failures = (place for one in self.bandwidth.failures for place in (one.source, one.destination))
-        found = {gpu_of(place) for place in (*of_samples, *of_failures)}
-        return tuple(sorted(index for index in found if index is not None))
+        tried = (*self.bandwidth.samples, *self.bandwidth.failures)
+        return tuple(sorted({gpu for one in tried for gpu in one.gpu_ends if gpu is not None}))
 
     def with_host(
         self,
@@ -53,10 +53,8 @@ class Numbers:
         """
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == kind
-            and one.host_gpu == gpu
-            and one.method in methods
+            for one in self._of(kind, (None, gpu), (gpu, None))
+            if one.method in methods
             and (pinned is None or (one.pinned is not False) == pinned)
             and self._beside(one) == beside
         ]
@@ -66,12 +64,8 @@ class Numbers:
         """Return the lowest latency between the host and a GPU by one of the methods."""
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == "latency"
-            and one.group is None
-            and one.method in methods
-            and (gpu_of(one.source), gpu_of(one.destination)) == ((None, gpu) if to_gpu else (gpu, None))
-            and one.median_us is not None
+            for one in self._of("latency", (None, gpu) if to_gpu else (gpu, None))
+            if one.group is None and one.method in methods and one.median_us is not None
         ]
         return min(found, key=lambda one: (one.invalid is not None, one.median_us), default=None)
 
@@ -89,16 +83,13 @@ class Numbers:
 
         A bidirectional one counts in either order.
         """
-        ends = (f"gpu:{source}", f"gpu:{destination}")
-        wanted = {ends, ends[::-1]} if kind == "bidirectional" else {ends}
+        ends = (source, destination)
         found = [
             one
-            for one in self.bandwidth.samples
-            if one.kind == kind
+            for one in self._of(kind, *((ends, ends[::-1]) if kind == "bidirectional" else (ends,)))
             # A tool's matrix; inside a GPU nothing is shared. One pair beside its other direction is a group.
-            and (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
+            if (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
             and (one.with_reverse or not beside)
-            and (one.source, one.destination) in wanted
             and (path is None or one.path == path)
             and (one.method in methods or (one.path == "staged" and kind != "latency"))
         ]
@@ -106,7 +97,7 @@ class Numbers:
 
     def alone(self, sample: Sample) -> float | None:
         """Return the rate of the same copy between two GPUs alone, None where it was not measured."""
-        source, destination = gpu_of(sample.source), gpu_of(sample.destination)
+        source, destination = sample.gpu_ends
         if source is None or destination is None:
             return None
         methods = ENGINE if sample.method in ENGINE else (sample.method,)
@@ -133,7 +124,7 @@ class Numbers:
                 one
                 for one in self.bandwidth.failures
                 if one.kind == kind
-                and (gpu_of(one.source), gpu_of(one.destination)) == (source, destination)
+                and one.gpu_ends == (source, destination)
                 and (path is None or one.path in (path, None))
                 and (one.method in methods or one.method is None or kind == "p2p_staged")
                 and (pinned is None or one.pinned in (pinned, None))
@@ -143,9 +134,19 @@ class Numbers:
 
     def sizes(self, sample: Sample) -> tuple[Sample, ...]:
         """Return the samples that are the same but for their size, smallest first."""
-        key = _identity(sample)
-        found = [one for one in self.bandwidth.samples if _identity(one) == key and one.bytes is not None]
-        return tuple(sorted(found, key=lambda one: one.bytes or 0))
+        return tuple(sorted(self._sizes.get(_but_size(sample), ()), key=lambda one: one.bytes or 0))
+
+    @cached_property
+    def _sizes(self) -> dict[object, list[Sample]]:
+        samples = self.bandwidth.samples
+        return grouped((_but_size(one), one) for one in samples if one.bytes is not None)
+
+    def _of(self, kind: Kind, *ends: GpuEnds) -> list[Sample]:
+        return [one for pair in ends for one in self._by_ends.get((kind, pair), ())]
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[Kind, GpuEnds], list[Sample]]:
+        return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
         """Return what else copied with the host at the same time; None for some, but not all, of the GPUs."""
@@ -159,28 +160,22 @@ class Numbers:
         return "all both" if sample.with_reverse else "all"
 
     @cached_property
-    def _members(self) -> dict[str, frozenset[int]]:
+    def _members(self) -> dict[str | None, frozenset[int]]:
         """The GPUs that copied, or were to copy, with the host in each group."""
-        found: dict[str, set[int]] = {}
-        for one in self.bandwidth.samples:
-            gpu = one.host_gpu
-            if one.group is not None and gpu is not None:
-                found.setdefault(one.group, set()).add(gpu)
-        for failure in self.bandwidth.failures:
-            if failure.group is not None:
-                ends = {gpu_of(failure.source), gpu_of(failure.destination)}
-                found.setdefault(failure.group, set()).update(gpu for gpu in ends if gpu is not None)
-        return {group: frozenset(gpus) for group, gpus in found.items()}
+        copied = [(one.group, one.gpus) for one in self.bandwidth.samples if one.host_gpu is not None]
+        failed = [(one.group, one.gpus) for one in self.bandwidth.failures]
+        tried = grouped([*copied, *failed])
+        return {group: frozenset[int]().union(*gpus) for group, gpus in tried.items()}
 
     @cached_property
     def _with_host(self) -> dict[Kind, frozenset[int]]:
         """The GPUs whose copies of a kind with the host were measured, those alone where there are any."""
-        alone: dict[Kind, set[int]] = {}
-        grouped: dict[Kind, set[int]] = {}
-        for one in self.bandwidth.samples:
-            if (gpu := one.host_gpu) is not None:
-                (alone if one.group is None else grouped).setdefault(one.kind, set()).add(gpu)
-        return {kind: frozenset(alone.get(kind) or grouped[kind]) for kind in {*alone, *grouped}}
+        measured = grouped(
+            ((one.kind, one.group is None), gpu)
+            for one in self.bandwidth.samples
+            if (gpu := one.host_gpu) is not None
+        )
+        return {kind: frozenset(measured.get((kind, True)) or measured[kind, False]) for kind, _ in measured}
 
     def _rank(self, sample: Sample, gpu: int) -> tuple[bool, int, bool, float]:
         node = self._node.get(gpu)
@@ -212,7 +207,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
     value = value_of(sample)
     if sample is None or value is None:
         return NOT_ASKED if failure is None else FAILED
-    runs = [run.value for run in sample.runs]
+    runs = sample.run_values
     text = number(value) if sample.runs_agree else f"{number(min(runs))}-{number(max(runs))}"
     if sample.invalid:
         return f"{text}{INVALID_MARK}"
@@ -221,20 +216,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
     """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
-    return sample.invalid is None, sample.is_large, sample.median_gb_per_s or 0.0
-
-
-def _identity(sample: Sample) -> tuple[object, ...]:
-    return (
-        sample.kind,
-        sample.source,
-        sample.destination,
-        sample.pinned,
-        sample.method,
-        sample.path,
-        sample.group,
-        sample.numa_node,
-    )
+    return sample.invalid is None, sample.is_large, sample.rate
 
 
 Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row

@@ -21,6 +21,7 @@ from gputopo.report.bandwidth.numbers import (
 from gputopo.report.document import Section
 from gputopo.report.layout import NOT_ASKED, QUIET, Column, plain
 from gputopo.values.bandwidth import KERNELS, Failure, Kind, Method, Path, Sample
+from gputopo.values.ends import ALL_GPUS
 from gputopo.values.grouping import grouped
 from gputopo.values.rates import CLEARLY_SLOWER, pair_speeds, single_paths
 
@@ -116,7 +117,7 @@ def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
 
 def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
     found: dict[LinkEnds, tuple[float, bool]] = {}
-    speeds = {(a, b, path): speed for a, b, path, speed in single_paths(numbers.bandwidth.samples)}
+    speeds = {way: one.rate for way, one in single_paths(numbers.bandwidth.samples).items()}
     for a, b, _ in speeds:
         direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
@@ -153,8 +154,6 @@ def _column(
         styles.append(style)
     return Column(end_name(to), tuple(cells), styles=tuple(styles))
 
-
-ALL_GPUS = "gpus"  # the place of all the others together (gputopo.values.bandwidth)
 
 _Pair = tuple[int, int]
 _Found = tuple[Sample | None, Failure | None]
@@ -256,11 +255,11 @@ def concurrent_part(numbers: Numbers) -> Section | None:
     )
     rows: dict[str, tuple[str, str]] = {}
     for group, members in groups.items():
-        ends = {place for one in members for place in (one.source, one.destination)}
+        ends = {end for one in members for end in one.ends}
         if len(ends) > 2 or ALL_GPUS in ends:
             alone = [rate for one in members if (rate := numbers.alone(one)) is not None]
             whole = number(sum(alone)) if len(alone) == len(members) else NOT_ASKED
-            rows[plain(group)] = number(sum(one.median_gb_per_s or 0.0 for one in members)), whole
+            rows[plain(group)] = number(sum(one.rate for one in members)), whole
     heads = ("sum of all", "sum of each alone")
     return grid("Between GPUs at once, GB/s", "", list(rows), [_by_column(heads, list(rows.values()))])
 

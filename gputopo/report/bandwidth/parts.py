@@ -20,8 +20,9 @@ from gputopo.report.bandwidth.summary import about, not_measured_line, summary_p
 from gputopo.report.document import Bullets, Document, Rows, Section, Styled
 from gputopo.report.layout import QUIET, plain
 from gputopo.report.units import counted
-from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample, gpu_of
+from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, Invalid, NotMeasured, Sample
 from gputopo.values.finding import Finding
+from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
@@ -98,25 +99,17 @@ def _rest(machine: Machine, bandwidth: Bandwidth, *, whole: bool) -> Section:
     return Section("", (Styled("\n".join(lines), QUIET),))
 
 
-def ends_in_words(kind: str, source: str, destination: str) -> str:
-    """Return `h2d host to gpu:0`."""
-    return f"{kind} {plain(source)} to {plain(destination)}"
-
-
 def _failed(failure: Failure) -> tuple[str, str]:
     extra = [failure.method, failure.path, {True: "pinned", False: "pageable", None: None}[failure.pinned]]
     details = ", ".join(plain(str(word)) for word in (*extra, failure.group) if word)
-    what = ends_in_words(failure.kind, failure.source, failure.destination)
+    what = f"{failure.kind} {plain(failure.way)}"
     return f"{what}{f' ({details})' if details else ''}", f"{plain(failure.reason)}: {plain(failure.says)}"
 
 
 def _not_measured(entries: Iterable[NotMeasured]) -> Iterable[tuple[str, str]]:
-    by_reason: dict[str, list[str]] = {}
-    for one in entries:
-        by_reason.setdefault(plain(one.reason), []).append(plain(one.what))
-    for reason, found in by_reason.items():
-        whats = list(dict.fromkeys(found))
-        yield _some(whats), reason
+    by_reason = grouped((plain(one.reason), plain(one.what)) for one in entries)
+    for reason, whats in by_reason.items():
+        yield _some(list(dict.fromkeys(whats))), reason
 
 
 def _notes(bandwidth: Bandwidth) -> Iterable[str]:
@@ -136,23 +129,18 @@ _WHY_NOT: dict[Invalid, str] = {
 }
 
 
-def _not_used(samples: Iterable[Sample]) -> Iterable[str]:
+def _not_used(samples: Sequence[Sample]) -> Iterable[str]:
     """Return for each reason which numbers are shown with a mark and not used, and the runs that disagree."""
-    by_reason: dict[Invalid, list[str]] = {}
-    differing: list[str] = []
-    for one in samples:
-        if one.invalid is not None:
-            by_reason.setdefault(one.invalid, []).append(_number_in_words(one))
-        elif not one.runs_agree:
-            differing.append(f"{_number_in_words(one)} ({len(one.runs)} runs)")
-    for reason, found in by_reason.items():
+    unused = grouped((one.invalid, _number_in_words(one)) for one in samples if one.invalid is not None)
+    for reason, found in unused.items():
         yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
-    if differing:
+    runs = [one for one in samples if one.invalid is None and not one.runs_agree]
+    if differing := [f"{_number_in_words(one)} ({len(one.runs)} runs)" for one in runs]:
         yield f"several runs differ, the range is shown and not judged: {_some(differing)}"
 
 
 def _number_in_words(sample: Sample) -> str:
-    return f"{ends_in_words(sample.kind, sample.source, sample.destination)} {cell(sample)}"
+    return f"{sample.kind} {plain(sample.way)} {cell(sample)}"
 
 
 def _some(found: Sequence[str]) -> str:
@@ -174,31 +162,28 @@ _ONE_GPU = re.compile(r"\bGPU (\d+)\b")
 
 
 def _discarded(samples: Iterable[Sample]) -> Iterable[str]:
-    counts: dict[str, int] = {}
-    gpus: dict[str, set[int]] = {}
-    for one in samples:
-        if one.discarded_gb_per_s:
-            why = plain(one.discarded_because or "clocks were still ramping up")
-            counts[why] = counts.get(why, 0) + len(one.discarded_gb_per_s)
-            ends = (gpu_of(one.source), gpu_of(one.destination))
-            gpus.setdefault(why, set()).update(gpu for gpu in ends if gpu is not None)
-    for why, count in counts.items():
-        where = f" on GPU {index_ranges(gpus[why])}" if gpus[why] else ""
+    by_reason = grouped(
+        (plain(one.discarded_because or "clocks were still ramping up"), one)
+        for one in samples
+        if one.discarded_gb_per_s
+    )
+    for why, found in by_reason.items():
+        gpus = {gpu for one in found for gpu in one.gpus}
+        where = f" on GPU {index_ranges(gpus)}" if gpus else ""
+        count = sum(len(one.discarded_gb_per_s) for one in found)
         yield f"{counted(count, 'repeat')}{where} discarded: {why}"
 
 
-def _conditions(conditions: Iterable[Conditions]) -> Iterable[str]:
-    slowed: dict[str, set[int]] = {}
-    changed: set[int] = set()
-    for one in conditions:
-        for reason in one.throttle_reasons or ():
-            if reason not in _HARMLESS:
-                slowed.setdefault(plain(reason), set()).add(one.gpu)
-        if one.link_changes:
-            changed.add(one.gpu)
+def _conditions(conditions: Sequence[Conditions]) -> Iterable[str]:
+    slowed = grouped(
+        (plain(reason), one.gpu)
+        for one in conditions
+        for reason in one.throttle_reasons or ()
+        if reason not in _HARMLESS
+    )
     for reason, gpus in slowed.items():
-        yield f"GPU {index_ranges(gpus)} was throttled while measured: {reason}"
-    if changed:
+        yield f"GPU {index_ranges(set(gpus))} was throttled while measured: {reason}"
+    if changed := {one.gpu for one in conditions if one.link_changes}:
         yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
 
 

@@ -20,8 +20,8 @@ from gputopo.values.bandwidth import (
     NotMeasured,
     Pair,
     Sample,
-    gpus_of,
 )
+from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.index_ranges import index_ranges
@@ -132,7 +132,7 @@ def _as_expected(judged: Sequence[Sample]) -> str:
 
 def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
     """Yield the GPUs whose links are known to have few lanes, `GPUs 0-5 have x1 links (0.8 GB/s)`."""
-    gpus = {f"gpu:{gpu.index}": gpu for gpu in machine.gpus}
+    gpus = {End.of_gpus(gpu.index): gpu for gpu in machine.gpus}
     links = (
         (one, gpu.index, observed_link(gpu, one, machine))
         for one in judged
@@ -254,13 +254,8 @@ def about(machine: Machine, bandwidth: Bandwidth) -> str:
         words.append(seconds(bandwidth.duration_s))
     versions = (("driver", bandwidth.driver_version), ("CUDA", bandwidth.cuda_version))
     words += [f"{what} {version}" for what, version in versions if version]
-    places = {place for one in bandwidth.samples for place in (one.source, one.destination)}
-    places |= {place for one in bandwidth.failures for place in (one.source, one.destination)}
-    gpus = {gpu for place in places for gpu in gpus_of(place)}
-    by_name: dict[str, list[int]] = {}
-    for gpu in machine.gpus:
-        if gpu.index in gpus and gpu.name:
-            by_name.setdefault(gpu.name, []).append(gpu.index)
+    gpus = bandwidth.gpus
+    by_name = grouped((gpu.name, gpu.index) for gpu in machine.gpus if gpu.index in gpus and gpu.name)
     names = [f"GPU {index_ranges(indices)} {name}" for name, indices in by_name.items()]
     if missed := sum(one.not_understood for one in machine.lines):
         names.append(f"{counted(missed, 'line')} not understood: gputopo inspect --from lists them")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gputopo.captures import reading
 from gputopo.findings import find_bandwidth
-from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import HOSTS
 from gputopo.values.errors import InputError
 from tests import there
 from tests.captures.samples import in_turn

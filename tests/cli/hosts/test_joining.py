@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.cli.hosts.joining import address_of
 from gputopo.launch.hosts import addresses, messages
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.joining import address_of
 from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
 

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.run.showing import EVERY_S, DryRun, MetricsFile
+from gputopo.cli.run.showing import DryRun
+from gputopo.launch.supervise.metrics_file import EVERY_S, MetricsFile
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.run.events import RunFinished, read_events

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from gputopo.copies.physics import checked
 from gputopo.values.bandwidth import (
-    HOSTS,
     Bandwidth,
     Conditions,
     Failure,
@@ -19,6 +18,7 @@ from gputopo.values.bandwidth import (
     SoakRate,
     UplinkGroup,
 )
+from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Machine, Nic, NicPort, NumaNode
 from tests import there
 from tests.findings.boxes import at_times, every_gpu, host, pair, sound
@@ -35,7 +35,7 @@ def sample(kind: Kind, source: str, destination: str, gb_per_s: float, **more: A
         "spread_percent": 0.2,
         "median_gb_per_s": gb_per_s,
     }
-    return Sample(kind=kind, source=source, destination=destination, **(fields | more))
+    return Sample(kind=kind, source=End(source), destination=End(destination), **(fields | more))
 
 
 def seen(gpu: int, **more: Any) -> Conditions:
@@ -118,7 +118,7 @@ def added(*samples: Sample, **more: Any) -> Measure:
 
 def failed(reason: str, *ways: tuple[str, str], kind: Kind = "p2p_direct") -> Measure:
     failures = tuple(
-        Failure(kind=kind, source=a, destination=b, reason=reason, says="it did") for a, b in ways
+        Failure(kind=kind, source=End(a), destination=End(b), reason=reason, says="it did") for a, b in ways
     )
     return added(failures=failures)
 
@@ -280,7 +280,7 @@ def timed(
     nccl: tuple[str, ...] = (),
 ) -> Sample:
     """A collective operation as nccl-tests prints it."""
-    place = f"gpu:{','.join(map(str, range(ranks)))}"
+    place = End.of_gpus(*range(ranks))
     return Sample(kind=kind, source=place, destination=place, bytes=size, median_us=us, bus_gb_per_s=bus,
                   median_gb_per_s=bus / 2, algorithm="nccl-tests", ranks=ranks, hosts=1, in_place=in_place,
                   data_type="float", reduction="sum", nccl=nccl)  # fmt: skip
@@ -310,7 +310,7 @@ def soaked() -> Machine:
     intervals = tuple(
         SoakInterval(
             end_s=10.0 * place,
-            rates=(SoakRate(kind="h2d", source="host", destination="gpu:1", gb_per_s=rate),),
+            rates=(SoakRate(kind="h2d", source=End("host"), destination=End("gpu:1"), gb_per_s=rate),),
             copied_bytes={1: 1 << 33},
         )
         for place, rate in enumerate(rates, 1)
@@ -323,7 +323,7 @@ def soaked() -> Machine:
 OTHERS: tuple[Machine, ...] = (
     eight("NVIDIA H100 80GB HBM3", timed(40.0)),
     eight("NVIDIA H100 80GB HBM3", timed(366.0)),
-    eight("NVIDIA H100 80GB HBM3", replace(timed(366.0), source="gpu:0,1", destination="gpu:0,1")),
+    eight("NVIDIA H100 80GB HBM3", replace(timed(366.0), source=End("gpu:0,1"), destination=End("gpu:0,1"))),
     eight(
         "NVIDIA Tomorrow",
         *(timed(rate, (1 << 30) << place) for place, rate in enumerate((100, 101, 102, 70))),
@@ -337,8 +337,8 @@ OTHERS: tuple[Machine, ...] = (
             failures=(
                 Failure(
                     kind="allreduce",
-                    source="hosts",
-                    destination="hosts",
+                    source=End("hosts"),
+                    destination=End("hosts"),
                     reason="SEPARATE_RUNS",
                     says="2 separate runs of one GPU each",
                 ),

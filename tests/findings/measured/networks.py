@@ -5,6 +5,7 @@ from random import Random
 
 from gputopo.findings.measured.network import Pair
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 
 NOISE = 0.03
@@ -32,8 +33,8 @@ def machine(
     samples = [
         Sample(
             kind="network",
-            source=f"host:{a}",
-            destination=f"host:{b}",
+            source=End(f"host:{a}"),
+            destination=End(f"host:{b}"),
             median_gb_per_s=rate,
             expected_gb_per_s=allowed,
             expected_source=None if allowed is None else "the card",
@@ -47,8 +48,8 @@ def machine(
     samples += [
         Sample(
             kind="network",
-            source=f"host:{a}",
-            destination=f"host:{b}",
+            source=End(f"host:{a}"),
+            destination=End(f"host:{b}"),
             group="all hosts at once",
             median_gb_per_s=found[a, b] * at_once,
         )

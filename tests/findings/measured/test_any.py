@@ -22,12 +22,14 @@ from gputopo.values.bandwidth import (
     Sample,
     UplinkGroup,
 )
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.rates import pair_speeds
 from gputopo.values.schema import encode
 from tests.findings.boxes import IDS, sound
 
-PLACES = st.sampled_from(["host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:9", "somewhere"])
+ENDS = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:9", "somewhere")
+PLACES = st.sampled_from(ENDS).map(End)
 RATES = st.one_of(st.none(), st.just(0.0), st.floats(1e-3, 1e4))
 SMALL = st.one_of(st.none(), st.integers(0, 20))
 CONDITIONS = st.builds(

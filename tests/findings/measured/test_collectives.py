@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from gputopo.copies.collectives import expected_rate
 from gputopo.findings import find_bandwidth
 from gputopo.reference.expectations import known_bus_rates
-from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample
+from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
 from tests import there
 from tests.findings.measured.machines import timed
@@ -31,7 +32,7 @@ def ids(machine: Machine) -> list[str]:
 
 
 def test_ranks_that_share_a_gpu_are_named_and_not_judged() -> None:
-    shared = replace(timed(3.0, ranks=4), source="gpu:0,1", destination="gpu:0,1")
+    shared = replace(timed(3.0, ranks=4), source=End("gpu:0,1"), destination=End("gpu:0,1"))
     (finding,) = find_bandwidth(box(H100, shared))
     assert (finding.id, finding.subject.gpus) == ("collectives.shared_gpu", (0, 1))
     assert "4 ranks on GPU 0-1" in finding.says
@@ -186,13 +187,19 @@ def test_several_hosts_groups_and_unknown_gpus_are_not_judged() -> None:
     assert ids(box(H100, replace(slow, source=HOSTS, destination=HOSTS, hosts=2))) == []
     assert ids(box(H100, replace(slow, group="2 groups of GPUs at once"))) == []
     assert ids(box("NVIDIA Tomorrow", slow)) == []
-    assert ids(box(H100, replace(slow, source="gpus", destination="gpus"))) == ["collectives.slow"]
-    assert ids(box(H100, replace(slow, source="gpus", destination="gpus", ranks=16))) == []
+    assert ids(box(H100, replace(slow, source=End("gpus"), destination=End("gpus")))) == ["collectives.slow"]
+    assert ids(box(H100, replace(slow, source=End("gpus"), destination=End("gpus"), ranks=16))) == []
 
 
 def test_wrong_results_and_a_failed_minimum_are_found() -> None:
     failures = tuple(
-        Failure(kind="allgather", source="gpu:0,1", destination="gpu:0,1", reason=reason, says="37 of them")
+        Failure(
+            kind="allgather",
+            source=End("gpu:0,1"),
+            destination=End("gpu:0,1"),
+            reason=reason,
+            says="37 of them",
+        )
         for reason in ("WRONG_DATA", "BELOW_MINIMUM", "NCCL_ERROR")
     )
     machine = box(H100)

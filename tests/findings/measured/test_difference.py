@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gputopo.findings.measured.difference import bandwidth_difference
 from gputopo.values.bandwidth import Bandwidth, Failure, Sample
 from gputopo.values.difference import BandwidthDifference
+from gputopo.values.ends import End
 from gputopo.values.schema import encode
 from tests.findings.boxes import driver, sound
 from tests.findings.measured.machines import sample, seen
@@ -49,7 +50,7 @@ def test_what_the_link_did_otherwise_stands_beside_the_change() -> None:
 
 def test_a_lower_latency_is_better_and_small_changes_of_it_are_none() -> None:
     def latency(us: float) -> Sample:
-        return Sample(kind="latency", source="gpu:0", destination="gpu:1", bytes=4, median_us=us)
+        return Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), bytes=4, median_us=us)
 
     (change,) = compared(latency(15.0), latency(7.0)).changes
     assert (change.better, change.microseconds) == (True, True)
@@ -66,7 +67,7 @@ def test_numbers_that_only_one_session_has_are_no_change() -> None:
 def test_numbers_of_different_tools_between_hosts_are_never_compared() -> None:
     def transfer(**how: Any) -> Sample:
         fields: dict[str, Any] = {"median_gb_per_s": 3.0, "tool": "iperf3", "transport": "TCP", "streams": 4}
-        return Sample(kind="network", source="host:n0", destination="host:n1", **{**fields, **how})
+        return Sample(kind="network", source=End("host:n0"), destination=End("host:n1"), **{**fields, **how})
 
     (change,) = compared(transfer(), transfer(median_gb_per_s=1.0)).changes
     assert change.what == "network host:n0 to host:n1 (iperf3 TCP 4 streams)"
@@ -89,7 +90,9 @@ def test_quick_and_full_sessions_are_compared_by_their_large_copies() -> None:
 
 
 def test_failures_that_came_and_went_are_reported() -> None:
-    failure = Failure(kind="p2p_direct", source="gpu:0", destination="gpu:1", reason="WRONG_DATA", says="")
+    failure = Failure(
+        kind="p2p_direct", source=End("gpu:0"), destination=End("gpu:1"), reason="WRONG_DATA", says=""
+    )
     good, bad = session(), session(failures=(failure,))
     assert "WRONG_DATA" in bandwidth_difference(good, bad).failing[0]
     assert "gpu:0 to gpu:1" in bandwidth_difference(bad, good).working[0]
@@ -121,7 +124,7 @@ def test_a_gpu_that_is_gone_is_compared_with_none_that_has_its_number_now() -> N
     left = (before.gpus[0], replace(before.gpus[2], index=1))
     after = replace(before, gpus=left, links=())
     all_three, two = {"group": "h2d gpus:0,1,2"}, {"group": "h2d gpus:0,1"}
-    failure = Failure(kind="h2d", source="host", destination="gpu:1", reason="WRONG_DATA", says="")
+    failure = Failure(kind="h2d", source=End("host"), destination=End("gpu:1"), reason="WRONG_DATA", says="")
     old = session(
         *(h2d(10.0 + index, index) for index in range(3)),
         h2d(5.0, 0, **all_three),

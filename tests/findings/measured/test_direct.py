@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from gputopo.findings import find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Method, Path, Sample
+from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from tests import there
@@ -48,7 +49,7 @@ ONE_METHOD: tuple[Method, Method] = ("driver", "driver")
 def latency(
     a: int, b: int, direct: float, staged: float, methods: tuple[Method, Method] = ONE_METHOD
 ) -> list[Sample]:
-    one = Sample(kind="latency", source=f"gpu:{a}", destination=f"gpu:{b}")
+    one = Sample(kind="latency", source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"))
     return [
         replace(one, path="direct", median_us=direct, method=methods[0]),
         replace(one, path="staged", median_us=staged, method=methods[1]),
@@ -172,6 +173,8 @@ def test_a_slow_nvlink_is_a_fault_of_the_nvlink() -> None:
 
 @pytest.mark.parametrize("gpu", [0, 7])
 def test_nothing_is_sent_over_a_host_path_that_is_at_fault(gpu: int) -> None:
-    wrong = Failure(kind="h2d", source="host", destination=f"gpu:{gpu}", reason="WRONG_DATA", says="")
+    wrong = Failure(
+        kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), reason="WRONG_DATA", says=""
+    )
     (found,) = slower(box(linked({ONE_PAIR: Hop.PIX}), one_way(0, 1, 8.0, 10.0), wrong))
     assert ("NCCL_P2P" in (found.remedy or "")) is (gpu == 7)

@@ -7,6 +7,7 @@ import pytest
 
 from gputopo.findings import fails, find_bandwidth
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Path
+from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import GpuProcess, Machine, UtilizationPercent
 from tests import there
@@ -17,8 +18,8 @@ from tests.findings.measured.machines import added, copies, measured, with_copie
 def wrong(kind: Kind, source: str, destination: str, path: Path | None = None) -> Failure:
     return Failure(
         kind=kind,
-        source=source,
-        destination=destination,
+        source=End(source),
+        destination=End(destination),
         path=path,
         reason="WRONG_DATA",
         says="1 word differs",
@@ -131,16 +132,24 @@ def test_a_gpu_that_another_program_used_at_the_start_of_the_measurement_is_name
 def test_only_a_copy_between_gpus_that_hangs_is_a_case_of_an_iommu(
     source: str, destination: str, words: str
 ) -> None:
-    hung = Failure(kind="h2d", source=source, destination=destination, reason="TIMED_OUT", says="late")
+    hung = Failure(
+        kind="h2d", source=End(source), destination=End(destination), reason="TIMED_OUT", says="late"
+    )
     (found,) = find_bandwidth(Machine(source="a test", bandwidth=Bandwidth(source="live", failures=(hung,))))
     assert words in (found.remedy or "")
 
 
 def refused(reason: str, *ends: tuple[str, str]) -> tuple[Failure, ...]:
     return tuple(
-        Failure(kind="p2p_direct" if "host" not in pair else "h2d", source=pair[0], destination=pair[1],
-                reason=reason, says="it did") for pair in ends
-    )  # fmt: skip
+        Failure(
+            kind="h2d" if "host" in pair else "p2p_direct",
+            source=End(pair[0]),
+            destination=End(pair[1]),
+            reason=reason,
+            says="it did",
+        )
+        for pair in ends
+    )
 
 
 @pytest.mark.parametrize(

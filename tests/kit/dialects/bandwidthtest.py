@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.dialects import measured
 
@@ -61,8 +62,8 @@ def measure(
             samples += [
                 Sample(
                     kind=kind,
-                    source=source,
-                    destination=destination,
+                    source=End(source),
+                    destination=End(destination),
                     bytes=size,
                     pinned=None if kind == "d2d_local" else pinned,
                     method="driver",

@@ -9,8 +9,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from gputopo.captures import matching
-from gputopo.values.bandwidth import HOSTS, Bandwidth, Failure, Kind, Sample
+from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample
+from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
@@ -77,7 +77,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
         )
         for index in range(gpus_each)
     )
-    place = HOSTS if hosts > 1 else matching.group_place(range(gpus_each))
+    place = HOSTS if hosts > 1 else End.of_gpus(*range(gpus_each))
     reduction = random.choice(("sum", "max", "avg")) if program in _REDUCING else None
     root = random.randrange(ranks) if program in _ROOTED else None
     samples: list[Sample] = []

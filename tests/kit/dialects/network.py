@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from gputopo.values.bandwidth import Sample
+from gputopo.values.ends import End
 
 CLIENT, SERVER = "host:client", "host:server"
 _RULE = "-" * 87
@@ -52,8 +53,8 @@ def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str,
         samples.append(
             Sample(
                 kind=_kind(form),
-                source=SERVER if to_client else CLIENT,
-                destination=CLIENT if to_client else SERVER,
+                source=End(SERVER if to_client else CLIENT),
+                destination=End(CLIENT if to_client else SERVER),
                 bytes=size,
                 median_gb_per_s=None if form.unit is None else value * _GB_PER_S[form.unit],
                 median_us=value if form.unit is None else None,
@@ -152,8 +153,8 @@ def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
         samples.append(
             Sample(
                 kind="network",
-                source=source,
-                destination=destination,
+                source=End(source),
+                destination=End(destination),
                 with_reverse=form.bidirectional,
                 median_gb_per_s=bits / 8e9,
                 tool="iperf3",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Driver, Gpu, Machine
 from tests.kit.dialects import measured
 
@@ -191,8 +192,8 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
     if table.part == "Total" or together:
         return Sample(
             kind="bidirectional",
-            source=names["row"],
-            destination=names["column"],
+            source=End(names["row"]),
+            destination=End(names["column"]),
             method=case.method,
             path="direct",
         )
@@ -201,8 +202,8 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
     words = {"case": case.name, **names}
     return Sample(
         kind=case.kind,
-        source=names.get(source, source),
-        destination=names.get(destination, destination),
+        source=End(names.get(source, source)),
+        destination=End(names.get(destination, destination)),
         pinned=True if "host" in (source, destination) else None,
         method=case.method,
         path="direct" if case.kind == "latency" and case.is_of_pairs else None,

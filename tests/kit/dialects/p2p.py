@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gputopo.values.bandwidth import Kind, Path, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine
 from tests.kit.dialects import measured
 
@@ -76,8 +77,8 @@ def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Sample:
         group = f"{table.what} P2P={'Enabled' if table.enabled else 'Disabled'}{reads}"
     return Sample(
         kind=kind,
-        source=f"gpu:{source.index}",
-        destination=f"gpu:{destination.index}",
+        source=End(f"gpu:{source.index}"),
+        destination=End(f"gpu:{destination.index}"),
         method="copy_engine_read" if table.reads and table.what == "Unidirectional" else "driver",
         path=path,
         group=group,

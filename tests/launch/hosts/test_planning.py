@@ -24,6 +24,7 @@ from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import NCCL_OF_CARDS
 from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Hop, Machine
 from gputopo.values.run.plan import Plan
@@ -237,7 +238,7 @@ def test_a_saved_measurement_of_the_network_is_used() -> None:
     bare = msgspec.structs.replace(two_switches(), nics=())
     hosts = (brought("n1", bare), brought("n2", bare))
     samples = tuple(
-        Sample(kind="network", source=f"host:{a}", destination=f"host:{b}", median_gb_per_s=1.0)
+        Sample(kind="network", source=End(f"host:{a}"), destination=End(f"host:{b}"), median_gb_per_s=1.0)
         for a, b in (("n1", "n2"), ("n2", "n1"))
     )
     saved = SavedNetwork(Bandwidth(source="live", samples=samples), "on 2026-11-20")

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gputopo.launch.jobs.reduction_bench import measure, sample_of
 from gputopo.launch.jobs.reduction_worker import ReductionJob, require_memory
-from gputopo.values.bandwidth import gpu_of
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.all_reduce import options_of, parse
 from gputopo.values.run.events import Device
@@ -115,7 +114,7 @@ def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
     ).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
-    assert gpu_of(sample.source) is None, "the place is no single GPU"
+    assert sample.source.gpu is None, "the place is no single GPU"
     assert sample.median_us == 2.0
     assert sample.repeats_us == (4.0, 2.0, 2.0)
     assert sample.repeats_gb_per_s == pytest.approx((0.25, 0.5, 0.5))  # 1000 bytes in 2 us

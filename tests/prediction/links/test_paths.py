@@ -21,6 +21,7 @@ from gputopo.prediction.links.paths import (
 from gputopo.prediction.step import Placement, limits
 from gputopo.reference.expectations import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
+from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
 from tests import there
 
@@ -61,8 +62,8 @@ def copy(kind: Kind, source: str, destination: str, rate: float, **facts: object
     return msgspec.convert(
         {
             "kind": kind,
-            "source": source,
-            "destination": destination,
+            "source": End(source),
+            "destination": End(destination),
             "bytes": BYTES,
             "method": "copy_engine",
             "median_gb_per_s": rate,

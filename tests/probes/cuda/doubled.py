@@ -9,6 +9,8 @@ import pytest
 
 from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.cuda.host_memory import PINNED_BYTES
+from gputopo.values.ends import End
+from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
@@ -56,14 +58,14 @@ def measure(
         apart_s=apart_s,
         spin_s=spin_s,
     )
-    return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task)))
+    return _report(run_program(spec, "-m", WORKER, given=msgspec.json.encode(task, enc_hook=as_text)))
 
 
 def run(task: Task, env: Mapping[str, str]) -> Report:
     """Run a task in a fresh interpreter with an environment. A worker that fails shows its traceback."""
     done = subprocess.run(
         [sys.executable, "-m", WORKER],
-        input=msgspec.json.encode(task).decode(),
+        input=msgspec.json.encode(task, enc_hook=as_text).decode(),
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -76,19 +78,19 @@ def run(task: Task, env: Mapping[str, str]) -> Report:
 
 def _report(done: Done) -> Report:
     assert done.returncode == 0, done.stderr
-    return msgspec.json.decode(done.stdout, type=Report)
+    return msgspec.json.decode(done.stdout, type=Report, dec_hook=from_text)
 
 
 def h2d(gpu: int, node: int | None = None, *, pinned: bool = True) -> Copy:
-    return Copy(kind="h2d", source="host", destination=f"gpu:{gpu}", pinned=pinned, numa_node=node)
+    return Copy(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), pinned=pinned, numa_node=node)
 
 
 def d2h(gpu: int, node: int | None = None, *, pinned: bool = True) -> Copy:
-    return Copy(kind="d2h", source=f"gpu:{gpu}", destination="host", pinned=pinned, numa_node=node)
+    return Copy(kind="d2h", source=End(f"gpu:{gpu}"), destination=End("host"), pinned=pinned, numa_node=node)
 
 
 def direct(a: int, b: int) -> Copy:
-    return Copy(kind="p2p_direct", source=f"gpu:{a}", destination=f"gpu:{b}")
+    return Copy(kind="p2p_direct", source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"))
 
 
 def read(a: int, b: int) -> Copy:
@@ -100,7 +102,7 @@ def write(a: int, b: int) -> Copy:
 
 
 def staged(a: int, b: int) -> Copy:
-    return Copy(kind="p2p_staged", source=f"gpu:{a}", destination=f"gpu:{b}")
+    return Copy(kind="p2p_staged", source=End(f"gpu:{a}"), destination=End(f"gpu:{b}"))
 
 
 def by_kernel(copy: Copy) -> Copy:
@@ -109,7 +111,7 @@ def by_kernel(copy: Copy) -> Copy:
 
 
 def local(gpu: int) -> Copy:
-    return Copy(kind="d2d_local", source=f"gpu:{gpu}", destination=f"gpu:{gpu}")
+    return Copy(kind="d2d_local", source=End(f"gpu:{gpu}"), destination=End(f"gpu:{gpu}"))
 
 
 def alone(copy: Copy, size: int | None = None) -> CopyJob:

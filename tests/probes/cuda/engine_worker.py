@@ -17,6 +17,7 @@ from gputopo.probes.cuda.host_memory import PINNED_BYTES
 from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.values.bandwidth import Failure
+from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.clock import double_now
 
 
@@ -67,12 +68,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Do one task from standard input."""
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task, dec_hook=from_text)
     try:
         report = measured(task)
     except NoCudaError as error:
         report = Report(refused=(error.reason, error.what, error.hint))
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+    sys.stdout.buffer.write(msgspec.json.encode(report, enc_hook=as_text))
 
 
 def measured(task: Task) -> Report:

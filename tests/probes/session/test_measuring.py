@@ -15,12 +15,15 @@ from gputopo.probes.session.measuring import NoGpuMeasuredError
 from gputopo.probes.session.selection import far_nodes, near_nodes
 from gputopo.probes.session.session import SessionProgress
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.machine import Gpu, Host, Machine, NumaNode
 from tests.probes.session.double import ASLEEP, AWAKE, LOST, EngineDouble, doors, machine, measure
 
 HOST = HostMemoryRates(
-    samples=(Sample(kind="host_memory", source="node:0", destination="node:0", median_gb_per_s=30.0),)
+    samples=(
+        Sample(kind="host_memory", source=End("node:0"), destination=End("node:0"), median_gb_per_s=30.0),
+    )
 )
 ALL_PEERS = frozenset(permutations(range(8), 2))
 
@@ -311,7 +314,7 @@ def test_a_gpu_that_cannot_run_kernels_is_reported_and_copied_with_all_the_same(
 
 
 def test_a_copy_that_does_not_come_back_after_an_interruption_is_a_failure() -> None:
-    hung = Failure(kind="h2d", source="host", destination="gpu:0", reason="TIMED_OUT", says="late")
+    hung = Failure(kind="h2d", source=End("host"), destination=End("gpu:0"), reason="TIMED_OUT", says="late")
     for after in (0, 20):  # while the cards ramp up, and while they are measured
         found = run(EngineDouble(interrupt_after=after, unreturned=[hung]))
         assert not found.complete

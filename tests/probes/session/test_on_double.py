@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample, gpu_of
+from gputopo.values.bandwidth import LARGE_BYTES, Bandwidth, Sample
 from gputopo.values.machine import Machine
+from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.build import why_not
 from tests.kit.cuda.derive import from_scenario
 from tests.kit.cuda.layouts import named
@@ -62,9 +63,9 @@ def session(
     )
     worker = "-m", "tests.probes.session.worker"
     cards = (SMALL_CARDS,) if size is not None else ()
-    done = run_program(spec(name, *cards, *words), *worker, given=msgspec.json.encode(task))
+    done = run_program(spec(name, *cards, *words), *worker, given=msgspec.json.encode(task, enc_hook=as_text))
     assert done.returncode == 0, done.stderr
-    return msgspec.json.decode(done.stdout, type=Outcome)
+    return msgspec.json.decode(done.stdout, type=Outcome, dec_hook=from_text)
 
 
 def measured(
@@ -132,8 +133,7 @@ def test_every_number_carries_its_conditions_and_nothing_is_amiss() -> None:
     found = measured("chipset", ALL, (1, 2), size=LARGE_BYTES)
     assert (found.failures, found.not_measured, found.complete) == ((), (), True)
     for sample in found.samples:
-        gpus = {gpu_of(place) for place in (sample.source, sample.destination)} - {None}
-        assert {one.gpu for one in sample.conditions} == gpus
+        assert {one.gpu for one in sample.conditions} == set(sample.gpus)
         assert all(one.pstate == "P0" and one.pcie_gen for one in sample.conditions)
         assert all(one.readings + one.readings_beside for one in sample.conditions)
 

@@ -11,9 +11,12 @@ from gputopo.copies.copies import Copy, CopyJob
 from gputopo.probes.session.conditions import Meter
 from gputopo.probes.session.measured_job import MAX_RAMP_UP_S, measure_job
 from gputopo.values.bandwidth import Sample
+from gputopo.values.ends import End
 from tests.probes.session.double import ASLEEP, AWAKE, EngineDouble, SamplerDouble
 
-JOB = CopyJob(kind="h2d", copies=(Copy(kind="h2d", source="host", destination="gpu:0", pinned=True),))
+JOB = CopyJob(
+    kind="h2d", copies=(Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True),)
+)
 
 
 @dataclass
@@ -77,7 +80,9 @@ def test_a_card_that_stays_under_load_costs_no_windows_more(idle: IdleCard) -> N
 
 
 def test_a_copy_within_a_gpu_is_read_and_written_so_its_speed_is_half_of_its_number() -> None:
-    local = CopyJob(kind="d2d_local", copies=(Copy(kind="d2d_local", source="gpu:0", destination="gpu:0"),))
+    local = CopyJob(
+        kind="d2d_local", copies=(Copy(kind="d2d_local", source=End("gpu:0"), destination=End("gpu:0")),)
+    )
     engine, speeds = EngineDouble(gpus=1, rate=lambda copy: 200.0), Speeds()
     with Meter([0], open_sampler=lambda gpu: SamplerDouble(gpu, lambda: AWAKE), now=engine.clock) as meter:
         ((sample,), _) = measure_job(local, engine, meter, speeds, Effort(0.008, 5))

@@ -56,9 +56,9 @@ def test_each_job_of_a_round_puts_all_gpus_under_load() -> None:
     }
     ends = [(copy.source, copy.destination) for copy in (*one.copies, *two.copies)]
     assert sorted(ends) == [(f"gpu:{a}", f"gpu:{b}") for a, b in permutations((0, 2, 5), 2)]
-    kinds = {(copy.source, copy.destination): copy.kind for copy in (*one.copies, *two.copies)}
-    assert kinds["gpu:0", "gpu:2"] == "p2p_direct"
-    assert kinds["gpu:2", "gpu:5"] == "p2p_staged"
+    kinds = {copy.gpus: copy.kind for copy in (*one.copies, *two.copies)}
+    assert kinds[0, 2] == "p2p_direct"
+    assert kinds[2, 5] == "p2p_staged"
     assert [copy.source for copy in inside.copies] == ["gpu:0", "gpu:2", "gpu:5"]
     assert len(soak_jobs(Setting(gpus=(1,)))) == 2
 
@@ -70,10 +70,10 @@ def test_it_lasts_as_long_as_it_is_asked_to_and_has_a_series() -> None:
     assert (found.samples, found.failures, found.complete, found.level) == ((), (), True, None)
     assert soak.intervals[-1].end_s == pytest.approx(600, abs=2)
     assert 50 <= len(soak.intervals) <= 60
-    last = {(one.kind, one.source, one.destination): one.gb_per_s for one in soak.intervals[-2].rates}
-    assert last["h2d", "host", "gpu:2"] == pytest.approx(12.0)
-    assert last["d2d_local", "gpu:0", "gpu:0"] == pytest.approx(800.0)
-    assert last["p2p_direct", "gpu:2", "gpu:1"] == pytest.approx(12.0)
+    last = {(one.kind, one.gpus): one.gb_per_s for one in soak.intervals[-2].rates}
+    assert last["h2d", (2,)] == pytest.approx(12.0)
+    assert last["d2d_local", (0,)] == pytest.approx(800.0)
+    assert last["p2p_direct", (2, 1)] == pytest.approx(12.0)
     assert all(interval.copied_bytes.keys() == {0, 1, 2} for interval in soak.intervals[:-1])
     assert schema.decode(schema.encode(found), Bandwidth, origin="here") == found
 

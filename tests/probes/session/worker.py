@@ -18,6 +18,7 @@ from gputopo.probes.session.measuring import Doors
 from gputopo.values import bandwidth
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.machine import Machine
+from gputopo.values.schema import as_text, from_text
 from tests.kit.cuda.layouts import named
 from tests.kit.nvml import FakeNvml, installed
 from tests.probes.session.double import measure
@@ -49,7 +50,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def main() -> None:
     """Run the session that standard input describes."""
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task, dec_hook=from_text)
 
     def chosen(setting: Setting) -> tuple[CopyJob, ...]:
         return tuple(job for job in jobs.jobs(setting) if job.kind in task.kinds)
@@ -68,7 +69,7 @@ def main() -> None:
     with installed(FakeNvml(named(task.scenario))):
         found = measure(task.machine, SessionRequest(gpus=task.gpus), doors=doors)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak)))
+    sys.stdout.buffer.write(msgspec.json.encode(Outcome(bandwidth=found, peak_bytes=peak), enc_hook=as_text))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from gputopo.report.bandwidth.between import collective_parts, network_parts
 from gputopo.report.document import Document, Section, document_text
-from gputopo.values.bandwidth import HOSTS, Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import HOSTS, End
 from tests import there
 from tests.findings.measured.networks import machine, rates
 from tests.report.shown import table_of
@@ -33,7 +34,7 @@ def test_each_host_has_its_medians_in_natural_order_and_each_pair_its_rate() -> 
 
 
 def test_slow_networks_have_three_digits() -> None:
-    one = Sample(kind="network", source="host:a", destination="host:b", median_gb_per_s=0.01234)
+    one = Sample(kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=0.01234)
     assert table(parts((one,))[1])["a"] == ["-", "0.0123"]
 
 
@@ -43,7 +44,11 @@ def test_of_many_hosts_there_is_no_matrix() -> None:
 
 def test_what_measured_the_rates_is_named_in_each_table() -> None:
     rate = Sample(
-        kind="network", source="host:a", destination="host:b", median_gb_per_s=1.0, tool="ib_write_bw"
+        kind="network",
+        source=End("host:a"),
+        destination=End("host:b"),
+        median_gb_per_s=1.0,
+        tool="ib_write_bw",
     )
     by_host, matrix = parts((rate,))
     assert by_host.title == "Between hosts, by ib_write_bw"
@@ -60,8 +65,8 @@ def test_a_tool_that_measures_both_directions_at_once_is_shown_as_that() -> None
 def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first() -> None:
     one = Sample(
         kind="network_bidirectional",
-        source="host:client",
-        destination="host:server",
+        source=End("host:client"),
+        destination=End("host:server"),
         bytes=2,
         median_gb_per_s=1.0,
         tool="ib_write_bw",
@@ -80,7 +85,7 @@ def test_transfers_of_other_programs_are_listed_one_by_one_and_the_largest_first
 
 
 def test_nothing_is_shown_where_no_network_was_measured() -> None:
-    assert parts((Sample(kind="h2d", source="host", destination="gpu:0"),)) == []
+    assert parts((Sample(kind="h2d", source=End("host"), destination=End("gpu:0")),)) == []
 
 
 MIB = 2**20
@@ -89,7 +94,8 @@ MIB = 2**20
 def timed(
     mib: int, bus: float, *, in_place: bool = False, place: str = "gpu:0,1,2,3", ranks: int = 4
 ) -> Sample:
-    return Sample(kind="allreduce", source=place, destination=place, bytes=mib * MIB, median_us=mib * 10.0,
+    end = End(place)
+    return Sample(kind="allreduce", source=end, destination=end, bytes=mib * MIB, median_us=mib * 10.0,
                   median_gb_per_s=bus / 1.5, bus_gb_per_s=bus, algorithm="nccl-tests", ranks=ranks, hosts=1,
                   in_place=in_place, data_type="float", reduction="sum")  # fmt: skip
 
@@ -109,7 +115,7 @@ def test_only_the_largest_sizes_of_a_sweep_are_shown() -> None:
 
 
 def test_our_reductions_stand_beside_it() -> None:
-    place = "gpu:0,1,2,3"
+    place = End("gpu:0,1,2,3")
     own = Sample(kind="allreduce", source=place, destination=place, bytes=100 * MIB, algorithm="ring",
                  model="alexnet", median_us=9.0, median_gb_per_s=30.0, bus_gb_per_s=45.0)  # fmt: skip
     text = shown(timed(64, 80.0), timed(128, 90.0), timed(1024, 100.0), own)

@@ -10,6 +10,7 @@ from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Method, Run, Sample
+from gputopo.values.ends import End
 from tests.invented_bandwidths import machine_with
 from tests.report.shown import table_of
 
@@ -17,7 +18,12 @@ from tests.report.shown import table_of
 def host(kind: Kind, gpu: int, gb_per_s: float, **more: Any) -> Sample:
     source, destination = (f"gpu:{gpu}", "host") if kind == "d2h" else ("host", f"gpu:{gpu}")
     return Sample(
-        kind=kind, source=source, destination=destination, pinned=True, median_gb_per_s=gb_per_s, **more
+        kind=kind,
+        source=End(source),
+        destination=End(destination),
+        pinned=True,
+        median_gb_per_s=gb_per_s,
+        **more,
     )
 
 
@@ -85,7 +91,7 @@ def test_a_kernel_s_copies_are_never_those_of_the_copy_engine() -> None:
 
 
 def latency(us: float, method: Method) -> Sample:
-    return Sample(kind="latency", source="host", destination="gpu:0", method=method, median_us=us)
+    return Sample(kind="latency", source=End("host"), destination=End("gpu:0"), method=method, median_us=us)
 
 
 def test_latencies_of_two_methods_are_two_columns() -> None:
@@ -96,8 +102,8 @@ def test_latencies_of_two_methods_are_two_columns() -> None:
 def test_a_number_that_is_not_used_has_a_mark_and_a_reason_and_no_share() -> None:
     fast = Sample(
         kind="d2d_local",
-        source="gpu:0",
-        destination="gpu:0",
+        source=End("gpu:0"),
+        destination=End("gpu:0"),
         median_gb_per_s=4374.0,
         expected_gb_per_s=768.0,
         invalid="cache",

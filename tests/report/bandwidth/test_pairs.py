@@ -12,6 +12,7 @@ from gputopo.report.bandwidth.pairs import SHADES, concurrent_part, map_part, ra
 from gputopo.report.document import Section, block_lines
 from gputopo.report.layout import text_of
 from gputopo.values.bandwidth import Bandwidth, Method, Path, Sample
+from gputopo.values.ends import End
 from tests import there
 from tests.invented_bandwidths import machine_with, pair
 from tests.report.shown import cells_of, table_of
@@ -54,7 +55,7 @@ def test_the_only_path_that_was_measured_is_marked_if_it_is_the_host_s() -> None
 
 
 def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() -> None:
-    up = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=10.0)
+    up = Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)
     part = heat(pair(0, 1, 20.0), up)
     assert cell(part, "host", "GPU0").strip() == "▓10.0"
     assert cell(part, "GPU0", "host") == "-"
@@ -62,7 +63,9 @@ def test_the_host_has_a_row_and_a_column_where_copies_with_it_were_measured() ->
 
 
 def test_without_two_gpus_there_is_no_map() -> None:
-    assert heat(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=10.0)) is None
+    assert (
+        heat(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=10.0)) is None
+    )
     assert heat() is None
 
 
@@ -99,7 +102,9 @@ def ranges(*samples: Sample) -> dict[str, dict[str, str]]:
 
 
 def latency(us: float, method: Method | None, path: Path = "direct") -> Sample:
-    return Sample(kind="latency", source="gpu:0", destination="gpu:1", path=path, method=method, median_us=us)
+    return Sample(
+        kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path=path, method=method, median_us=us
+    )
 
 
 def test_latencies_of_different_methods_are_different_rows() -> None:
@@ -133,7 +138,12 @@ def test_a_pair_that_is_not_used_does_not_make_the_range() -> None:
 
 def fan(source: str, destination: str, speed: float, group: str, **more: Any) -> Sample:
     return Sample(
-        kind="p2p_direct", source=source, destination=destination, group=group, median_gb_per_s=speed, **more
+        kind="p2p_direct",
+        source=End(source),
+        destination=End(destination),
+        group=group,
+        median_gb_per_s=speed,
+        **more,
     )
 
 

@@ -13,6 +13,7 @@ from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Kind, Sample
+from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Machine
 from tests import there
@@ -335,8 +336,8 @@ def test_a_saved_expectation_without_a_limit_reassures_of_nothing_far_below_it(k
     for share, says in ((0.69, "0 of 1 rate as expected, 1 lower."), (0.71, "As expected.")):
         saved = Sample(
             kind=kind,
-            source=ends[0],
-            destination=ends[1],
+            source=End(ends[0]),
+            destination=End(ends[1]),
             path="direct" if kind == "bidirectional" else None,
             median_gb_per_s=share * 20.0,
             expected_gb_per_s=20.0,

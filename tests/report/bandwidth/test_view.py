@@ -13,6 +13,7 @@ from gputopo.report.bandwidth.parts import bandwidth_document
 from gputopo.report.document import document_text
 from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Failure, NotMeasured, Sample
+from gputopo.values.ends import End
 from gputopo.values.finding import Finding
 from gputopo.values.machine import LineCounts, Machine
 from gputopo.values.subject import Subject
@@ -22,7 +23,8 @@ from tests.invented_machines import invented_machine
 from tests.report.shown import assert_tables_are_even
 
 Told = TypeVar("Told", bound=msgspec.Struct)
-PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
+_PLACES = ("host", "node:0", "node:1", "gpu:0", "gpu:1", "gpu:2", "gpu:11", "gpu:0,1", "\x1b[31m")
+PLACES = tuple(map(End, _PLACES))
 
 
 def reported(seed: int) -> tuple[Machine, Bandwidth]:
@@ -117,7 +119,8 @@ def test_every_number_of_a_gpu_stands_in_its_row() -> None:
 
 def test_columns_of_what_nobody_measured_are_left_out() -> None:
     table = part(
-        shown(only(Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=9.0))), "GPUs"
+        shown(only(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0))),
+        "GPUs",
     )
     assert "to GPU" in table
     for absent in ("from", "pageable", "at once", " of ", "latency", "P-state"):
@@ -155,11 +158,15 @@ def test_each_kind_of_copy_between_gpus_has_a_matrix_with_its_size_and_number() 
 def test_each_kind_of_copy_between_gpus_has_a_row_of_its_range() -> None:
     samples = (
         pair(0, 1, 11.3), pair(1, 0, 6.25), pair(0, 2, 9.5), pair(0, 1, 0.7712, staged=True),
-        Sample(kind="latency", source="gpu:0", destination="gpu:1", path="direct", median_us=7.5),
-        Sample(kind="latency", source="gpu:1", destination="gpu:0", path="direct", median_us=9.0),
+        Sample(kind="latency", source=End("gpu:0"), destination=End("gpu:1"), path="direct", median_us=7.5),
+        Sample(kind="latency", source=End("gpu:1"), destination=End("gpu:0"), path="direct", median_us=9.0),
     )  # fmt: skip
     failed = Failure(
-        kind="p2p_direct", source="gpu:2", destination="gpu:1", reason="WRONG_DATA", says="1 word differs"
+        kind="p2p_direct",
+        source=End("gpu:2"),
+        destination=End("gpu:1"),
+        reason="WRONG_DATA",
+        says="1 word differs",
     )
     table = part(shown(msgspec.structs.replace(only(*samples), failures=(failed,)), 3, 120), "Between GPUs")
     assert re.search(r" direct +6\.25 +1 to 0 +9\.50 +11\.3 +12\.6 +3 of 6 +1\n", table)
@@ -184,7 +191,7 @@ def test_host_memory_and_what_was_thrown_away_are_reported() -> None:
 
 def test_a_reduction_is_a_table_with_the_fastest_method_first() -> None:
     def reduced(method: str, us: float) -> Sample:
-        return Sample(kind="allreduce", source="gpu:0,1", destination="gpu:0,1", algorithm=method,
+        return Sample(kind="allreduce", source=End("gpu:0,1"), destination=End("gpu:0,1"), algorithm=method,
                       model="alexnet", bytes=250_000_000, median_us=us, median_gb_per_s=250_000 / us,
                       bus_gb_per_s=250_000 / us)  # fmt: skip
 
@@ -197,7 +204,7 @@ def test_a_reduction_is_a_table_with_the_fastest_method_first() -> None:
 def test_a_sweep_is_a_table_by_size() -> None:
     sizes = [4096 << step for step in range(18)]
     samples = [
-        Sample(kind="h2d", source="host", destination=f"gpu:{gpu}", bytes=size, pinned=True,
+        Sample(kind="h2d", source=End("host"), destination=End(f"gpu:{gpu}"), bytes=size, pinned=True,
                median_gb_per_s=size / 2**25 + gpu)
         for size in sizes
         for gpu in (0, 1)
@@ -210,7 +217,9 @@ def test_a_sweep_is_a_table_by_size() -> None:
 
 def test_near_and_far_memory_stand_side_by_side() -> None:
     samples = [
-        Sample(kind="h2d", source="host", destination="gpu:0", numa_node=node, median_gb_per_s=speed)
+        Sample(
+            kind="h2d", source=End("host"), destination=End("gpu:0"), numa_node=node, median_gb_per_s=speed
+        )
         for node, speed in ((0, 12.0), (1, 9.0))
     ]
     text = shown(only(*samples), gpus=1)
@@ -222,7 +231,9 @@ def test_throttling_is_reported_and_idling_is_not() -> None:
     seen = tuple(
         Conditions(gpu=gpu, readings=1, throttle_reasons=("gpu_idle", "sw_power_cap")) for gpu in (0, 1)
     )
-    sample = Sample(kind="h2d", source="host", destination="gpu:0", median_gb_per_s=1.0, conditions=seen)
+    sample = Sample(
+        kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=1.0, conditions=seen
+    )
     notes = part(shown(only(sample)), "Notes")
     assert "GPU 0-1 was throttled while measured: sw_power_cap" in notes
     assert "idle" not in notes
@@ -256,8 +267,8 @@ LOST = msgspec.structs.replace(
 
 ALL_REDUCE = Sample(
     kind="allreduce",
-    source="gpus:0-7",
-    destination="gpus:0-7",
+    source=End("gpus:0-7"),
+    destination=End("gpus:0-7"),
     median_gb_per_s=134.4,
     bus_gb_per_s=235.3,
     expected_gb_per_s=235.0,
@@ -267,9 +278,13 @@ ALL_REDUCE = Sample(
 
 def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
     one = Sample(
-        kind="h2d", source="host", destination="gpu:0", median_gb_per_s=12.0, expected_gb_per_s=expected
+        kind="h2d",
+        source=End("host"),
+        destination=End("gpu:0"),
+        median_gb_per_s=12.0,
+        expected_gb_per_s=expected,
     )
-    return only(one, msgspec.structs.replace(one, destination=f"gpu:{gpus - 1}"), *more)
+    return only(one, msgspec.structs.replace(one, destination=End.of_gpus(gpus - 1)), *more)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +311,11 @@ def judged(expected: float | None, *more: Sample, gpus: int = 2) -> Bandwidth:
         (
             Bandwidth(
                 source="live",
-                samples=(Sample(kind="network", source="host:a", destination="host:b", median_gb_per_s=1.0),),
+                samples=(
+                    Sample(
+                        kind="network", source=End("host:a"), destination=End("host:b"), median_gb_per_s=1.0
+                    ),
+                ),
             ),
             (),
             "No host or pair is slow: hosts are compared with one another only.",

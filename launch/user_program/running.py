@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
-from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.alarm import Alarm
+from gputopo.launch.supervise.metrics_file import MetricsFile
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
+from gputopo.launch.target import Target
 from gputopo.launch.throughput import STACKS_FILE, STEPS_FILE
 from gputopo.launch.user_program.error_output import ErrorOutput
 from gputopo.launch.user_program.program import (
@@ -34,32 +34,23 @@ from gputopo.report.plan import summary_lines
 from gputopo.report.runs.state import news
 from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, GputopoError
+from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Noticed, RankFailed
 from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.plan import Plan
 from gputopo.values.run.program import ProgramSpec
+from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import OUTSIDE
 
-if TYPE_CHECKING:
-    from gputopo.launch.target import Target
-    from gputopo.values.machine import Machine
-    from gputopo.values.run.plan import Plan
-    from gputopo.values.run.result import Result
 
-
-def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) -> int:
+def run_own(program: tuple[str, ...], target: Target, options: OutputOptions) -> int:
     """Run a program to its end with a record of it, and return its exit code.
 
     1 instead of 0 where something is wrong and --fail-on asks for it. Raises GputopoError before the start.
     """
     environment = target.environment(os.environ, None)
     check_program(program, environment)
-    if options.dry_run:
-        from gputopo.cli.run.showing import show_dry_run
-
-        changes = env.changes(os.environ, environment)
-        show_dry_run(target, None, changes, program, options.shape)
-        return ExitCode.OK
     where = runs_on(program[0], target)
     spec = program_spec(target, program, [where])
     folder = make_folder(spec, target.plan, target.machine, options)
@@ -69,14 +60,14 @@ def run_own(program: tuple[str, ...], target: "Target", options: OutputOptions) 
     return run_recorded(program, environment, spec, other_gpus(target.machine, spec), folder, options)
 
 
-def other_gpus(machine: "Machine | None", spec: ProgramSpec) -> list[int]:
+def other_gpus(machine: Machine | None, spec: ProgramSpec) -> list[int]:
     """Return the GPUs of this host that are not of the plan: the program should not be seen there."""
     if machine is None or not spec.gpus:
         return []
     return [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus]
 
 
-def runs_on(name: str, target: "Target") -> str:
+def runs_on(name: str, target: Target) -> str:
     """Return on which GPUs of a host a program runs, or why on none."""
     if target.backend != "gpu" and target.rehearsal_of is None:
         return f"{target.why_cpu}: {name} runs without a GPU"
@@ -84,7 +75,7 @@ def runs_on(name: str, target: "Target") -> str:
 
 
 def make_folder(
-    spec: ProgramSpec, plan: "Plan", machine: "Machine | None", options: OutputOptions
+    spec: ProgramSpec, plan: Plan, machine: Machine | None, options: OutputOptions
 ) -> runs.RunFolder | None:
     """Make the run's folder; None where the usual place cannot be written.
 
@@ -187,7 +178,7 @@ def _finished(
     return _exit_code(result.exit_code, result, options)
 
 
-def _exit_code(code: int, result: "Result", options: OutputOptions) -> int:
+def _exit_code(code: int, result: Result, options: OutputOptions) -> int:
     """Return the program's exit code, or 1 where that is 0 and what --fail-on asks for was found."""
     if code != 0 or options.fail_on is None:
         return code
@@ -241,8 +232,6 @@ class _Display:
         self._metrics: Callable[[Event], None] | None = None
         self._shows = True
         if prometheus is not None:
-            from gputopo.cli.run.showing import MetricsFile
-
             self._metrics = MetricsFile(Path(prometheus), note).event
 
     def event(self, event: Event) -> None:

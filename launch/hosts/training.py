@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from gputopo.cli.hosts.joining import (
+from gputopo.launch.checks import runnable
+from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.joining import (
     address_of,
     address_of_leader,
     excuse,
@@ -22,8 +24,6 @@ from gputopo.cli.hosts.joining import (
     rendezvous_of,
     resources_of,
 )
-from gputopo.launch.checks import runnable
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.job import Job
 from gputopo.launch.site import Site
 from gputopo.report.stderr import note, show_error
@@ -31,6 +31,7 @@ from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed
 from gputopo.values.run.options import OutputOptions
+from gputopo.values.run.spec import RunSpec
 
 if TYPE_CHECKING:
     from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
@@ -141,14 +142,26 @@ class HostOfRun:
         return planned
 
 
-def train_on_hosts(host: HostOfRun, job: Job, request: "Request") -> int:
-    """Take part in the training and return the exit code. Raises GputopoError."""
-    return _take_part(host) if host.allocation.rank else _lead(host, job, request)
+class Lead(Protocol):
+    """Trains with the hosts that have joined, None: shows what would be trained; returns the exit code."""
+
+    def __call__(  # noqa: D102
+        self,
+        target: "Target",
+        spec: RunSpec,
+        options: OutputOptions,
+        *,
+        rendezvous: "RendezvousServer | None" = None,
+    ) -> int: ...
 
 
-def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
+def train_on_hosts(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
+    """Take part in the training and return the exit code; rank 0 by `lead`. Raises GputopoError."""
+    return _take_part(host) if host.allocation.rank else _lead(host, job, request, lead)
+
+
+def _lead(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
     """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
-    from gputopo.cli.run import training
     from gputopo.launch.hosts.messages import RunEnd
 
     options = host.options
@@ -161,9 +174,9 @@ def _lead(host: HostOfRun, job: Job, request: "Request") -> int:
             if options.dry_run:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
-                return training.show_only(target, spec, options)
+                return lead(target, spec, options)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
-            return training.train(target, spec, options, rendezvous=rendezvous)
+            return lead(target, spec, options, rendezvous=rendezvous)
 
 
 def replies(
@@ -249,7 +262,6 @@ def _served(
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import allowed, worker_env
     from gputopo.probes.run_watch import RunWatch
-    from gputopo.values.run.spec import RunSpec
 
     spec = schema.decode(bytes(start.spec), RunSpec, origin="rank 0's answer")
     indices = [device.gpu for device in spec.devices if device.rank == start.place and device.gpu is not None]

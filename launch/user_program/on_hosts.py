@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.joining import address_of_leader
-from gputopo.cli.hosts.training import HostOfRun, claim, failed_here, near_to, replies
-from gputopo.cli.run.program import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.launch.hosts.addresses import free_port
+from gputopo.launch.hosts.joining import address_of_leader
 from gputopo.launch.hosts.messages import RunEnd
+from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to, replies
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
+from gputopo.launch.user_program.running import make_folder, other_gpus, run_own, run_recorded, runs_on
 from gputopo.probes.equipment import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema

@@ -1,0 +1,40 @@
+"""`--prometheus`: the metrics of a run in a file, while it lasts."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gputopo.report.run_metrics import RunMetrics
+from gputopo.values import schema
+from gputopo.values.errors import InputError
+from gputopo.values.run.events import Event, RunFinished
+
+EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.
+
+
+class MetricsFile:
+    """Writes the metrics of a run every few seconds of its events, and at its end.
+
+    A file that cannot be written is reported once by `on_problem`, and not tried again.
+    """
+
+    def __init__(self, path: Path, on_problem: Callable[[str], None]) -> None:
+        self._path: Path | None = path
+        self._on_problem = on_problem
+        self._metrics = RunMetrics()
+        self._next_s = 0.0
+
+    def event(self, event: Event) -> None:
+        """Add the next event of the run."""
+        self._metrics.add(event)
+        # A clock that was set back must not stop the file.
+        due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
+        if self._path is None or not (due or isinstance(event, RunFinished)):
+            return
+        self._next_s = event.time_s + EVERY_S
+        try:
+            schema.make_folder(self._path.parent)
+            with schema.replacing(self._path) as stream:
+                stream.write(self._metrics.text().encode())
+        except InputError as error:
+            self._path = None
+            self._on_problem(error.what)
