@@ -97,6 +97,21 @@ Level = Literal["quick", "full"]
 # what any link of the GPU carries; at odds with the other numbers of the same path.
 Invalid = Literal["cache", "above_link", "inconsistent"]
 
+COLLECTIVE_NAMES: dict[Kind, str] = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+    "sendrecv": "send and receive",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "hypercube": "hypercube",
+}
+# Up to this size a time is that of starting the operation, not of its bytes.
+SMALL_BYTES = 8 * 1024
+
 
 class Conditions(Value, frozen=True):
     """What NVML reported of one GPU while copies ran: the median of its readings, None where refused.
@@ -461,22 +476,6 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
         """The GPUs whose copies were measured or failed, and those of uplink groups."""
         found = [one.gpus for one in (*self.samples, *self.failures)]
         return set[int]().union(*found, *(group.gpus for group in self.uplink_groups))
-
-
-COLLECTIVE_NAMES: dict[Kind, str] = {
-    "allreduce": "all-reduce",
-    "allgather": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "alltoall": "all-to-all",
-    "sendrecv": "send and receive",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "hypercube": "hypercube",
-}
-# Up to this size a time is that of starting the operation, not of its bytes.
-SMALL_BYTES = 8 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Speeds, repeats_of, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyWindow, WindowRunner, path_of
+from gputopo.copies.budget import (
+    Effort,
+    Speeds,
+    repeats_of,
+    sizes,
+)
+from gputopo.copies.copies import (
+    Copy,
+    CopyJob,
+    CopyWindow,
+    WindowRunner,
+    path_of,
+)
 from gputopo.copies.jobs import without
 from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising

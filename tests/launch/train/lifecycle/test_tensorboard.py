@@ -20,7 +20,7 @@ from gputopo.launch.train.lifecycle.tensorboard import Scalars
 from gputopo.launch.train.stepper import StepOutcome
 from gputopo.values.run.spec import Lifecycle
 from tests.launch.specs import cpu_spec
-from gputopo.launch.supervise.alarm import SampleScalars
+from gputopo.launch.supervise.sample_scalars import SampleScalars
 from tests.launch.supervise.test_alarm import run
 marks = tuple(TowerMarks(tower=tower, start_s=0.0, weights_s=0.1, compute_s=0.3) for tower in range(2))
 step = Step(time_s=0.0, step=1, seconds=0.5, images=8, loss=1.0, marks=marks, global_step=2)
