@@ -34,7 +34,7 @@ from gputopo.values.errors import InputError
         ("# OSU MPI-CUDA Bandwidth Test v5.8\n# Size  Bandwidth (MB/s)\n1 0.2\n", "OSU", "ib_write_bw"),
         ("CA 'mlx5_0'\n\tCA type: MT4129\n", "network ports", "inspect on that host"),
         ("2: eth0: <UP> mtu 9000\n    RX: bytes  packets  errors\n", "network ports", "inspect on that host"),
-        ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "a log of NCCL", "NCCL_DEBUG=INFO"),
+        ("box:12:34 [0] NCCL INFO Bootstrap : Using eth0\n", "an NCCL log", "NCCL_DEBUG=INFO"),
     ],
 )
 def test_a_known_tool_is_named_with_what_to_give_instead(text: str, says: str, hint: str) -> None:

@@ -153,7 +153,7 @@ OF_THE_EXCHANGE = (
 )
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 REMOVED = re.compile(
-    r"remove (it|them|--[a-z-]+(?: [a-z_]+)?(?:(?:,| and) (?:--[a-z-]+|the options of the exchange))*)(.*)"
+    r"remove (it|them|--[a-z-]+(?: (?!and )[a-z_]+)?(?:(?:,| and) (?:--[a-z-]+|the options of the exchange))*)(.*)"
 )
 
 Command = dict[str, str | None]  # each option with its value, None: it takes none
