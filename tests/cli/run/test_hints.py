@@ -146,14 +146,15 @@ FITTING = {
     "--num-intra-threads": "1",
     "--num-inter-threads": "1",
 }
-WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
+WORDS = ("and", "or", "which", "without", "with", "of", "on", "places")
 OF_THE_EXCHANGE = (
     "--all-reduce",
     *(one.option.flag for one in options_of(RunSpec) if one.option.theme == "Exchange between devices"),
 )
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
 REMOVED = re.compile(
-    r"remove (it|them|--[a-z-]+(?: (?!and )[a-z_]+)?(?:(?:,| and) (?:--[a-z-]+|the options of the exchange))*)(.*)"
+    r"remove (it|them|--[\w-]+(?: (?!and )\w+)?"
+    r"(?:(?:,| and) (?:--[\w-]+|the options of the exchange))*)(.*)"
 )
 
 Command = dict[str, str | None]  # each option with its value, None: it takes none
