@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FROM = Option(
     "--from",
-    "Read a capture or a bundled machine (7gforce) instead of this machine",
-    detail="Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "Read a capture or bundled machine (7gforce)",
+    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
     "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
     "TensorFlow or a bandwidth test, topology XML of NCCL, a folder with a copied /sys; compressed or not; "
     "- for stdin. The format is detected by content. Repeatable",

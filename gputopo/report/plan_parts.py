@@ -101,6 +101,9 @@ def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     batch = what_if.pays_at_batch
     pays = "" if batch is None else f" It helps at batch {batch} per GPU or below."
     gain = "no difference" if abs(what_if.share) < 0.005 else f"{what_if.share:+.0%}"
+    # What the user typed stays as it is.
+    if change_words(what_if.changes[0]) != plain(what_if.changes[0]):
+        words = words[0].upper() + words[1:]
     return f"{words}, {gain}.{pays}"
 
 

@@ -150,7 +150,7 @@ def test_images_that_a_killed_sweep_went_on_drawing_are_used(
     file.write_text('[matrix]\nmodel = "resnet20"\ndata_dir = "made:cifar10"\n')
     done = call("sweep", "--matrix", file, "--output", tmp_path / "out")
     assert done.code == (0 if is_there else 3), done.err
-    assert ("cannot be made: Directory not empty\n" in done.err) is not is_there
+    assert ("cannot be generated: Directory not empty\n" in done.err) is not is_there
 
 
 @pytest.mark.parametrize("again_with", ["--resume", "--output"])

@@ -16,7 +16,7 @@ def run(
         tuple[str, ...],
         Option(
             "[-- PROGRAM ARGS...]",
-            "Program to run on the planned GPUs, instead of training a model",
+            "Program to run on the planned GPUs",
             repeated=True,
         ),
     ] = (),
@@ -24,8 +24,8 @@ def run(
         str | None,
         Option(
             "--model",
-            "Model to train: alexnet, keras:NAME or your module:function",
-            detail="gputopo models lists the models",
+            "Model to train, such as alexnet",
+            detail="Also keras:NAME or your module:function; gputopo models lists the models",
             value="NAME",
         ),
     ] = None,

@@ -152,7 +152,7 @@ def _context(machine: Machine) -> Iterator[str]:
         f"Source: {plain(machine.source)}." if machine.source != "live" else "",
         f"{counted(unread, 'value')} not read." if unread else "",
         f"{counted(missed, 'line')} not understood." if missed else "",
-        "Details: --all, --topology, --gpu N.",
+        "Details: --all, --topology, -i N.",
     ]
     yield " ".join(filter(None, sentences))
 

@@ -164,8 +164,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_variable_update,
         Option(
             "--variable-update",
-            "Placement of variables: shared (parameter_server), a copy on each GPU "
-            "(replicated), or separate trainings (independent)",
+            "Placement of variables",
+            detail="Shared (parameter_server), a copy on each GPU (replicated), or separate trainings "
+            "(independent)",
             value="auto|parameter_server|replicated|independent",
         ),
     ] = "auto"
@@ -185,7 +186,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         parse_speeds,
         Option(
             "--single-gpu-images-per-sec",
-            "Measured speed of one GPU; one number for all GPUs, or one per GPU",
+            "Measured speed of one GPU",
+            detail="One number for all GPUs, or one per GPU",
             value="X[,X...]",
         ),
     ] = ()

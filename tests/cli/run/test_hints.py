@@ -146,12 +146,16 @@ FITTING = {
     "--num-intra-threads": "1",
     "--num-inter-threads": "1",
 }
-WORDS = ("out", "and", "or", "which", "without", "with", "of", "count", "places")
+WORDS = ("and", "or", "which", "without", "with", "of", "on", "places")
 OF_THE_EXCHANGE = (
     "--all-reduce",
     *(one.option.flag for one in options_of(RunSpec) if one.option.theme == "Exchange between devices"),
 )
 OPTION = re.compile(r"--[a-z][a-z0-9-]*")
+REMOVED = re.compile(
+    r"remove (it|them|--[\w-]+(?: (?!and )\w+)?"
+    r"(?:(?:,| and) (?:--[\w-]+|the options of the exchange))*)(.*)"
+)
 
 Command = dict[str, str | None]  # each option with its value, None: it takes none
 
@@ -182,13 +186,11 @@ def with_options(command: Command, said: str) -> Command:
 
 
 def way(command: Command, what: str, said: str) -> Command:
-    """Return the command as one alternative of a hint: `leave --xla out`, `use --num-gpus 1`."""
-    left_out = re.match(r"leave (.+?) out\b(.*)", said)
-    if left_out is None:
+    """Return the command as one alternative of a hint: `remove --xla`, `use --num-gpus 1`."""
+    removed = REMOVED.match(said)
+    if removed is None:
         return with_options(command, said)
-    words, rest = left_out.groups()
-    if words == "one of them":  # ", such as --async"
-        return without(command, OPTION.findall(rest))
+    words, rest = removed.groups()
     reason = what.rpartition(": ")[2]
     them = reason if OPTION.search(reason) else what
     named = OPTION.findall({"it": what.split()[0], "them": them}.get(words, words))
@@ -200,10 +202,10 @@ def ways(command: Command, what: str, hint: str) -> list[Command]:
     """Return the command as each alternative of a hint; what follows `;` or `:` comes on top."""
     found = [command]
     for part in re.split(r"; |: (?=--)", hint):
-        either = re.split(r", or | or (?=--|leave )", part)
-        if not part.startswith("leave "):
+        either = re.split(r", or | or (?=--|remove )", part)
+        if not part.startswith("remove "):
             either = [one for said in either for one in re.split(r", (?=--)", said)]
-        reported = [said for said in either if OPTION.search(said) or said.startswith("leave ")]
+        reported = [said for said in either if OPTION.search(said) or said.startswith("remove ")]
         found = [way(one, what, said) for one in found for said in reported] or found
     return found
 

@@ -244,7 +244,7 @@ def test_an_archive_in_the_place_of_real_examples_is_to_be_unpacked(tmp_path: Pa
     (tmp_path / "cifar-10-python.tar.gz").touch()
     with pytest.raises(InputError) as refused:
         spec(data_dir=str(tmp_path / "cifar-10-python.tar.gz"))
-    assert "unpacked" in refused.value.hint
+    assert "unpack" in refused.value.hint
 
 
 VALUES: dict[str, list[Any]] = {}

@@ -55,7 +55,7 @@ def test_a_program_on_a_machine_without_a_gpu_runs_without_one_and_it_is_reporte
         ("kill -PIPE $$", []),  # the end of `| head`
         ("kill -INT $PPID; read line", []),  # by the user, who knows
         ("echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB' >&2; exit 1",
-         ["sh ended with exit code 1: CUDA out of memory. Tried to allocate 2 MiB", "See nvidia-smi for"]),
+         ["sh ended with exit code 1: CUDA out of memory. Tried to allocate 2 MiB", "Check nvidia-smi for"]),
         ("echo 'RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED' >&2; kill -ABRT $$",
          ["sh was killed by SIGABRT: cuDNN failed: CUDNN_STATUS_EXECUTION_FAILED", "Install the cuDNN"]),
     ],

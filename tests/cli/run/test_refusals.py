@@ -36,8 +36,8 @@ from tests.cli.conftest import ByName, Call
         (("--model", "alexnet", "--learning-rate", "nan"), "--learning-rate"),
         (("--model", "alexnet", "--data-dir", "/nowhere/at/all"), "there is no folder /nowhere/at/all"),
         (("--model", "alexnet", "--json", "--format", "table"), "--json and --format both mean --format"),
-        (("--model", "alexnet", "--eval", "--task", "train"), "both mean --task here"),
-        (("--model", "alexnet", "--ps", "cpu", "--local_parameter_device=gpu"), "both mean --ps here"),
+        (("--model", "alexnet", "--eval", "--task", "train"), "both mean --task, with"),
+        (("--model", "alexnet", "--ps", "cpu", "--local_parameter_device=gpu"), "both mean --ps, with"),
         (("--model", "alexnet", "--output", "/proc/nowhere"), "cannot make the run folder"),
         (("--model", "alexnet", "--output", ""), "--output needs a folder"),
         (("--model", "alexnet", "--seed", "9" * 30), "--seed cannot be 999"),
@@ -49,7 +49,7 @@ from tests.cli.conftest import ByName, Call
         (("--from", "7gforce", "--", "true"), "--from plans for another machine"),
         (("--", "no-such-program-here"), "there is no program"),
         (("--from", "7gforce", "--model", "alexnet", "--num-gpus", "8"), "8"),
-        (("--from", "7gforce", "--model", "alexnet", "--require-gpu"), "contradict"),
+        (("--from", "7gforce", "--model", "alexnet", "--require-gpu"), "cannot be combined"),
     ],
 )
 def test_bad_usage_is_two_lines_and_leaves_nothing_behind(
