@@ -26,10 +26,10 @@ LIMITS: dict[str, float] = {
 }
 # Modules of gputopo that a process has loaded.
 LOADED = {
-    "import gputopo.values.run.spec": 17,
-    "import gputopo.launch.train.worker": 35,
-    "inspect --from 7gforce": 110,
-    "plan --from 7gforce --model alexnet --num-gpus 2": 175,
+    "import gputopo.values.run.spec": 16,
+    "import gputopo.launch.train.worker": 30,
+    "inspect --from 7gforce": 112,
+    "plan --from 7gforce --model alexnet --num-gpus 2": 172,
 }
 # Packages that the training process does not load.
 DECIDING = ("planner", "prediction", "findings", "launch.supervise")

@@ -32,6 +32,8 @@ FailOn = Literal["warning", "error"]
 Shape = Literal["table", "markdown", "html", "json", "csv"]
 
 _SUFFIXES: Mapping[str, Shape] = {
+    "": "table",
+    ".txt": "table",
     ".md": "markdown",
     ".markdown": "markdown",
     ".html": "html",
@@ -123,9 +125,17 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shape(options: ReportOptions) -> Shape:
-    """Return the format that was asked for, else that of the suffix of the file."""
+    """Return the format that was asked for, else that of the suffix of the file.
+
+    Raises UsageError for a suffix of no format, such as .pdf.
+    """
     suffix = "" if options.output is None else options.output.suffix.lower()
-    return options.shape or _SUFFIXES.get(suffix, "table")
+    if options.shape is None and suffix not in _SUFFIXES:
+        raise UsageError(
+            f"report cannot write {suffix} files",
+            f"use {', '.join(filter(None, _SUFFIXES))}, or add --format",
+        )
+    return options.shape or _SUFFIXES[suffix]
 
 
 def history_of(model: str | None, since: str | None) -> "Box":

@@ -296,6 +296,13 @@ def test_a_file_has_the_format_of_its_suffix_unless_another_is_asked_for(
     assert (tmp_path / name).read_text().startswith("source,")
 
 
+def test_a_file_of_no_format_is_refused_and_not_written(call: Call, tmp_path: Path) -> None:
+    done = call("report", "--published", "keras-multi-gpu", "--output", tmp_path / "report.pdf")
+    assert done.code == 2
+    assert "cannot write .pdf files" in done.err
+    assert not (tmp_path / "report.pdf").exists()
+
+
 def test_html_and_markdown_carry_the_pictures_of_the_runs(call: Call, tmp_path: Path) -> None:
     run_folder(tmp_path / "runs" / "killed", 2, killed=True)
     done = call("report", tmp_path / "runs", "--format", "html", "--output", tmp_path / "report.html")
