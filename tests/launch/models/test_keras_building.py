@@ -47,7 +47,7 @@ BAD = {
     "breaks": (
         "forward pass: RuntimeError: Exception encountered when calling Breaks.call(). a layer of the user's "
         "(tests/launch/train/user_models.py, line ",
-        "alone",
+        "test it on a batch",
     ),
     "plan": ("has no 'plan'", "did you mean tests.launch.train.user_models:plain?"),
 }
