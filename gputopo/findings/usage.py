@@ -231,7 +231,7 @@ def used(machine: Machine) -> Iterator[Fault]:
             yield from in_use([gpu])
         else:
             share = log.loaded / max(log.samples, 1)
-            says = f"under load in {share:.0%} of {log.samples} samples, {log.peak_percent}%"
+            says = f"under load in {share:.0%} of {log.samples} samples, {log.peak_percent}% at most"
             evidence = {"loaded": log.loaded, "samples": log.samples, "peak_percent": log.peak_percent}
             yield GPU_BUSY.fault(gpu, f"{says}; the log shows no program", evidence, "info", part="log")
 

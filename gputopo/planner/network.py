@@ -86,7 +86,7 @@ def hosts_in_words(names: Sequence[str]) -> str:
 
 def rate_in_words(rate: NetworkRate, *, nccl: bool) -> str:
     """Return the rate of the slowest network path in words."""
-    who = "NCCL reaches" if nccl else "copies of TensorFlow reach"
+    who = "NCCL reaches" if nccl else "TensorFlow's copies reach"
     return f"slowest network, of {rate.host}: {rate.says}; {who} {rate.gb_per_s:.3g} GB/s in each direction"
 
 

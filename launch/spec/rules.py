@@ -175,7 +175,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     ),
     Refusal(
         (lambda s: s.servers and s.strategy and not is_multi_worker(s),),
-        "--strategy {spec.strategy} works on one host only, and this run has several",
+        "--strategy {spec.strategy} is for one host, but this run has several",
         "use --strategy multi_worker_mirrored, remove --strategy, or add --num-hosts 1",
     ),
     Refusal(

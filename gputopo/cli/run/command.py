@@ -42,8 +42,8 @@ def run(
     --from, it rehearses the plan of another machine on CPU devices. A program after -- runs on the GPUs of
     the plan.
 
-    Flags of tf_cnn_benchmarks that mean the same are accepted, with dashes or underscores:
-    --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
+    Flags of tf_cnn_benchmarks that mean the same as options of gputopo are accepted, with dashes or
+    underscores: --use_fp16, --local_parameter_device=gpu, --all_reduce_spec=xring, --nouse_nccl.
 
     Exit codes: 0 fine; 1 with --fail-on: an anomaly, a NaN loss, or a fault of the GPUs of a program; 2 bad
     input; 3 a problem with the hardware, the driver, memory or disk; 130, 143 ended by Ctrl-C, SIGTERM. With

@@ -262,5 +262,5 @@ def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
     if found is not None:
         raise UsageError(
             f"{found} is for one host, but this run has several",
-            f"leave {found}, or add --num-hosts 1{again}",
+            f"remove {found}, or add --num-hosts 1{again}",
         )

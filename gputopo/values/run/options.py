@@ -102,7 +102,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--display-every",
             "Show the first counted step and then every Nth step",
             value="N",
-            default="one every 5 s; 10 with --tf-cnn-log",
+            default="one every 5 s; 10 with --format tf-cnn-log",
             min=1,
             more=True,
         ),
@@ -111,7 +111,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Option(
             "--restart",
-            "Number of restarts after a failure of the worker, each from the latest checkpoint",
+            "Number of restarts after a failure of the training process, each from the latest checkpoint",
             value="N",
             min=0,
             more=True,
@@ -123,8 +123,8 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--stall-timeout",
             "End a run that completes no step for this time",
             detail="Also shows stacks and the state of the GPUs. The time includes import, compilation "
-            "and the start of NCCL. A program after -- is only ended after it has reported a "
-            "step. auto: 50 steps, at least 120 s (program: 30 min; before the first step: 1 h)",
+            "and the start of NCCL. auto: 50 steps, at least 120 s; before the first step 1 h. For a "
+            "program after --, the time starts with its first reported step; auto: at least 30 min",
             value="TIME|auto",
             default="auto; off for a program",
             unit="s",
@@ -159,7 +159,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Exit with code 1 if there is an anomaly or a NaN loss",
             detail=(
                 "An anomaly is a warning, a NaN loss an error. For a program after --: also hardware "
-                "faults, and GPUs outside the plan (a warning)"
+                "faults, and use of GPUs outside the plan (a warning)"
             ),
         ),
     ] = None

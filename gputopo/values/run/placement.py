@@ -144,8 +144,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "--num-gpus",
             "Number of GPUs, or auto to stop adding GPUs when they no longer help",
-            detail="auto:0.3: the last doubling and all GPUs together bring at least 30% of the ideal "
-            "speedup; auto: 50%",
+            detail="auto:0.3 adds GPUs while they bring at least 30% of their ideal gain; auto: 50%",
             value="N|auto[:SHARE]",
             default="all usable GPUs",
         ),

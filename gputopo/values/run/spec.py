@@ -405,7 +405,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             "--strategy",
             "Train with tf.distribute, for comparison: mirrored, mirrored:nccl, mirrored:hierarchical, "
             "mirrored:one, central, one-device, multi_worker_mirrored, multi_worker_mirrored:nccl, "
-            "multi_worker_mirrored:ring; or as a multi-GPU Keras program does: kuza55, avolkov1, fchollet",
+            "multi_worker_mirrored:ring; or the method of a multi-GPU Keras program: kuza55, avolkov1, "
+            "fchollet",
             value="NAME",
             theme="Model and steps",
             more=True,
@@ -452,7 +453,7 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         Option(
             "--num-warmup-batches",
             "Number of uncounted warm-up steps, or auto",
-            default="10 (3 on CPU devices), at least 1 s, plus a slower first part",
+            default="10 (3 on CPU devices), at least 1 s, and the next steps if they are slower",
             min=0,
             words={"auto": {}},
             theme="Model and steps",

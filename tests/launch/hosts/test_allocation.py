@@ -218,7 +218,7 @@ def test_sources_complete_one_another_and_the_first_names_the_hosts(
             ("10.0.0.9 by --hosts", "10.0.0.1:29500 by WORLD_SIZE"),
         ),
         (asked(node_rank=0), slurm_step(node=1), ("rank 0 by --node-rank", "rank 1 by Slurm step 1234.0")),
-        (asked("n1,n2", num_hosts=3), {}, ("--hosts names 2 hosts", "--num-hosts is 3")),
+        (asked("n1,n2", num_hosts=3), {}, ("--hosts lists 2 hosts", "--num-hosts is 3")),
         (SILENT, {**ray_train(0), **slurm_step(node=1)}, ("rank 0 by TF_CONFIG", "rank 1 by Slurm")),
         (SILENT, {**tf_job(), **open_mpi_5()}, ("TF_CONFIG has 3 hosts", "Open MPI has 2")),
         (
