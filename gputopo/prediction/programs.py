@@ -23,20 +23,20 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
     - `overlap`, `ring_overlap`: share of the backward pass that overlaps with copies of gradients, without
       and with rings;
     - `wait`: share of the copies of weights that the forward pass waits for;
-    - `return_share`: share of the copies of summed gradients back to the GPUs that the step waits for;
+    - `return_share`: the step waits for this share of the copies of summed gradients back to the GPUs;
     - `link_share`, `ring_share`: share of the link's rate that copies reach, and that rings reach;
     - `host_add_gb_per_s`: rate at which the cores of one CPU socket add gradients;
     - `us_cpu`: microseconds per variable and GPU if the CPU stores variables or adds gradients, divided by
-      the number of CPU sockets. For `pscpu` not measured: no speed is published;
+      the number of CPU sockets. No published speed covers the reduction `pscpu`;
     - `us_device`: microseconds per variable and GPU if GPUs store the variables;
     - `us_add`: microseconds per variable and GPU if GPUs add the gradients of replicas;
     - `us_ring`: microseconds per variable of a ring, for any number of GPUs;
     - `ring_mb`: 10^6 bytes that a prediction adds to the traffic of a ring for each variable, as small
       messages are slower.
 
-    `adds`: how replicas add gradients without NCCL: by size, or alternating (default of tf_cnn_benchmarks).
+    `adds`: the reduction that replicas use without NCCL (`psgpu` is the default of tf_cnn_benchmarks).
     `cuts_variables`: whether large variables are split if they are spread over GPUs (`workload.spreading`).
-    `gathers`: whether it takes as long to copy gradients to variables on all GPUs as to variables on one GPU.
+    `gathers`: whether copies of gradients take as long with variables on all GPUs as with all on one GPU.
     """
 
     name: str
