@@ -339,7 +339,7 @@ WATCHES = (
     ),
     Watch(
         "throttle.*",
-        "throttle reasons under load. Throttling by the power limit is an info",
+        "throttle reasons under load. Throttling by the power limit has severity info",
         ("throttle_mask",),
         _slowdowns,
         lambda history: bool(history.reasons_known),

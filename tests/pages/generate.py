@@ -105,9 +105,9 @@ def models() -> str:
     return f"""# models: values of --model
 
 `--model` takes a name from this table, `keras:NAME` for a model of keras.applications, or `module:function`
-for a function that returns your own Keras model. `plan` builds the models that are not in the table once, in
-a process without GPUs, and stores their parameters, multiply-adds and features. If your module changes, the
-model is built again.
+for a function that returns your own Keras model. If a model is not in the table, `plan` builds it once, in a
+process without GPUs, and stores its parameters, multiply-adds and features. If your module changes, the model
+is built again.
 
 {_table(header, rows)}
 - Parameters: the number of trainable parameters. As in tf_cnn_benchmarks, ImageNet models have 1001 classes

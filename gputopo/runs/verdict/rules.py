@@ -282,7 +282,7 @@ CAUSES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         id="cores-taken",
-        title="cores of a CPU device that other programs used",
+        title="other programs used cores of the CPU device",
         needs=("host.other_cpu_share", "host.cores"),
         explains="the CPU time of other programs, as if all of it delayed this device",
         parts=(COMPUTE, WEIGHTS),

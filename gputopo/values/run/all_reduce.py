@@ -24,7 +24,7 @@ MEANINGS = {
     "rings at once",
     "hierarchical": "added within groups of close devices, then between the groups' leaders",
     "pscpu": "added on the CPU and sent back to all devices; in K parts",
-    "psgpu": "split into K parts per tensor, added on K devices in turn",
+    "psgpu": "added in parts: each tensor is split into K parts, and each part is added on the next device",
     "collective": "reduced by TensorFlow's collective op in a ring",
     "nccl": "reduced by TensorFlow's collective op with NCCL",
     "nccl_op": "reduced by TensorFlow's older op for NCCL (NcclAllReduce)",
