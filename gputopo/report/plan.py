@@ -186,8 +186,10 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
     known = "measured" if runner_up.evidence == "measured" else "predicted"
     if abs(prediction.margin) < _NO_SHARE:
         return f"as fast as {other} ({known})"
-    how = "faster" if prediction.margin >= 0 else "slower"
-    return f"{abs(prediction.margin):.0%} {how} than {other} ({known})"
+    more = (
+        1 / (1 - prediction.margin) - 1
+    )  # the margin is a share of the choice's speed, the words of the other's
+    return f"{abs(more):.0%} {'faster' if more >= 0 else 'slower'} than {other} ({known})"
 
 
 def _basis(choice: Candidate, prediction: Prediction) -> str:

@@ -77,7 +77,11 @@ def test_a_refusal_names_the_option_and_what_works() -> None:
         ({"strategy": "mirrored", **COPIES, "servers": SERVERS}, "for one host", "multi_worker_mirrored"),
         ({"strategy": "mwms", **COPIES}, "--strategy mwms is for several hosts", "--strategy mirrored"),
         ({**JOINED, "devices": on_hosts(2, 2)}, "one CPU device of each host", "--num-gpus"),
-        ({**JOINED, "backend": "gpu", "devices": on_hosts(2, 1)}, "unequal numbers", "--num-gpus"),
+        (
+            {**JOINED, "backend": "gpu", "devices": on_hosts(2, 1)},
+            "the same number of GPUs on each host",
+            "--num-gpus",
+        ),
         (
             {**JOINED, "strategy": "mwms:nccl"},
             "--strategy mwms:nccl needs GPUs",
