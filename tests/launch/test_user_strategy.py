@@ -247,7 +247,7 @@ def test_too_late_a_call_fails_with_what_and_what_to_do_unless_the_devices_are_t
     assert what == "gputopo.values.errors.UsageError: TensorFlow has already created its devices"
     assert hint.startswith("call gputopo.launch.strategy before anything that uses a device")
     assert sum(line.startswith("  File") for line in frames) == 2  # the script, and the function
-    assert said.endswith("TensorFlow had made its devices before.\n")
+    assert said.endswith("TensorFlow had already created its devices.\n")
 
 
 STARTED = """
