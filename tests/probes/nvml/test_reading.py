@@ -103,7 +103,10 @@ def test_a_count_that_crashes_leaves_the_gpus_of_the_bus(tmp_path: Path) -> None
     assert machine.missing["gpus[0].name"] == "CRASHED"
 
 
-def test_where_the_driver_hangs_altogether_what_was_read_before_stays(tmp_path: Path) -> None:
+def test_where_the_driver_hangs_altogether_what_was_read_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "NVML_LIMITS", child.NVML_LIMITS._replace(start_s=3.0))
     broken, fake = tmp_path / "broken", FakeNvml(FOUR)
 
     def crash_and_hang_from_then_on() -> None:
