@@ -18,7 +18,7 @@ from gputopo.values.machine import Driver, DriverStatus, KernelEvent, LineCounts
 
 SOURCE = "error text"
 READS = "error messages of the driver, NVML, CUDA, frameworks, NCCL, containers, gpu_burn and `dcgmi diag`"
-FACTS = "state of the driver, GPUs that do not answer, errors of programs; in any text, next to other formats"
+FACTS = "state of the driver, GPUs that do not answer, errors of programs. Other text may surround them"
 
 _LONGEST = 1000
 _MAX_DETAIL = 160

@@ -36,7 +36,8 @@ class ProgramConstants(msgspec.Struct, frozen=True, kw_only=True):
 
     `adds`: the reduction that replicas use without NCCL (`psgpu` is the default of tf_cnn_benchmarks).
     `cuts_variables`: whether large variables are split if they are spread over GPUs (`workload.spreading`).
-    `gathers`: whether copies of gradients take as long with variables on all GPUs as with all on one GPU.
+    `gathers`: whether copies of gradients take as long with the variables on all GPUs as with all variables
+      on one GPU.
     """
 
     name: str
