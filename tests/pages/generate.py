@@ -129,7 +129,11 @@ _BETWEEN_HOSTS = (
         "added on one device per variable and copied back; the variables are shared among the devices of all "
         "hosts",
     ),
-    ("`hierarchical`", "added within each host, then copied to one host and back, once per host"),
+    (
+        "`hierarchical`",
+        "added within each host. Each host sends its sum to one host, which adds the sums and sends the "
+        "total back",
+    ),
     (
         "`collective`, `nccl`",
         "added within each host, then by TensorFlow's collective op between one device of each host. The "
