@@ -277,7 +277,7 @@ class DriverChild:
         limit = limit or TimeLimit(inf)
         ready = select.poll()
         ready.register(self._lines, select.POLLIN)
-        seen = [slot.changes() for slot in self._slots]
+        seen = [(slot.changes(), slot.read()) for slot in self._slots]
         idle_s = 0.0
         while self._pid is not None:
             has_lines, passed_s = look(ready)
@@ -292,10 +292,12 @@ class DriverChild:
                 while self._queue:
                     yield self._checked(self._queue.pop(0))
             else:
-                now = [slot.changes() for slot in self._slots]
+                # The limit is that of the call which was seen: the next one may begin at any time, and the
+                # time of the call before it must not count for it.
+                now = [(slot.changes(), slot.read()) for slot in self._slots]
                 if now != seen:
                     seen, idle_s = now, 0.0
-                functions = [function for function, _, _ in self._calls() if function] or [""]
+                functions = [function for _, (function, _, _) in now if function] or [""]
                 limit_s = min(map(self._limits.of, functions))
                 if idle_s >= limit_s:
                     how = "did not return within" if functions[0] else "made no progress for"
