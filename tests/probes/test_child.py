@@ -1,4 +1,6 @@
+import mmap
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -282,3 +284,32 @@ def test_the_child_ends_with_its_parent_at_once(signum: signal.Signals) -> None:
         while not gone(pid) and time.monotonic() < until_s:
             time.sleep(0.01)
         assert gone(pid)
+
+
+def test_the_time_of_a_call_does_not_count_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call may begin between two readings of the slot: its name is there before its number."""
+    released = mmap.mmap(-1, 1)
+
+    def work(channel: Channel) -> None:
+        for place, function in enumerate(("nvmlInit", "nvmlDeviceGetName")):
+            channel.nvml.begin(function)
+            while released[0] == place:
+                pass
+        channel.done()
+
+    with running(work, PATIENT._replace(nvml_s=10.0)) as (one, _):
+        steps = iter([("nvmlInit", 0, 0.0), ("nvmlInit", 0, 12.0), ("nvmlDeviceGetName", 1, 0.0)])
+
+        def look(lines: select.poll) -> tuple[bool, float]:
+            if (step := next(steps, None)) is None:
+                released[0] = 2
+                return bool(lines.poll(1)), 0.0
+            function, released[0], passed_s = step
+            while one.call()[0] != function:
+                pass
+            return False, passed_s
+
+        monkeypatch.setattr(child, "look", look)
+        monkeypatch.setattr(child.CallSlot, "changes", lambda slot: b"")
+        assert one.answer() == []
+        assert one.stop is None
