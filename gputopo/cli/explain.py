@@ -9,6 +9,8 @@ from gputopo.cli.printing import emit, is_terminal
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Option, nearest, shown
 
+# Not measured; chosen because longer topics are messages that pages quote.
+_WORDS_OF_A_NAME = 3
 _SCHEMA, _INTEGRATIONS = "schema", "integrations"
 
 
@@ -48,7 +50,8 @@ def explain(
 def _topic(topic: str) -> None:
     found = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
     if found is None:
-        near = nearest(topic.lstrip("-"), pages.topics())
+        names = [name for name in pages.topics() if name.count(" ") < _WORDS_OF_A_NAME]  # no messages
+        near = nearest(topic.lstrip("-"), names)
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
         raise UsageError(f"there is no page, finding, Xid, model or option {shown(topic)}", hint)
     _show(found)

@@ -16,6 +16,7 @@ from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Given, Option, OptionsOf, Typed
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
+from gputopo.values.run.options import AUTOTUNE
 from gputopo.values.run.placement import MODEL, PlanOptions
 from gputopo.values.run.plan import ALL
 from gputopo.values.run.spec import Precision
@@ -84,18 +85,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             repeated=True,
         ),
     ] = ()
-    autotune: Annotated[
-        int | None,
-        Option(
-            "--autotune",
-            "Measure the best placements and use the fastest",
-            detail="K: number of placements (default: 3)",
-            value="[K]",
-            min=2,
-            max=10,
-            words={"": {"autotune": 3}},
-        ),
-    ] = None
+    autotune: Annotated[int | None, AUTOTUNE] = None
     explain: Annotated[
         bool,
         Option(

@@ -213,7 +213,7 @@ def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> N
         if index not in there:
             raise UsageError(
                 f"{option}: this machine has no GPU {index}",
-                f"this machine has {index_ranges(there)}",
+                f"the GPUs of this machine: {index_ranges(there)}",
             )
 
 
@@ -222,7 +222,7 @@ def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
     if holder not in there:
         raise UsageError(
             f"{option}: this machine has no GPU {holder}",
-            f"this machine has {index_ranges(there)}; or use --ps cpu",
+            f"the GPUs of this machine: {index_ranges(there)}; or use --ps cpu",
         )
     if holder in request.exclude:
         raise UsageError(f"{option}: GPU {holder} is in --exclude", "remove it from one of them")

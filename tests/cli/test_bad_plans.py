@@ -55,7 +55,7 @@ def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
         (
             "--model alexnet --ps gpu:9",
             "--ps gpu:9: this machine has no GPU 9",
-            "this machine has 0-6; or use --ps cpu",
+            "the GPUs of this machine: 0-6; or use --ps cpu",
         ),
         ("--model alexnet --exclude 0-6", "none of the 7 GPUs can be used", "exclude fewer GPUs"),
         ("--model alexnet --exclude 12", "GPU 12", ""),
@@ -71,7 +71,7 @@ def test_an_option_that_cannot_be_is_refused(call: Call) -> None:
             "--ps gpu:3 is not one of the chosen",
             "use --ps gpu:0, or add 3 to --gpus",
         ),
-        ("--model alexnet --gpus 0,9", "no GPU 9", "this machine has 0-6"),
+        ("--model alexnet --gpus 0,9", "no GPU 9", "the GPUs of this machine: 0-6"),
         ("--model alexnet --single-gpu-images-per-sec 0", "cannot be '0'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec nan", "cannot be 'nan'", "above 0"),
         ("--model alexnet --single-gpu-images-per-sec 5,", "cannot be '5,'", "above 0"),

@@ -31,8 +31,19 @@ _MARKS = re.compile(
 )
 # One of these is in each such line: a long log is searched for them first.
 _WORDS = (
-    *("in-place", "algbw", "Avg bus", "nThread", "Collective test", " failure "),
-    *("float", "half", "double", "char", "int", "f8e", "fp8"),
+    "in-place",
+    "algbw",
+    "Avg bus",
+    "nThread",
+    "Collective test",
+    " failure ",
+    "float",
+    "half",
+    "double",
+    "char",
+    "int",
+    "f8e",
+    "fp8",
 )
 # mpirun --tag-output, srun --label, MPI launchers with the host's name, a date.
 _PREFIX = re.compile(

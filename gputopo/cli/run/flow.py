@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 
 # Those that a program of the user can be run with, too.
 _OF_A_PROGRAM = (
-    *("require_gpu", "cpu", "format", "dry_run", "no_affinity", "sbatch_option"),
-    *("output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
+    "require_gpu",
+    "cpu",
+    "format",
+    "dry_run",
+    "no_affinity",
+    "sbatch_option",
+    "output",
+    "prometheus",
+    "fail_on",
+    "on_anomaly",
+    "stall_timeout",
 )
 
 

@@ -37,6 +37,15 @@ Shape = Literal["table", "json", "tf-cnn-log", "env", "sbatch", "docker", "hostf
 
 
 FORMAT = Option("--format", "Output format")
+AUTOTUNE = Option(
+    "--autotune",
+    "Measure the best placements and use the fastest",
+    detail="K: number of placements (default: 3)",
+    value="[K]",
+    min=2,
+    max=10,
+    words={"": {"autotune": 3}},
+)
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +54,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     THEME: ClassVar[str] = "Output"
 
     repeats: Annotated[int, Option("--repeats", "Number of runs", min=1)] = 1
-    autotune: Annotated[
-        int | None,
-        Option(
-            "--autotune",
-            "Measure the best placements and use the fastest",
-            detail="K: number of placements (default: 3)",
-            value="[K]",
-            min=2,
-            max=10,
-            words={"": {"autotune": 3}},
-        ),
-    ] = None
+    autotune: Annotated[int | None, AUTOTUNE] = None
     require_gpu: Annotated[bool, Option("--require-gpu", "Fail with exit code 3 if there is no GPU")] = False
     cpu: Annotated[bool, Option("--cpu", "Use CPU devices, even if there are GPUs")] = False
     no_affinity: Annotated[

@@ -77,7 +77,7 @@ def interrupted(
             asked.append(event)
 
     ended, events = watched(folder, spec, interrupt)
-    assert ended == code
+    assert ended == code, (ended, events[-3:])
     return events
 
 
