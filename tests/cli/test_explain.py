@@ -76,6 +76,11 @@ def test_an_unknown_topic_is_refused_with_the_nearest(capsys: pytest.CaptureFixt
     assert "did you mean gputopo explain pcie.slot_narrow?" in capsys.readouterr().err
 
 
+def test_a_message_that_a_page_quotes_is_not_suggested_as_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["explain", "nothing"]) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_the_models_are_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["models"]) == 0
     assert capsys.readouterr().out == pages.read("models")

@@ -14,7 +14,6 @@ from gputopo.values.run.plan import VariableUpdate
 
 MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
-AUTOTUNED = 3  # placements that --autotune measures
 _COPIES = "each device has a copy of the variables, on one host and on several"
 # Modes of other programs for several hosts: what they are here, and in which words.
 _SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
