@@ -26,7 +26,7 @@ _MARK = b'{"schema":"gputopo.joining/'
 _OF_TASK = re.compile(rb" *([0-9]+): (.*)")
 _CONTROL = re.compile(
     rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)"
-)  # JSON escapes, but not tab, newline and carriage return
+)  # in JSON, except tab, newline and carriage return
 _LAST_LINES = 20
 
 
