@@ -24,9 +24,7 @@ AT_ONCE = 256
 MOST = {"gpus": 64, "links": 64 * 63 // 2, "nics": 256, "pci": 4096}
 _MARK = b'{"schema":"gputopo.joining/'
 _OF_TASK = re.compile(rb" *([0-9]+): (.*)")
-_CONTROL = re.compile(
-    rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)"
-)  # in JSON, except tab, newline and carriage return
+_CONTROL = re.compile(rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)")  # in JSON, except tabs, newlines and returns
 _LAST_LINES = 20
 
 

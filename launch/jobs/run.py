@@ -139,7 +139,7 @@ def try_batch(
 
 
 def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
-    """Remedy from the search. `found`: batch that fits; `failed`: smallest that does not; None: no such batch."""
+    """Remedy from the search. `found`: a batch that fits, or None. `failed`: the smallest that does not."""
     if found is not None:
         return f"use --batch-size {as_typed(found)}: the largest that fits (found by halving)"
     if failed is None:
