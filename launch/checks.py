@@ -48,7 +48,7 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
 
 
 def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
-    """Raise UsageError if a run is to restart after a failure, but its options do not allow that."""
+    """Raise UsageError if --restart is given, but the run saves no checkpoint to continue from."""
     if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
         raise UsageError(
             "--restart continues from a checkpoint, but this run saves none",

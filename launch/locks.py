@@ -1,6 +1,6 @@
 """Locks (flock) that prevent concurrent runs from writing to the same folders.
 
-A lock ends with its process, however the process ends. Lock files are not needed.
+A lock ends with its process, however the process ends, and leaves no file behind.
 """
 
 import contextlib

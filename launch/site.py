@@ -5,7 +5,7 @@
 | a capture (`--from`)                    | its plan is rehearsed on CPU devices                     |
 | an NVIDIA device, no working driver     | HardwareError, exit 3, unless --cpu selects CPU devices  |
 | no NVIDIA device, none visible, --cpu   | CPU devices, and every output says so                    |
-| GPUs                                    | the plan's GPUs, from those in CUDA_VISIBLE_DEVICES      |
+| GPUs                                    | the plan's GPUs, chosen from CUDA_VISIBLE_DEVICES        |
 """
 
 import contextlib

@@ -113,7 +113,7 @@ class Steps:
 
     @property
     def examples_per_sec(self) -> float | None:
-        """Examples of the counted steps over their time."""
+        """Examples per second of all steps after the first; None before the second step ends."""
         return self._counted / self._seconds if self._seconds > 0 else None
 
     def begin(self) -> None:

@@ -12,8 +12,8 @@
 
 Keras 3 cannot train models with Dropout or BatchNormalization under CentralStorageStrategy: each variable
 that a replica updates would need an aggregation (keras 3.15, TensorFlow 2.21). MirroredStrategy without a
-reduction uses collectives, with which a loop over a data set in a `tf.function` fails ("You must feed a value
-for placeholder tensor"), so it always has one.
+reduction uses collectives. With these, a loop over a data set in a `tf.function` fails ("You must feed a
+value for placeholder tensor"), so it always has a reduction.
 """
 
 import atexit

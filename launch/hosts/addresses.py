@@ -129,8 +129,8 @@ def _own_addresses() -> list[str]:
 def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
     """Return a warning about the ports of TensorFlow's servers, which are open to everyone.
 
-    `of_this_host`: the name of this host, whose ports are those on which this process listens. `others`:
-    names and addresses of the other hosts.
+    `of_this_host`: the name of this host, for the ports on which this process listens. `others`: names and
+    addresses of the other hosts.
     """
     import psutil
 

@@ -14,7 +14,7 @@ from gputopo.values.errors import InputError, UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.option import Option, shown
 
-# Default wait for all hosts. Not measured; chosen because batch systems start tasks within seconds, but
+# Default wait for all hosts, in seconds. Not measured; batch systems start tasks within seconds, but
 # containers pull their images first. torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
 JOIN_S = 60.0
 

@@ -205,8 +205,7 @@ def _make_data(found: Sweep, folder: Path) -> None:
         note(f"generating a small data set: {place}")
         command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        # A folder is complete or missing. A sweep that was killed may have left a process that has just
-        # created it.
+        # The folder appears only when complete. The process of a killed sweep may have created it meanwhile.
         if done.returncode and not place.exists():
             why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(

@@ -52,8 +52,8 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
 def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> HostPlace:
     """Return the place of a run on these GPUs. `usable`: None for another machine, where all CPUs are free.
 
-    The CPUs are the CPUs of the GPUs' NUMA nodes. They do not change on a machine with one node, if the node
-    of a GPU is unknown, and if none or too few of them may be used.
+    It has the CPUs of the GPUs' NUMA nodes. The CPUs do not change on a machine with one node, or if the node
+    of a GPU is unknown. They also do not change if none or too few of the near CPUs may be used.
     """
     nodes = {
         node.index: cpus

@@ -49,8 +49,8 @@ def oom_kills(root: Path = Path("/")) -> int | None:
     """Number of out-of-memory kills in this process's memory cgroup, or on the machine; None if unknown.
 
     The first available source is used: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of these
-    groups, then /proc/vmstat. Only the difference between two readings is meaningful. The command: `cat
-    /sys/fs/cgroup/memory.events`.
+    groups, then /proc/vmstat. Only the difference between two readings is meaningful. The command:
+    `cat /sys/fs/cgroup/memory.events`.
     """
     names = ("memory.events", "memory.oom_control")
     files = (folder / name for folder in _cgroup_folders(root, "memory") for name in names)

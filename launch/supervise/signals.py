@@ -1,5 +1,7 @@
-"""Signals to the launcher, by one of two ways: as bytes in a pipe, so that one loop can wait for them and for
-everything else (`caught`), or as exceptions between two runs (`raised`), deferred while a result is written.
+"""Signals to the launcher, in one of two ways.
+
+`caught`: as bytes in a pipe, so that one loop can wait for them and for everything else. `raised`: as
+exceptions between two runs. `deferred` delays a signal while a result is written.
 """
 
 import contextlib

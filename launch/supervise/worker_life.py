@@ -1,6 +1,6 @@
 """The life of one worker, in one loop that waits for pipes, signals, the worker's end and a deadline.
 
-A signal to the launcher, a full disk or a broken protocol ends the worker's process group with SIGTERM, then
+A signal to the launcher, a full disk or a broken protocol ends the worker's process group: with SIGTERM, and
 with SIGKILL after a grace period or at a second Ctrl-C. A worker that has started its steps and saves
 something (checkpoints, scalars, a trace) is first asked, by SIGINT, to end after its step. It may take its
 time as long as it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed
