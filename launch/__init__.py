@@ -1,7 +1,7 @@
-"""Plans, starts and watches training; the TensorFlow core lives here. TensorFlow loads only in the worker.
+"""Plans, starts and watches training. The TensorFlow code is here, and loads only in the worker.
 
-A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its checked spec. `plan_on` plans,
-`plan_by_runs` and `train_fastest` measure placements before. `strategy` is for the user's script, and loads
+A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its checked spec. `plan_on` plans;
+`plan_by_runs` and `train_fastest` measure placements first. `strategy` is for the user's script, and loads
 TensorFlow when it is called. Each name loads its module when it is used.
 """
 
@@ -32,7 +32,7 @@ __all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> object:
-    """Load the module of a public name when the name is used."""
+    """Load the module of a public name when the name is first used."""
     if name not in _MODULES:
         raise AttributeError(f"module 'gputopo.launch' has no attribute {name!r}")
     return getattr(importlib.import_module(f"gputopo.launch.{_MODULES[name]}"), name)

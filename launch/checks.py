@@ -1,4 +1,4 @@
-"""What is checked of a run before it starts, since it is cheap to see here."""
+"""Checks before a run starts, for errors that the worker would report much later."""
 
 import os
 from pathlib import Path
@@ -18,14 +18,14 @@ from gputopo.values.run.spec import RunSpec
 
 
 def runnable(job: Job, target: Target, options: OutputOptions) -> RunSpec:
-    """Return the spec of a job on its target, once it is checked. Raises GputopoError."""
+    """Return the checked spec of a job on its target. Raises GputopoError."""
     spec = job.spec_of(target)
     require_runnable(target, spec, options)
     return spec
 
 
 def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> None:
-    """Check before the worker starts what is cheap to see here. Raises GputopoError."""
+    """Check before the worker starts what can be checked quickly here. Raises GputopoError."""
     if options.repeats > 1:
         _require_repeatable(spec)
     require_restartable(spec, options)
@@ -48,7 +48,7 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
 
 
 def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
-    """Raise UsageError where a run is to start again after a failure, and cannot."""
+    """Raise UsageError if --restart is given, but the run saves no checkpoint to continue from."""
     if options.restart and (spec.task != "train" or spec.lifecycle.checkpoints is None):
         raise UsageError(
             "--restart continues from a checkpoint, but this run saves none",
@@ -57,7 +57,7 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
 
 
 def require_files_of(spec: RunSpec) -> None:
-    """Check the folders of what is saved, as the worker does much later. Raises GputopoError."""
+    """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
     saved = spec.lifecycle
     trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
     if spec.task == "eval" or trains:
@@ -67,7 +67,7 @@ def require_files_of(spec: RunSpec) -> None:
 
 
 def _require_home_of_traces(home: Path) -> None:
-    """Raise InputError where the spec, which is UTF-8, could not name the folder of the trace."""
+    """Raise InputError if the path of the trace is not UTF-8, because the spec could not store it."""
     if not is_utf8(str(home)):
         raise InputError(
             f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
@@ -76,7 +76,7 @@ def _require_home_of_traces(home: Path) -> None:
 
 
 def _require_repeatable(spec: RunSpec) -> None:
-    """Raise UsageError for files of the first repeat that would disturb the second."""
+    """Raise UsageError if files of the first repeat would disturb the second."""
     saved = spec.lifecycle
     saves = spec.task == "train"  # an evaluation only reads
     for option, folder in (

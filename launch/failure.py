@@ -1,4 +1,4 @@
-"""Causes of a worker's end: pure functions from what was observed to the `RankFailed` event.
+"""Causes of a worker's end: functions that turn what was observed into the `RankFailed` event.
 
 | observed                                        | kind          | exit code     |
 |-------------------------------------------------|---------------|---------------|
@@ -26,18 +26,19 @@ from gputopo.values.run.batches import batch_words
 from gputopo.values.run.events import EXCHANGE, NCCL_TEST, Device, RankFailed, Sample
 from gputopo.values.run.spec import RunSpec
 
-UNREACHABLE = "unreachable"  # another host of the run
+UNREACHABLE = "unreachable"  # another host of the run was lost
 OUT_OF_MEMORY = "out_of_memory"  # the kind of failure after which smaller batches are tried
-# oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed with
-# this share of the host's memory asked for more: a tensor is seldom larger than all before; not measured
+# oneDNN's kernels continue after a failed allocation, and crash (TensorFlow 2.21). A worker that crashed
+# while it used this share of the host's memory probably ran out of memory: a tensor is seldom larger than all
+# earlier ones together. Not measured.
 LARGE_SHARE = 0.25
-# What TensorFlow, XLA, the CUDA driver, C++ and Python print when an allocation failed.
+# Messages of TensorFlow, XLA, the CUDA driver, C++ and Python after a failed allocation.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|ResourceExhaustedError|OOM when allocating|CUDA_ERROR_OUT_OF_MEMORY|"
     r"std::bad_alloc|^MemoryError|[Oo]ut of memory"
 )
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
-# What the loader, TensorFlow and Python print where a limit of the process is in the way.
+# Messages of the loader, TensorFlow and Python if a limit of the process prevents an action.
 _NO_SPACE = re.compile(r"[^\s\]][^\]]*: failed to map segment from shared object")
 _NO_THREAD = re.compile(r"[^\]]*pthread_create\(\) failed|.*can't start new thread")
 _NO_TENSORFLOW = re.compile(r"No module named '(tensorflow|keras)[\w.]*'")
@@ -65,7 +66,7 @@ NCCL_REMEDY = (
 
 
 def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
-    """The failure of a run that a signal ended. What the worker printed does not matter."""
+    """Failure of a run that a signal to the launcher ended. The worker's output does not matter."""
     name = signal_name(signum)
     by_hand = signum == signal.SIGINT
     saves = spec.task == "train" and spec.lifecycle.checkpoints is not None
@@ -82,7 +83,7 @@ def asked_to_end(signum: int, spec: RunSpec, *, time_s: float) -> RankFailed:
 
 
 def launcher_stopped(host: str, seconds: float, *, time_s: float) -> RankFailed:
-    """The failure of a run of several hosts whose launcher of rank 0 could not run for so many seconds."""
+    """Failure of a run of several hosts if the launcher of rank 0 was stopped for this many seconds."""
     return RankFailed(
         time_s=time_s,
         kind=UNREACHABLE,
@@ -104,11 +105,11 @@ def of_exit(
     memory_bytes: int = 0,
     phase: str | None = None,
 ) -> RankFailed:
-    """The failure of a worker that ended without reporting one.
+    """Failure of a worker that ended without reporting a failure.
 
-    `returncode` as in subprocess: -n for signal n. `oom_kills`: how often the kernel killed for lack
-    of memory during the run. `peak_bytes`: the worker's peak memory, of the host's `memory_bytes` (0:
-    unknown). `phase`: which it had begun, if any.
+    `returncode`: as in subprocess, -n for signal n. `oom_kills`: the kernel's out-of-memory kills during the
+    run. `peak_bytes`: peak memory of the worker. `memory_bytes`: memory of the host, 0 if unknown. `phase`:
+    the latest phase that the worker started, if any.
     """
     failed = partial(_failed, time_s, last_lines)
     limit = _limit(last_lines) if returncode not in (0, -signal.SIGKILL) else None
@@ -158,12 +159,12 @@ def _failed(
 
 
 def broken(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
-    """The failure of a worker that broke the protocol between it and the launcher."""
+    """Failure of a worker that broke the protocol between the worker and the launcher."""
     return _failed(time_s, last_lines, "error", cause, _SEE_LOG)
 
 
 def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFailed:
-    """The failure of a worker that was silent for too long and was ended."""
+    """Failure of a worker that was silent for too long and was ended."""
     return _failed(
         time_s,
         last_lines,
@@ -175,7 +176,7 @@ def hung(cause: str, *, time_s: float, last_lines: Sequence[str] = ()) -> RankFa
 
 
 def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
-    """Return what the GPUs did in a sample; empty without one. `devices`: of the run."""
+    """Return the state of the GPUs in a sample, or "" without a sample. `devices`: of the run."""
     if sample is None:
         return ""
     names = {(one.rank, one.gpu): one.short_name for one in devices if one.host is not None}
@@ -196,13 +197,13 @@ _SHOWN = (
 
 
 def unwritable(path: Path, error: OSError, *, time_s: float) -> RankFailed:
-    """The failure to write a file of the run folder; what was measured stays in memory."""
+    """Failure to write a file of the run folder. The measurements stay in memory."""
     cause = f"cannot write {path}: {error.strerror or error}"
     return _failed(time_s, (), "disk_full", cause, "free some space, or use another folder with --output")
 
 
 def less_memory(spec: RunSpec) -> str:
-    """What to do about a run that needs more memory than there is."""
+    """Remedy for a run that needs more memory than there is."""
     if max(spec.batches) > 1:
         return f"use a smaller --batch-size (now {batch_words(spec.batch_size)})"
     return "use fewer devices (--num-gpus) or a smaller model"
@@ -217,7 +218,7 @@ def signal_name(signum: int) -> str:
 
 
 def _limit(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return the words of the line that reports a limit of the process, and what to do; None without one."""
+    """Return the message of a line that reports a limit of the process, and the remedy; None without one."""
     for line in lines:
         for reports, remedy in ((_NO_SPACE, MORE_SPACE), (_NO_THREAD, _MORE_THREADS)):
             found = reports.search(line)
@@ -227,14 +228,14 @@ def _limit(lines: Sequence[str]) -> tuple[str, str] | None:
 
 
 def last_words(lines: Sequence[str]) -> str:
-    """The line that names the cause: the last exception if there is one, else the last line, else ''."""
+    """Line that most probably has the cause: the last exception, else the last line, else ""."""
     printed = [line.strip() for line in lines if line.strip()]
     exceptions = [line.strip() for line in lines if _EXCEPTION.match(line)]
     return (exceptions or printed or [""])[-1]
 
 
 def _starved(signum: int, spec: RunSpec, oom_kills: int, peak_bytes: int, memory_bytes: int) -> str | None:
-    """The evidence that the signal came for lack of memory; None: it did not, or that is unknown."""
+    """Evidence that lack of memory caused the signal, or None if there is no evidence."""
     if signum == signal.SIGKILL and oom_kills > 0:
         return "out of memory (the kernel's count of out-of-memory kills rose during the run)"
     crashed = signum == signal.SIGSEGV and spec.backend == "cpu"

@@ -1,4 +1,4 @@
-"""What is to be trained (`Job`), as it was asked for, until it is planned (`gputopo.launch.site`)."""
+"""A requested training or program (`Job`), before it is planned (`gputopo.launch.site`)."""
 
 import contextlib
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from gputopo.values.run.names import MULTI_WORKER, read
 from gputopo.values.run.placement import update_note, update_of
 from gputopo.values.run.spec import Precision, RunSpec
 
-# Options of a run, as typed, that need replicas, or a parameter server.
+# Options of a run, as typed, that need replicated variables or a parameter server.
 _OF_REPLICAS = (
     "all_reduce",
     "gradient_repacking",
@@ -34,14 +34,14 @@ _OF_A_SERVER = ("staged_vars", "async")
 
 
 def parse_model(_flag: str, text: str) -> str:
-    """Return `--model` as typed, once it was read. Raises UsageError with the nearest name."""
+    """Return `--model` as typed, after a check. Raises UsageError with the nearest name."""
     model_names.read(text)
     return text
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training, or a program of the user with its plan (`model` None), as it was asked for."""
+    """A requested training, or a program of the user with its plan (`model` is None)."""
 
     model: str | None
     placement: Given
@@ -50,7 +50,7 @@ class Job:
 
     @cached_property
     def typed(self) -> dict[str, Any]:
-        """What was typed, by name; `auto` leaves the choice to gputopo, as nothing does."""
+        """The typed options by name; an option with `auto` is treated as if it was not typed."""
         placed = {name: value for name, value in self.placement.typed.items() if value != "auto"}
         return {**placed, **self.training.typed}
 
@@ -79,14 +79,14 @@ class Job:
 
     @property
     def _is_by_nccl_between_hosts(self) -> bool:
-        """Whether TensorFlow's strategy of several hosts trains, whose steps are those of rings of NCCL."""
+        """Whether TensorFlow's multi-worker strategy trains, which uses NCCL rings between hosts."""
         strategy = self.training.fields.get("strategy")
         asked = None if strategy is None else read(strategy)
         return asked is not None and asked.kind == MULTI_WORKER and asked.reduction in (None, "nccl")
 
     @cached_property
     def is_predicted(self) -> bool:
-        """Whether steps of such towers are predicted. Raises UsageError for a needless speed."""
+        """Whether the step times are predicted. Raises UsageError for a single-GPU speed without a use."""
         fields = self.training.fields
         others = [("task", "train"), ("method", None)]
         others += [] if self._is_by_nccl_between_hosts else [("strategy", None)]
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def update(self) -> str:
-        """The --variable-update that the options need, where it was left to gputopo; else auto."""
+        """The --variable-update that the other options need, or `auto` if they need none."""
         typed = self.typed
         update = update_of(typed.get("variable_update", "auto"))
         if update != "auto":
@@ -115,41 +115,41 @@ class Job:
 
     @property
     def _kind_of_strategy(self) -> str | None:
-        """The kind of --strategy that decides where variables are; None: none does, or --ps was typed.
+        """The kind of the --strategy that decides where variables are; None if none does, or --ps was typed.
 
-        What was asked for beside it is planned as it was typed, so that the rules can refuse it.
+        Options typed together with it are planned as typed, so that the rules can refuse them.
         """
         strategy = self.training.fields.get("strategy")
         return None if strategy is None or "ps" in self.typed else read(strategy).kind
 
     @property
     def _has_one_place(self) -> bool:
-        """Whether a strategy or a method has all variables in one place: the CPU, unless asked otherwise."""
+        """Whether a strategy or method keeps all variables on one device: the CPU, unless --ps was typed."""
         is_in_one_place = self._kind_of_strategy == "central" or "method" in self.training.fields
         return is_in_one_place and "ps" not in self.typed and self.update in ("auto", "parameter_server")
 
     @property
     def _has_copies(self) -> bool:
-        """Whether --strategy alone decides where variables are, and that is on every device."""
+        """Whether --strategy decides where variables are, and copies them to every device."""
         return self._kind_of_strategy not in (None, "central") and self.update == "auto"
 
     def planned_on(
         self, site: Site, claims: contextlib.ExitStack | None, request: Request | None = None
     ) -> Target:
-        """Return where it runs: planned, its GPUs claimed until `claims` closes. Raises GputopoError.
+        """Return the planned target, with its GPUs claimed until `claims` closes. Raises GputopoError.
 
-        `request`: in the place of its own.
+        `request`: replaces the job's own request.
         """
         return self.placed(site.claimed(site.with_costs(request or self.request), claims))
 
     def placed(self, target: Target) -> Target:
-        """Return the target without a reduction where a strategy of tf.distribute has its own."""
+        """Return the target without a reduction if the tf.distribute strategy has its own reduction."""
         if not self._has_copies:
             return target
         return replace(target, plan=reduced_by_strategy(target.plan))
 
     def on_hosts(self, target: Target, make: Callable[[Target], RunSpec]) -> tuple[Target, RunSpec]:
-        """Return a target and its spec, or the next best where options do not go with NCCL between hosts.
+        """Return a target and its spec, or the next best plan if an option does not allow NCCL between hosts.
 
         Raises what `make` raises.
         """

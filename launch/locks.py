@@ -1,6 +1,6 @@
-"""Locks (flock) that keep runs at the same time out of each other's folders.
+"""Locks (flock) that prevent concurrent runs from writing to the same folders.
 
-A lock ends with the process, however it ends, and nothing is left behind.
+A lock ends with its process, however the process ends, and leaves no file behind.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ from gputopo.values.run.spec import Lifecycle
 
 @contextlib.contextmanager
 def locked_spec(spec: Path) -> Iterator[bool]:
-    """Lock a run folder by its spec.json, which is to be replaced by the complete one while in the context.
+    """Lock a run folder by its spec.json, which must be replaced by the complete spec while in the context.
 
-    Until then the file is empty. False where another run has the folder. Raises OSError where the file cannot
-    be made.
+    Until then, the file is empty. Yields False if another run has the folder. Raises OSError if the file
+    cannot be created.
     """
     handle, is_new = _opened(spec)
     try:
@@ -29,22 +29,22 @@ def locked_spec(spec: Path) -> Iterator[bool]:
 
 
 def is_left_over(spec: Path) -> bool:
-    """Whether a spec.json is that of a run that began just now, or was killed before it wrote it."""
+    """Whether the run of a spec.json has just started, or was killed before it wrote the file."""
     found = spec.stat()
     return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 @contextlib.contextmanager
 def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
-    """Lock the folders of a run's checkpoints and export, made if need be, while in the context.
+    """Lock the folders of a run's checkpoints and export while in the context; create them if needed.
 
-    The folders themselves are locked. Disks without locks of folders (NFS) are used without.
-    Raises InputError for a folder that another run writes to, DiskError for one that cannot be written.
+    The folders themselves are locked. On disks that cannot lock folders (NFS), no lock is taken. Raises
+    InputError for a folder that another run writes to, and DiskError for a folder that cannot be written.
     """
     from gputopo.launch.train.lifecycle.folders import require_writable
 
     named = {"--checkpoints": lifecycle.checkpoints, "--export": lifecycle.export}
-    ours: set[Path] = set()  # one folder may be both
+    ours: set[Path] = set()  # both options may have the same folder
     with contextlib.ExitStack() as locks:
         for option, name in named.items():
             if name is None:
@@ -59,7 +59,7 @@ def locked_outputs(lifecycle: Lifecycle) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, option: str) -> Iterator[None]:
-    """Lock a folder while in the context. `option`: that names another one, for the InputError."""
+    """Lock a folder while in the context. `option`: the option to change, for the InputError."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if not try_lock(handle):
@@ -73,7 +73,7 @@ def locked_folder(folder: Path, option: str) -> Iterator[None]:
 
 
 def try_lock(handle: int, kind: int = fcntl.LOCK_EX, *, otherwise: bool = True) -> bool:
-    """Lock a file; False if another process has locked it, `otherwise` where this disk has no locks."""
+    """Lock a file; False if another process has locked it, `otherwise` if this disk has no locks."""
     try:
         fcntl.flock(handle, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -84,7 +84,7 @@ def try_lock(handle: int, kind: int = fcntl.LOCK_EX, *, otherwise: bool = True) 
 
 
 def _opened(spec: Path) -> tuple[int, bool]:
-    """Open the file, made if need be; whether it is new. It is opened for writing, which NFS requires."""
+    """Open the file, created if needed; also return whether it is new. NFS locks need write access."""
     how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with contextlib.suppress(FileExistsError):
         return os.open(spec, how | os.O_EXCL, 0o666), True
@@ -92,9 +92,9 @@ def _opened(spec: Path) -> tuple[int, bool]:
 
 
 def _is_unwritten(handle: int, spec: Path) -> bool:
-    """Whether the locked file is still the one of that name, and empty.
+    """Whether the locked file still has its name and is empty.
 
-    Between the opening and the lock another run may have put its complete spec.json in its place.
+    Between opening and locking, another run may have replaced it with its complete spec.json.
     """
     mine = os.fstat(handle)
     try:

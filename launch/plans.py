@@ -1,4 +1,4 @@
-"""A plan of one host without a run: for this machine or a captured one, or after changes."""
+"""A plan for one host without a run: for this machine, for a captured one, or with changes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ EXPLAINS = "--explain shows a predicted step"
 
 
 def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Sequence[str]) -> Plan:
-    """Return the plan of a request on a site, which claims nothing, with what `changes` would do.
+    """Return the plan of a request on a site with the effect of `changes`; claims no GPUs.
 
     `candidates`: how many are listed. Raises GputopoError.
     """

@@ -1,11 +1,11 @@
-"""What ssh runs on each host: a program as a child process that does not outlive its driver.
+"""The process that ssh starts on each host: it runs a program that does not outlive the driver.
 
 `python -m gputopo.launch.remote_agent FOLDER COMMAND...`
 
-Its stdin is the tether. The first line is JSON of variables for the program, so that no command line shows
-them; each byte after it is a signal for the program, and the end of file ends the program. To the driver it
-writes on stderr that it has started, and the exit code of the program: see `report`. It imports little, to
-start in a few milliseconds.
+The first line of its stdin is JSON with variables for the program, so that no command line shows them. Each
+byte after that line is a signal for the program. The end of stdin ends the program. On stderr it reports to
+the driver that it has started, and the exit code of the program: see `report`. It imports few modules, so
+that it starts within milliseconds.
 """
 
 import contextlib
@@ -22,27 +22,28 @@ from pathlib import Path
 from gputopo.launch.supervise import signals
 from gputopo.probes.processes import tethered
 
-MARK = "\x1e"  # ASCII's record separator, which begins a report
+MARK = "\x1e"  # ASCII's record separator, which starts a report
 DRIVEN = "GPUTOPO_DRIVEN"  # set for a program that a driver has started
-SECRET = "GPUTOPO_SECRET"  # of the job, as `hosts.secret` takes it
-# From SIGTERM to SIGKILL: workers have 5 s of it (`worker_life.Limits`), and rank 0 saves its result.
+SECRET = "GPUTOPO_SECRET"  # secret of the job, which `hosts.secret` removes from the environment
+# From SIGTERM to SIGKILL. Not measured; chosen because workers get 5 s of it (`worker_life.Limits`), and then
+# rank 0 saves its result.
 AGENT_END_S = 15.0
 _CHUNK_BYTES = 64 * 1024
 _STDIN = 0
 
 
 def is_driven(environ: Mapping[str, str]) -> bool:
-    """Whether a driver has started this process: what rank 0 prints is seen where its own output is."""
+    """Whether a driver has started this process. If so, the user sees the output of rank 0."""
     return DRIVEN in environ
 
 
 def report(words: str) -> str:
-    """Return a line for the driver: `started`, `ended 3` (the exit code)."""
+    """Return a line for the driver: `started`, or `ended 3` with the exit code."""
     return f"{MARK}gputopo {words}\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the program of this host to its end; return 0, or the exit code of a program nobody waits for."""
+    """Run the program of this host to its end; return 0, or its exit code if the driver is gone."""
     folder, *command = arguments
     _write(report("started"))
     given = json.loads(_line(_STDIN) or "{}")
@@ -64,13 +65,13 @@ def _enter(folder: str) -> None:
 
 
 def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
-    """Run a command until it ends, or has been ended, and return its exit code, 128 + n for signal n."""
+    """Run a command until it ends or is ended; return its exit code, 128 + n for signal n."""
     process = subprocess.Popen(
         tethered(command, signal.SIGTERM), stdin=subprocess.DEVNULL, env=environ, start_new_session=True
     )
     watched, killed_at = {came, _STDIN}, None
     while process.poll() is None:
-        # A process in a call into a driver that hangs outlives SIGKILL: it is not asked all the time.
+        # A process that hangs in a driver call survives SIGKILL, so it is polled only every 0.1 s.
         patience = None if killed_at is None else max(0.1, killed_at - time.monotonic())
         ready = select.select(watched, [], [], patience)[0]
         if killed_at is not None and time.monotonic() >= killed_at:
@@ -90,7 +91,7 @@ def _run(command: list[str], environ: Mapping[str, str], came: int) -> int:
 
 
 def _line(handle: int) -> bytes:
-    """Read a line, byte by byte: what follows it stays."""
+    """Read a line byte by byte, so that the bytes after it stay in the pipe."""
     found = b""
     while (byte := os.read(handle, 1)) not in (b"", b"\n"):
         found += byte
@@ -98,7 +99,7 @@ def _line(handle: int) -> bytes:
 
 
 def _write(text: str) -> bool:
-    """Write to stderr, in one piece if it can be; return whether it could be."""
+    """Write to stderr, in one piece if possible; return whether everything was written."""
     data = text.encode(errors="replace")
     with contextlib.suppress(OSError):
         while data:

@@ -1,6 +1,7 @@
-"""Asks hosts about themselves: each by a process of its own through ssh, all of a Slurm job by one step.
+"""Queries hosts: each host by a separate ssh process, or all hosts of a Slurm job by one step.
 
-A host that cannot be reached, fails or hangs costs itself: its error has the words of ssh, srun or Python.
+A host that cannot be reached, fails or hangs does not affect the others. Its error has the message of ssh,
+srun or Python.
 """
 
 import re
@@ -16,21 +17,21 @@ from gputopo.values.errors import GputopoError, HardwareError
 K = TypeVar("K")
 T = TypeVar("T")
 
-# Processes at the same time, each with three files of the 1,024 that a process may open. 512 hosts by name
-# took 12 s with a name server that loses every second query.
+# Processes at the same time. Each opens three of the 1,024 files that a process may open. 512 hosts took 12 s
+# with a name server that loses every second query.
 AT_ONCE = 256
-# Of an answer: four times the GPUs of the largest machine, and what may be next to them. Not measured
+# Limits of an answer: four times the GPUs of the largest machine, and the devices next to them. Not measured.
 MOST = {"gpus": 64, "links": 64 * 63 // 2, "nics": 256, "pci": 4096}
 _MARK = b'{"schema":"gputopo.joining/'
 _OF_TASK = re.compile(rb" *([0-9]+): (.*)")
-_CONTROL = re.compile(rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)")  # in JSON, but tab, newline and carriage return
+_CONTROL = re.compile(rb"\\u00(?:0[0-8bcef]|1[0-9a-f]|7f)")  # in JSON, except tabs, newlines and returns
 _LAST_LINES = 20
 
 
 def ask_host(start: HostCommand, variables: Mapping[str, str], within_s: float, python: str) -> Joining:
-    """Return what a host answers. Raises HardwareError if it does not, within that time. `python`: its own.
+    """Return what a host answers within `within_s` seconds. `python`: of that host, for messages.
 
-    What its shell prints before the answer is skipped.
+    Output of its shell before the answer is skipped. Raises HardwareError if there is no valid answer.
     """
 
     def is_whole(text: bytes) -> bool:
@@ -53,7 +54,7 @@ def ask_host(start: HostCommand, variables: Mapping[str, str], within_s: float, 
 def ask_step(
     start: HostCommand, hosts: Sequence[str], variables: Mapping[str, str], within_s: float
 ) -> dict[str, Joining | GputopoError]:
-    """Return what each host of a Slurm step answers, or why it does not; hosts are found by their names."""
+    """Return the answer of each host of a Slurm step, or its error. Answers are matched by host name."""
     with HostProcess(start, variables) as process:
         text = process.output(within_s, most=len(hosts) * MAX_BYTES)
         said = process.said.strip().splitlines()[-1:]
@@ -74,7 +75,7 @@ def ask_step(
 
 
 def by_task(text: bytes) -> dict[bytes, bytes]:
-    """Return what each task of `srun --label` printed, in one line: srun breaks long lines."""
+    """Return what each task of `srun --label` printed, joined to one line, because srun breaks long lines."""
     found: dict[bytes, bytes] = {}
     for line in text.splitlines():
         if (match := _OF_TASK.fullmatch(line)) is not None:
@@ -83,7 +84,7 @@ def by_task(text: bytes) -> dict[bytes, bytes]:
 
 
 def _decoded(text: bytes, host: str) -> Joining:
-    """Return the answer in a text. Raises HardwareError for one beyond what a host has."""
+    """Return the answer in a text. Raises HardwareError if it is invalid or exceeds the limits."""
     begin = text.find(_MARK)
     line = text[begin:].partition(b"\n")[0] if begin >= 0 else b""
     try:
@@ -109,6 +110,6 @@ def _late(host: str, within_s: float) -> HardwareError:
 
 
 def at_once(do: Callable[[K], T], of: Sequence[K]) -> list[T]:
-    """Return what is done of each, at the same time."""
+    """Return the results of a function for each item, in order; the calls run concurrently."""
     with ThreadPoolExecutor(min(AT_ONCE, max(1, len(of)))) as pool:
         return list(pool.map(do, of))

@@ -1,6 +1,7 @@
-"""A program on a host of several: by ssh, by a Slurm step, or here; the agent on that host ends it with us.
+"""A program on one of several hosts, started by ssh, by a Slurm step, or locally through an agent.
 
-What the program prints comes by pipes; what the agent reports (`remote_agent.report`) is taken out of stderr.
+The agent ends the program with this process. The program's output comes through pipes; the agent's reports
+(`remote_agent.report`) are removed from stderr.
 """
 
 import codecs
@@ -23,17 +24,18 @@ from gputopo.values.errors import HardwareError
 from gputopo.values.option import shown
 
 _AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
-# BatchMode: it never asks. ControlMaster: a connection that is shared would hold our pipes open after its
-# end. A host that has died is noticed after 3 times 5 s.
+# BatchMode: ssh never prompts. ControlMaster: a shared connection would keep the pipes open after its end. A
+# dead host is noticed after 3 times 5 s.
 SSH = (
     *("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=no"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3", "-o", "LogLevel=ERROR"),
 )
 # A query that a name server has lost is sent again after 1 s, not 5 s (resolv.conf(5)).
 _IMPATIENT = {"RES_OPTIONS": "timeout:1 attempts:5"}
-# A step next to the ones that run; a host that fails does not end the others.
+# The step runs next to other steps, and a host that fails does not end the others.
 SRUN = ("srun", "--overlap", "--kill-on-bad-exit=0", "--wait=0", "--ntasks-per-node=1")
-# Variables that other hosts get, by stdin. TF_CONFIG is of one host; the last three are Terraform's.
+# Variables that other hosts get, through stdin. TF_CONFIG differs for each host; the last three are
+# Terraform's.
 _PASSED_ON = re.compile(
     rf"(?!(?:TF_CONFIG|{SECRET})$|TF_(?:VAR|TOKEN|CLI)_)(GPUTOPO|TF|NCCL|XLA|KERAS)_\w+|COLUMNS"
 )
@@ -47,7 +49,7 @@ _HINTS = (
 )
 _CHUNK_BYTES = 64 * 1024
 _END_S = 1.0  # for a process whose stdin was closed, before it is killed; not measured
-MAX_BYTES = 8 * 1024 * 1024  # that a program prints; the machine of a host with 16 GPUs is below 1 MiB
+MAX_BYTES = 8 * 1024 * 1024  # of a program's output; the machine of a host with 16 GPUs takes less than 1 MiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class HostCommand:
 def host_command(
     rank: int, host: str, words: Sequence[str], *, python: str, environ: Mapping[str, str], folder: str = "."
 ) -> HostCommand:
-    """Return the command that runs words on a host: a command, or options of its Python.
+    """Return the command that runs `words` on a host: a command, or options of its Python.
 
     `python`: of other hosts. Within a Slurm step, other hosts are reached by steps next to it.
     """
@@ -79,7 +81,7 @@ def host_command(
 
 
 def step_command(hosts: Sequence[str], words: Sequence[str], *, python: str) -> HostCommand:
-    """Return the command that runs Python on all hosts of a Slurm job, which ends it; `--label`: by task."""
+    """Return the command that runs Python on all hosts of a Slurm job; `--label` marks lines by task."""
     nodes = ("--label", f"--nodes={len(hosts)}", "--nodelist", ",".join(hosts))
     return HostCommand(rank=0, host=hosts[0], command=(*SRUN, *nodes, python, *words))
 
@@ -89,12 +91,12 @@ def _agent(python: str, folder: str, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def passed_on(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that other hosts get."""
+    """Return the variables that are passed on to other hosts."""
     return {name: text for name, text in sorted(environ.items()) if _PASSED_ON.fullmatch(name)}
 
 
 def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str) -> HardwareError:
-    """Return the error of a command that ended by `code` before gputopo ran; `lines`: what it printed."""
+    """Return the error of a command that ended before gputopo ran. `lines`: its output."""
     host = start.host
     last = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {code}")
     if code == _SSH_FAILED and start.remote:
@@ -114,10 +116,10 @@ def not_started(start: HostCommand, code: int, lines: Sequence[str], python: str
 
 
 class HostProcess:
-    """The process of a host command, with what it reports; a context manager that ends it.
+    """The process of a host command, with its reports; a context manager that ends it.
 
-    `is_over`: its stderr has ended. `ended`: the exit code of the program, None if that is not known; what it
-    has left behind may still have stderr open.
+    `is_over`: its stderr has ended. `ended`: the exit code of the program, None if it is not known. Processes
+    that the program left behind may still have stderr open.
     """
 
     def __init__(
@@ -126,11 +128,11 @@ class HostProcess:
         variables: Mapping[str, str],
         stdout: Literal["pipe", "stderr", "ours"] = "pipe",
     ) -> None:
-        """Start it. `stdout`: where that goes. Raises HardwareError if there is no such program."""
+        """Start it. `stdout`: where its stdout goes. Raises HardwareError if there is no such program."""
         self.start = start
         self.has_started = self.is_over = False
         self.ended: int | None = None
-        self.said = ""  # the last text that it wrote to stderr
+        self.said = ""  # the latest text on stderr
         self._rest = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._by_line = stdout != "ours"
@@ -157,17 +159,17 @@ class HostProcess:
 
     @property
     def is_done(self) -> bool:
-        """Whether the program has ended, or its connection."""
+        """Whether the program or its connection has ended."""
         return self.is_over or self.ended is not None
 
     def tell(self, data: bytes) -> None:
-        """Pass data to its stdin: see `remote_agent`. A process that has ended does not hear it."""
+        """Write data to its stdin: see `remote_agent`. If the process has ended, the data is dropped."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(data)
 
     def take(self) -> list[str]:
-        """Read what has come on stderr; return lines, and of `ours` what has come of the next line."""
+        """Read new output on stderr; return its lines. With stdout `ours`, the last one may be incomplete."""
         data = os.read(self.stderr, _CHUNK_BYTES)
         self.is_over = not data
         *lines, rest = (self._rest + self._decoder.decode(data, final=self.is_over)).split("\n")
@@ -180,7 +182,7 @@ class HostProcess:
         return texts
 
     def _without_report(self, line: str) -> str:
-        """Return a line with its end, without the report in it, which is noted."""
+        """Return a line with its newline, without a report in it; note the report."""
         text, mark, words = line.partition(MARK)
         match words.split():
             case ["gputopo", "started"]:
@@ -192,7 +194,7 @@ class HostProcess:
     def output(
         self, within_s: float, is_whole: Callable[[bytes], bool] = lambda _: False, most: int = MAX_BYTES
     ) -> bytes:
-        """Return what it prints to its end, for `within_s` and `most` bytes at most, or until it is whole."""
+        """Return its output until it ends or is complete, or until `within_s` seconds or `most` bytes."""
         assert self._process.stdout is not None
         found, stdout = b"", self._process.stdout.fileno()
         until_s = time.monotonic() + within_s
@@ -220,18 +222,18 @@ class HostProcess:
         return found
 
     def wait(self) -> int:
-        """Wait for its end, and return its exit code, 128 + n for signal n."""
+        """Wait until it ends, and return its exit code, 128 + n for signal n."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
     def release(self) -> None:
-        """Close its stdin, by which the agent ends the program."""
+        """Close its stdin, so that the agent ends the program."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def close(self) -> None:
-        """End it, and reap it."""
+        """End the process, and reap it."""
         self.release()
         try:
             self._process.wait(_END_S)

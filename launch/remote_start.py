@@ -1,7 +1,7 @@
-"""Starts `gputopo run` on each host of a training by ssh, is its terminal, and ends with it.
+"""Starts `gputopo run` on each host of a training by ssh, shows its output, and ends with it.
 
-What rank 0 writes to stdout is the driver's; stderr, and all output of other ranks, comes by pipes. Every
-command has a session of its own: a Ctrl-C comes to the driver alone, which passes it to rank 0.
+The stdout of rank 0 is the driver's stdout. Its stderr, and all output of other ranks, comes through pipes.
+Every command has its own session: Ctrl-C reaches only the driver, which passes it to rank 0.
 """
 
 import secrets
@@ -21,31 +21,31 @@ from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.index_ranges import host_ranges
 
 _LAST_LINES = 20
-# How long hosts may take to end. Seconds, not measured on hardware.
-LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host has failed: it misses it, and saves its result
-# The others after rank 0 has failed: they hear of it within a second; the agents end those that do not.
+# How long hosts may take to end, in seconds; not measured on hardware.
+LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host failed: it notices that, and saves its result
+# The other hosts after rank 0 failed. They hear of it within a second; the agents end hosts that do not.
 OTHERS_S = 2.0
-TERM_S = 30.0  # rank 0 after SIGTERM, as batch systems have it (KillWait of slurm.conf)
-_SSH_S = 5.0  # ssh itself, after its agent had its time to end
-_DRAIN_S = 1.0  # for output that comes after the report of the end
+TERM_S = 30.0  # rank 0 after SIGTERM, as in batch systems (KillWait of slurm.conf)
+_SSH_S = 5.0  # ssh itself, after the time of its agent
+_DRAIN_S = 1.0  # for output that arrives after the report of the end
 
 Show = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agents:
-    """What each host is to run: its Python with `words`, on other hosts `remote_python`."""
+    """What each host runs: its Python with `words`; other hosts use `remote_python`."""
 
     words: tuple[str, ...]
     remote_python: str
-    folder: str  # in which the driver was started
+    folder: str  # current folder of the driver
     environment: Mapping[str, str]  # of the driver
 
 
 def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddress, ...]:
-    """Return the hosts that this process is to start, () where it is one of them, or alone.
+    """Return the hosts that this process has to start; () if it is one of them, or works by itself.
 
-    Raises UsageError where the options contradict one another.
+    Raises UsageError if the options contradict one another.
     """
     if options.num_hosts == 1:
         return ()
@@ -56,7 +56,7 @@ def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddr
 def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand, ...]:
     """Return the commands that start all hosts, by rank.
 
-    The hosts meet at a port of their own, unless rank 0 has one.
+    If rank 0 has no port, a random port for this run is chosen.
     """
     names = [str(host.name) for host in hosts]
     leader, *others = hosts
@@ -79,32 +79,32 @@ def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand,
 
 
 class RankEnds:
-    """Which ranks have ended, when the others are to be ended, and the exit code. Pure: times are given.
+    """The ranks that have ended, when to end the others, and the exit code. Times are arguments.
 
-    A rank that fails ends the others; one that ends well does not.
+    A rank that fails ends the others; a rank that succeeds does not.
     """
 
     def __init__(self) -> None:
-        self.end_at: float | None = None  # when all are to be ended, by the clock of the caller
-        self.codes: dict[int, int] = {}  # exit codes of ranks, in the order of their ends
+        self.end_at: float | None = None  # when to end all ranks, by the clock of the caller
+        self.codes: dict[int, int] = {}  # exit codes by rank, in the order in which the ranks ended
         self._leader: int | None = None
         self._signals: list[int] = []
 
     @property
     def exit_code(self) -> int:
-        """Exit code of rank 0; if it was killed, of the first rank that failed, or 128 + n of a signal."""
+        """Exit code of rank 0; if it was killed, 128 + n of a signal, or the first failed rank's code."""
         if self._leader is not None:
             return self._leader
         return 128 + self._signals[0] if self._signals else next(filter(None, self.codes.values()), 0)
 
     @property
     def blamed(self) -> tuple[int, int] | None:
-        """The rank that failed first, with its exit code, if rank 0 did not end by itself."""
+        """The rank that failed first, with its exit code; None if rank 0 ended by itself or by a signal."""
         by_itself = self._leader is not None or self._signals
         return None if by_itself else next((one for one in self.codes.items() if one[1]), None)
 
     def is_ending(self, now_s: float) -> bool:
-        """Whether all are ended now."""
+        """Whether the time to end all ranks has come."""
         return self.end_at is not None and now_s >= self.end_at
 
     def ended(self, rank: int, code: int, now_s: float) -> None:
@@ -116,7 +116,7 @@ class RankEnds:
             self.end_within(LEADER_S if rank else OTHERS_S, now_s)
 
     def signalled(self, number: int, now_s: float) -> None:
-        """Note a signal, which rank 0 gets too. After one Ctrl-C it may take its time; the third ends all."""
+        """Note a signal, which rank 0 gets too. One Ctrl-C sets no time limit; the third signal ends all."""
         self._signals.append(number)
         if len(self._signals) > 2:
             self.end_within(0.0, now_s)
@@ -124,15 +124,15 @@ class RankEnds:
             self.end_within(TERM_S, now_s)
 
     def end_within(self, seconds: float, now_s: float) -> None:
-        """Note that all are to be ended: 0 s if a host cannot be started."""
+        """Note that all ranks have to end within `seconds`; 0 if a host cannot be started."""
         self.end_at = min(now_s + seconds, now_s + seconds if self.end_at is None else self.end_at)
 
 
 def drive(starts: Sequence[HostCommand], agents: Agents, *, show: Show, note: Show) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
-    `show`: writes what the hosts wrote to stderr, `note`: a line of the driver. Raises HardwareError where a
-    host cannot be started; then the others have been ended.
+    `show`: prints what the hosts wrote to stderr. `note`: prints a line of the driver. Raises HardwareError
+    if a host cannot be started, after the others have been ended.
     """
     ends = RankEnds()
     with signals.caught() as came, selectors.DefaultSelector() as selector:
@@ -154,7 +154,7 @@ def drive(starts: Sequence[HostCommand], agents: Agents, *, show: Show, note: Sh
 @dataclass
 class _Driver:
     selector: selectors.BaseSelector
-    came: int  # signals to the driver (`signals.caught`)
+    came: int  # file descriptor that reports signals to the driver (`signals.caught`)
     agents: Agents
     show: Show
     note: Show
@@ -162,7 +162,7 @@ class _Driver:
     error: HardwareError | None = None
 
     def start(self, starts: Sequence[HostCommand]) -> None:
-        """Start the commands. Raises HardwareError where there is no such program."""
+        """Start the commands. Raises HardwareError if there is no such program."""
         self.hosts: list[HostProcess] = []
         variables = {**passed_on(self.agents.environment), SECRET: secrets.token_hex(32)}
         self.selector.register(self.came, selectors.EVENT_READ, None)
@@ -171,9 +171,10 @@ class _Driver:
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
-        """Take signals, output and reports until all hosts have ended, or a time has come.
+        """Handle signals, output and reports until all hosts have ended or the time is over.
 
-        A program that has ended may have left output on its way, and others that have its output open.
+        After a program has ended, its remaining output may arrive late, and other processes may have its
+        output open.
         """
         drained_s = None
         while not all(host.is_over for host in self.hosts):
@@ -190,7 +191,7 @@ class _Driver:
                     self._take(key.data)
 
     def end(self) -> None:
-        """End all that still run: by the closed stdin of their agents, then ssh itself."""
+        """End all hosts that still run: close the stdin of their agents, then kill ssh itself."""
         for host in self.hosts:
             host.release()
         limit_s = time.monotonic() + AGENT_END_S + _SSH_S
@@ -207,7 +208,7 @@ class _Driver:
     def _take(self, host: HostProcess) -> None:
         rank, before = host.start.rank, "" if host.has_started else host.said
         texts = [*before.splitlines(keepends=True), *host.take()]
-        if host.has_started:  # before, the words are those of ssh, which are shown with its error
+        if host.has_started:  # earlier output is of ssh, and is shown with its error
             label = f"{host.start.host}: " if rank else ""
             self.show("".join(label + text for text in texts))
         if host.ended is not None and rank not in self.ends.codes:

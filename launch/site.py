@@ -1,11 +1,11 @@
-"""Where jobs are planned and run (`Site`): on GPUs, or on CPU devices in their place.
+"""Where jobs are planned and run (`Site`): on GPUs, or on CPU devices instead.
 
 | the machine                             | a run                                                    |
 |-----------------------------------------|----------------------------------------------------------|
 | a capture (`--from`)                    | its plan is rehearsed on CPU devices                     |
-| an NVIDIA device, no working driver     | HardwareError, exit 3, unless --cpu asks for CPU devices |
-| no NVIDIA device, none visible, --cpu   | CPU devices, as every output states                      |
-| GPUs                                    | the plan's GPUs, of those that CUDA_VISIBLE_DEVICES leaves |
+| an NVIDIA device, no working driver     | HardwareError, exit 3, unless --cpu selects CPU devices  |
+| no NVIDIA device, none visible, --cpu   | CPU devices, and every output says so                    |
+| GPUs                                    | the plan's GPUs, chosen from CUDA_VISIBLE_DEVICES        |
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 @dataclass
 class Site:
-    """Where jobs are planned and run: this machine, another host's, or that of a capture.
+    """Where jobs are planned and run: this machine, another host's machine, or a captured one.
 
     `environ`: of the process that runs there. `rehearsal_of`: name of the captured machine.
     """
@@ -50,22 +50,22 @@ class Site:
     machine: Machine
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     rehearsal_of: str | None = None
-    cpu: bool = False  # on CPU devices
+    cpu: bool = False  # use CPU devices
     require_gpu: bool = False
-    affinity: bool = True  # whether a run on GPUs takes the CPUs near them
-    keep: int | None = None  # bound of the candidates that a plan lists
-    alone: bool = True  # False: one of several hosts, where runs of one do not count
-    command: str = "gputopo run"  # as a claim of GPUs names it
-    trains: bool = False  # with TensorFlow, which must be able to use the GPUs
+    affinity: bool = True  # whether a run on GPUs uses the CPUs near them
+    keep: int | None = None  # limit on the candidates that a plan lists
+    alone: bool = True  # False: one of several hosts, for which runs of one host are not used
+    command: str = "gputopo run"  # the command in a claim of GPUs
+    trains: bool = False  # uses TensorFlow, which must be able to use the GPUs
     _costs: "dict[str, Workload | None]" = field(default_factory=dict)
     _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
 
     def target(self, request: Request, claimed: Mapping[int, str] = {}) -> "Target":
         """Plan a request, and choose the backend. Claims no GPU.
 
-        `claimed`: GPUs that other processes have claimed, with by whom. Raises HardwareError for a broken
-        driver, no GPU where one is required, or a named GPU that TensorFlow cannot use; UsageError and
-        NoPlanError for a request that cannot be met.
+        `claimed`: GPUs that other processes have claimed, with the holder. Raises HardwareError for a broken
+        driver, if there is no GPU but one is required, and for a requested GPU that TensorFlow cannot use.
+        Raises UsageError and NoPlanError for a request that cannot be met.
         """
         if self.require_gpu and self.cpu:
             raise UsageError("--require-gpu and --cpu cannot be combined", "use only one of them")
@@ -103,9 +103,10 @@ class Site:
         )
 
     def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> "Target":
-        """Return the target of a request, of GPUs that no other process has claimed.
+        """Return the target of a request, on GPUs that no other process has claimed.
 
-        They are claimed until `claims` closes; None: they are not. Raises GputopoError.
+        The GPUs are claimed until `claims` closes; if that is None, they are not claimed. Raises
+        GputopoError.
         """
         return choose_and_claim(
             self.machine,
@@ -118,7 +119,7 @@ class Site:
 
     @cached_property
     def why_cpu(self) -> str | None:
-        """Why a run here has CPU devices, a clause; None: it has GPUs.
+        """Why a run here uses CPU devices, as a clause; None if it uses GPUs.
 
         Raises HardwareError for an NVIDIA device whose driver does not work.
         """
@@ -132,11 +133,11 @@ class Site:
         return gpus_without_tensorflow(self.machine, self.environ)
 
     def with_costs(self, request: Request) -> Request:
-        """Return the request with the costs of a model that no table has, where they are known or found.
+        """Return the request with the model's costs, if no table has them but they are known or can be found.
 
         What keeps the model from being built the worker reports in full.
         """
-        _ = self.unusable  # before TensorFlow builds a model
+        _ = self.unusable  # check before TensorFlow builds a model
         model = request.model
         if model is None or not self.machine.gpus or self.cpu:
             return request
@@ -147,7 +148,7 @@ class Site:
         return msgspec.structs.replace(request, workload=request.workload or self._costs[model])
 
     def _past(self, request: Request) -> Before:
-        """Return what was measured on this machine before, which counts for a request."""
+        """Return the earlier measurements on this machine that apply to a request."""
         if not self.alone:
             return Before()
         key = (request.model, request.no_history, request.predicts, request.single_gpu_images_per_sec)
@@ -157,9 +158,10 @@ class Site:
 
 
 def with_costs(request: Request) -> Request:
-    """Return the request with the costs of a model that no table has, which is built if none are stored.
+    """Return the request with the model's costs; a model without table or stored costs is built once.
 
-    Why it cannot be built here is printed to stderr. Raises UsageError for a model that cannot be built.
+    If it cannot be built here, the reason is printed to stderr. Raises UsageError for a model that cannot be
+    built anywhere.
     """
     if (
         request.workload is not None
@@ -183,7 +185,7 @@ def with_costs(request: Request) -> Request:
 
 
 def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
-    """Return why a run on this machine has CPU devices, a clause; None: it has GPUs.
+    """Return why a run on this machine uses CPU devices, as a clause; None if it uses GPUs.
 
     Raises HardwareError for an NVIDIA device whose driver does not work.
     """
@@ -219,7 +221,7 @@ def gpus_without_tensorflow(machine: Machine, environ: Mapping[str, str]) -> dic
 
 
 def tensorflow_notes(target: Target) -> tuple[str, ...]:
-    """Return what to know of TensorFlow on the GPUs of a target before it starts, as sentences."""
+    """Return notes about TensorFlow on the GPUs of a target, as sentences for the time before the start."""
     machine, chosen = target.machine, target.plan.choice.gpus
     if target.backend == "cpu" or machine is None or machine.tensorflow is None:
         return ()
@@ -243,13 +245,13 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
 
 
 def warn(target: Target, *, trains: bool = True) -> None:
-    """Print to stderr which GPUs were passed over, or taken nevertheless, and what to know of TensorFlow."""
+    """Print to stderr which GPUs were skipped or used despite warnings, and notes about TensorFlow."""
     for line in (*target.plan.warnings, *(tensorflow_notes(target) if trains else ())):
         note(line)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:
-    """Name the captured machine by what `--from` was given, in letters of UTF-8; None for no capture."""
+    """Return the name of the captured machine from `--from`, as valid UTF-8; None without a capture."""
     names = ("a capture from stdin" if source == "-" else Path(source).stem for source in sources)
     return " + ".join(names).encode(errors="replace").decode() or None
 

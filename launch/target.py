@@ -1,4 +1,4 @@
-"""What a plan came to on a site (`Target`): its devices, GPUs or CPU devices, on one host or on several."""
+"""The result of planning a job on a site (`Target`): its devices on one host or several."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gputopo.values.run.spec import Backend, RunSpec, Server
 
 @dataclass(frozen=True)
 class Target:
-    """The plan, its machine (None: no GPU to plan for), and the backend it runs on.
+    """The plan, its machine (None if there is no GPU to plan for), and the backend that runs it.
 
     `why_cpu`: why it runs on CPU devices, a clause such as "No NVIDIA device"; None on GPUs.
     """
@@ -23,12 +23,12 @@ class Target:
     why_cpu: str | None = None
     rehearsal_of: str | None = None  # name of the captured machine
     cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
-    usable: Usable | None = None  # what this process may use of the host
-    affinity: bool = True  # whether a run on GPUs takes the CPUs near them
-    box: Machine | None = None  # the machine that it runs on, None where only the captured one is known
+    usable: Usable | None = None  # what this process may use on the host
+    affinity: bool = True  # whether a run on GPUs uses the CPUs near them
+    box: Machine | None = None  # the machine that runs it; None if only the captured machine is known
     others: "tuple[Target, ...]" = ()  # the other hosts of a run, by rank from 1
-    servers: tuple[Server, ...] = ()  # of all hosts; both empty on a single one
-    memory_bytes: int | None = None  # of another host, as far as it is known
+    servers: tuple[Server, ...] = ()  # of all hosts; empty, like `others`, if there is only one
+    memory_bytes: int | None = None  # memory of another host, if known
 
     @property
     def counted(self) -> int:
@@ -44,7 +44,7 @@ class Target:
         return host_place(self.machine, self.plan.choice.gpus, usable)
 
     def environment(self, parent: Mapping[str, str], spec: RunSpec | None) -> dict[str, str]:
-        """Return the environment of a run: of the worker, or without a spec of the user's program."""
+        """Return the environment of the worker, or of the user's program if `spec` is None."""
         if spec is not None:
             return worker_env(parent, spec, self.plan.environment, self.host_place)
         if self.backend == "cpu" and self.rehearsal_of is None:

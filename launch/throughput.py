@@ -1,12 +1,12 @@
-"""Steps of the user's own script, measured, and reported to `gputopo run -- PROGRAM` where that started it.
+"""Measures steps of the user's own script, and reports them to `gputopo run -- PROGRAM`.
 
     with Steps(examples=64) as steps:
         for batch in data:
             train(batch)
             steps.done()
 
-In any framework, in any number of processes; nothing of TensorFlow loads but for `keras_steps`.
-A report that cannot be written is dropped: it never hurts the training.
+It works in any framework and in any number of processes. Only `keras_steps` loads TensorFlow. A report that
+cannot be written is dropped, so that the training never fails because of it.
 """
 
 import contextlib
@@ -23,39 +23,39 @@ import msgspec
 if TYPE_CHECKING:
     from keras.callbacks import Callback
 
-STEPS_FILE = "GPUTOPO_STEPS"  # the named pipe that `gputopo run` names to its program
-STACKS_FILE = "GPUTOPO_STACKS"  # where it is to write the stacks of its threads at STACKS_SIGNAL
-# A signal that nothing else uses: of the real-time ones C libraries take the first, programs these
-STACKS_SIGNAL = 57  # SIGRTMAX - 7 of Linux, by its number: other systems import this, too
-# Where the launchers of processes name the one among those of this machine: torchrun, Open MPI, Slurm.
+STEPS_FILE = "GPUTOPO_STEPS"  # the named pipe of `gputopo run` for reports of its program
+STACKS_FILE = "GPUTOPO_STACKS"  # where the program writes its threads' stacks at STACKS_SIGNAL
+# A signal with no other use: C libraries use the first real-time signals, and programs the next ones.
+STACKS_SIGNAL = 57  # SIGRTMAX - 7 on Linux; a number, because other systems import this module, too
+# Variables with the index of a process on this machine: torchrun, Open MPI, Slurm.
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-# Longest report that a pipe takes whole, beside those of other processes (POSIX: PIPE_BUF is 512 at least).
+# Longest report that a pipe never splits among reports of other processes (POSIX: PIPE_BUF is 512 or more).
 MAX_REPORT_BYTES = 512
 
-MAX_SECONDS = 1e9  # of a report: 32 years
-MAX_EXAMPLES = 2**53  # of a report: beyond, JSON's numbers are not exact
+MAX_SECONDS = 1e9  # limit for a report: 32 years
+MAX_EXAMPLES = 2**53  # limit for a report: larger numbers are not exact in JSON
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)]
 
-EXAMPLES = "examples"  # what a step is counted in, unless the program says something else
+EXAMPLES = "examples"  # the unit of a step, unless the program gives another one
 
 
 class StepDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="report", tag="step"):
-    """A step of one process, with those before it whose reports could not be written."""
+    """A step of one process, with the steps before it whose reports could not be written."""
 
     pid: int
-    step: Annotated[int, msgspec.Meta(ge=1)]  # from 1, in its `with`
-    seconds: _Seconds  # of all of these steps
-    examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]  # of all of these steps
+    step: Annotated[int, msgspec.Meta(ge=1)]  # from 1, within its `with` block
+    seconds: _Seconds  # for all these steps
+    examples: Annotated[int, msgspec.Meta(ge=0, le=MAX_EXAMPLES)]  # for all these steps
     steps: Annotated[int, msgspec.Meta(ge=1)] = 1
     unit: str = EXAMPLES
-    after_begin: bool = False  # it is the first after `begin`, as of an epoch
-    device: int | None = None  # index among the planned GPUs, if the process has one of its own
+    after_begin: bool = False  # it is the first step after `begin`, for example of an epoch
+    device: int | None = None  # index among the planned GPUs, if the process has its own GPU
     busy_s: _Seconds | None = None  # the part in which that device worked, without waiting for others
 
 
 class StepsEnded(msgspec.Struct, frozen=True, kw_only=True, tag_field="report", tag="ended"):
-    """A process takes no more steps."""
+    """A process runs no more steps."""
 
     pid: int
 
@@ -65,12 +65,12 @@ _reports = msgspec.json.Decoder(Report)
 
 
 class Steps:
-    """Measures steps, one from `done` to `done`. A context manager; times begin when it is entered.
+    """Measures steps; a step lasts from one `done` to the next. A context manager, which starts the clock.
 
-    `examples`: of one step, of this process, counted in `unit`: a word such as images or tokens. `device`:
-    which of the planned GPUs it uses, as the process numbers them, if it uses one; by default what torchrun,
-    mpirun or srun say. `examples_per_sec`: of the steps so far without the first, which builds and compiles;
-    None before there are two. `str` is a summary.
+    `examples`: of one step of this process, counted in `unit`, a word such as images or tokens. `device`: the
+    planned GPU that this process uses, by the process's numbering; by default the local rank of torchrun,
+    mpirun or srun. `examples_per_sec`: without the first step, which builds and compiles; None before the
+    second step ends. `str` is a summary.
     """
 
     def __init__(self, examples: int, *, device: int | None = None, unit: str = EXAMPLES) -> None:
@@ -88,7 +88,7 @@ class Steps:
         name = os.environ.get(STEPS_FILE)
         if name:
             with contextlib.suppress(OSError):
-                # A run that reads slowly, or no more, must not stop the training.
+                # A run that reads slowly, or has stopped reading, must not block the training.
                 self._pipe = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
                 self._stacks = _stacks_at_a_signal()
         self._begun = time.perf_counter()
@@ -113,22 +113,22 @@ class Steps:
 
     @property
     def examples_per_sec(self) -> float | None:
-        """Examples of the counted steps over their time."""
+        """Examples per second of all steps after the first; None before the second step ends."""
         return self._counted / self._seconds if self._seconds > 0 else None
 
     def begin(self) -> None:
-        """The next step begins now: what passed since the last, such as an evaluation, belongs to none.
+        """Start the next step now: the time since the last step, such as an evaluation, is not used.
 
-        Call it at the begin of an epoch, too: if the first steps of epochs are slower, the run says so.
+        Also call it at the start of each epoch: the run then reports if the first steps of epochs are slower.
         """
         self._after_begin = True
         self._begun = time.perf_counter()
 
     def done(self, examples: int | None = None, *, busy_s: float | None = None) -> None:
-        """A step has ended; `examples` where it had others than usual.
+        """End a step. `examples`: given if the number differs from the usual one.
 
-        `busy_s`: seconds of it in which the device of this process worked and waited for no other process.
-        Where each process reports it, the run compares the devices by it.
+        `busy_s`: seconds in which this process's device worked, without waiting for other processes. If each
+        process gives it, the run compares the devices by it.
         """
         now = time.perf_counter()
         seconds, self._begun = now - self._begun, now
@@ -151,13 +151,13 @@ class Steps:
             busy_s=busy_s,
         )
         self._after_begin = False
-        if self._report(done) or self._number == 1:  # the warm-up belongs to no other step
+        if self._report(done) or self._number == 1:  # the warm-up is not merged with other steps
             self._late_steps, self._late_examples, self._late_s = 0, 0, 0.0
         else:
             self._late_steps, self._late_examples, self._late_s = done.steps, done.examples, done.seconds
 
     def _report(self, report: Report) -> bool:
-        """Write a report; return False if the run is behind: the step is then of the next report."""
+        """Write a report; return False if the run reads too slowly: the next report includes the step."""
         if self._pipe is None:
             return True
         try:
@@ -176,13 +176,13 @@ class Steps:
 
 
 def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLES) -> "Callback":
-    """Return a Keras callback that reports the steps of `fit`, each of so many `examples`: the batch.
+    """Return a Keras callback that reports the steps of `fit`. `examples`: the batch size.
 
-    `device`, `unit`: as of `Steps`. Under `MultiWorkerMirroredStrategy`, where that is the batch of all
-    workers, each reports its part. Evaluation between epochs belongs to no step. Its attribute `steps` is the
-    `Steps`. Raises ImportError without Keras.
+    `device`, `unit`: as in `Steps`. Under `MultiWorkerMirroredStrategy`, `examples` is the batch of all
+    workers, and each worker reports its part. Evaluation between epochs is not part of a step. The callback's
+    attribute `steps` is the `Steps`. Raises ImportError without Keras.
     """
-    # `tf.keras` under TF_USE_LEGACY_KERAS, which asks more of its callbacks than Keras 3.
+    # `tf.keras` under TF_USE_LEGACY_KERAS requires more methods of its callbacks than Keras 3.
     legacy = "tf_keras" in sys.modules
     base: Any = importlib.import_module("tf_keras" if legacy else "keras").callbacks.Callback
 
@@ -204,7 +204,7 @@ def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLE
             self.steps.begin()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            # A call of compiled code may take several steps: a number, in legacy Keras a variable.
+            # A call of compiled code may run several steps: a number, or a variable in legacy Keras.
             of_step = _of_this_worker(examples, getattr(self.model, "distribute_strategy", None))
             of_call = getattr(self.model, "steps_per_execution", None) or 1
             self.steps.done(of_step * int(of_call.numpy() if hasattr(of_call, "numpy") else of_call))
@@ -213,7 +213,7 @@ def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLE
 
 
 def read_report(line: bytes) -> Report | None:
-    """Return the report in a line, None where it is none: a program may write anything."""
+    """Return the report in a line, or None if the line is not a report: a program may write anything."""
     try:
         report: Report = _reports.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -222,10 +222,10 @@ def read_report(line: bytes) -> Report | None:
 
 
 def _stacks_at_a_signal() -> int | None:
-    """Have the stacks of all threads written at a signal, where the run wants them; return their file.
+    """Have the stacks of all threads written at a signal if the run sets a file for them; return the file.
 
-    The handler is C code, which also runs where Python waits for a call that never returns.
-    Raises OSError where the file cannot be opened.
+    The handler is C code, which also runs while Python waits for a call that never returns. Raises OSError if
+    the file cannot be opened.
     """
     name = os.environ.get(STACKS_FILE)
     if not name or signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:

@@ -1,9 +1,9 @@
-"""The strategy of tf.distribute that does what a plan chose, or the nearest to it. Pure.
+"""The tf.distribute strategy for a plan's choice, or the nearest strategy to it.
 
 | the plan                                  | tf.distribute                                               |
 |-------------------------------------------|-------------------------------------------------------------|
 | one device                                | OneDeviceStrategy                                           |
-| parameter server on a device              | MirroredStrategy, ReductionToOneDevice: that one            |
+| parameter server on a device              | MirroredStrategy, ReductionToOneDevice: that device         |
 | copies, `nccl`, `nccl_op`                 | MirroredStrategy, NcclAllReduce                             |
 | copies, `tf_hierarchical`, even number    | MirroredStrategy, HierarchicalCopyAllReduce                 |
 | copies, `one_device`                      | MirroredStrategy, ReductionToOneDevice                      |
@@ -12,8 +12,8 @@
 
 Keras 3 cannot train models with Dropout or BatchNormalization under CentralStorageStrategy: each variable
 that a replica updates would need an aggregation (keras 3.15, TensorFlow 2.21). MirroredStrategy without a
-reduction uses collectives, with which a loop over a data set in a `tf.function` fails ("You must feed a value
-for placeholder tensor"), so it always has one.
+reduction uses collectives. With these, a loop over a data set in a `tf.function` fails ("You must feed a
+value for placeholder tensor"), so it always has a reduction.
 """
 
 import atexit
@@ -57,7 +57,7 @@ _OPERATIONS = {NCCL: "NcclAllReduce", HIERARCHICAL: "HierarchicalCopyAllReduce",
 class Nearest:
     """MirroredStrategy with a reduction, or OneDeviceStrategy.
 
-    `lacks`: what the plan chose and tf.distribute does not have, None if it has it.
+    `lacks`: what the plan chose but tf.distribute does not have; None if it has everything.
     """
 
     reduction: str | None = None
@@ -65,7 +65,7 @@ class Nearest:
 
     @property
     def words(self) -> str:
-        """The strategy in TensorFlow's words: `MirroredStrategy with NCCL`."""
+        """The strategy in TensorFlow's terms: `MirroredStrategy with NCCL`."""
         return "OneDeviceStrategy" if self.reduction is None else f"MirroredStrategy with {self.reduction}"
 
 
@@ -77,7 +77,7 @@ def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
     if choice.variable_update == "parameter_server":
         if choice.ps_device == SPREAD:
             return Nearest(between_copies, "variables spread over the devices")
-        # On CPU devices it is the placement of a plan without a choice, so there is nothing to explain.
+        # Without a plan's choice, this is the default on CPU devices, so there is nothing to explain.
         lacks = None if backend == "cpu" else "a parameter server that Keras 3 can train with"
         return Nearest(ONE, lacks)
     if choice.all_reduce is None:
@@ -92,14 +92,14 @@ def nearest(choice: Candidate, backend: Backend, count: int) -> Nearest:
 
 
 def require_gpus(tf: Any, count: int) -> None:
-    """Let the GPUs' memory grow, unless the user has said. Raises HardwareError if there are others.
+    """Enable memory growth, unless the user has set it. Raises HardwareError for other GPUs than planned.
 
     Raises RuntimeError if TensorFlow has made its devices.
     """
     load_cuda_libraries()
     found = tf.config.list_physical_devices("GPU")
     if len(found) != count:
-        # The check before found nothing wrong, so that most probably TensorFlow looked for GPUs earlier.
+        # The earlier check was successful, so TensorFlow has probably looked for GPUs before the plan.
         raise HardwareError(f"TensorFlow sees {len(found)} GPUs, the plan has {count}", FIRST)
     for gpu in found:
         if ALLOW_GROWTH not in os.environ:
@@ -119,9 +119,9 @@ def made_with_workers(
 ) -> "tf.distribute.Strategy":
     """Make MultiWorkerMirroredStrategy on the plan's devices of this host; wait for the other workers.
 
-    NCCL between GPUs, a ring over gRPC between CPUs, of which TensorFlow takes one device of each host.
-    `asked`: number of devices. Raises UsageError for several CPU devices, and where TensorFlow's runtime has
-    begun, HardwareError where it does not see the GPUs.
+    It uses NCCL between GPUs. Between CPUs it uses a ring over gRPC, for which TensorFlow takes one device of
+    each host. `asked`: number of devices. Raises UsageError for several CPU devices, and if TensorFlow's
+    runtime has started; HardwareError if TensorFlow does not see the GPUs.
     """
     on_gpus = target.backend == "gpu"
     if not on_gpus and asked not in (None, 1):
@@ -137,7 +137,7 @@ def made_with_workers(
         implementation=kinds.NCCL if on_gpus else kinds.RING
     )
     try:
-        # TensorFlow's own word for workers that are joined too late is a warning, and errors in later ops.
+        # If workers are joined too late, TensorFlow itself gives only a warning, and errors in later ops.
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()])
         if on_gpus:
@@ -153,7 +153,7 @@ def made_with_workers(
 
 
 def lines_of_workers(target: Target, claim: starters.RankClaim, says: str | None = None) -> tuple[str, str]:
-    """Return what was chosen for this worker, and why."""
+    """Return the lines with the choice for this worker and the reason."""
     on_gpus = target.backend == "gpu"
     by = "NCCL" if on_gpus else "a ring over gRPC"
     where = where_words(target) if on_gpus else f"one CPU device ({target.why_cpu})"
@@ -176,25 +176,26 @@ def strategy(
 ) -> "tf.distribute.Strategy":
     """Plan for the GPUs that this process may use, and return the tf.distribute strategy of the plan.
 
-    `model`: decides how gradients travel between GPUs. A name of `gputopo models`, `keras:NAME`,
-    `module:function`; the function that builds a Keras model, which is called once in a child process to
-    measure its cost, unless TensorFlow has started; a number of parameters; or a Keras model. None: only the
-    distances.
-    `num_gpus`, `gpus`, `prefer_pix`: as of `gputopo plan`. Without the first two all GPUs are used, and if
-    CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, those that it leaves, in order.
-    Without GPUs it is logical CPU devices, `num_gpus` of them, or those that TensorFlow has made. `claim`:
-    claim the GPUs until this process ends, so that runs of gputopo leave them out; those that `gputopo run`
-    claimed for it are its own.
-    `history`: earlier runs of this box count, as in `gputopo plan`.
+    `model`: decides how gradients travel between GPUs. It is a name of `gputopo models`, `keras:NAME` or
+    `module:function`; a function that builds a Keras model; a number of parameters; or a Keras model. A
+    function is called once in a child process to measure its cost, unless TensorFlow has started. None: only
+    distances are used.
 
-    Where TF_CONFIG has several workers, as under `gputopo run` on several hosts, it is
+    `num_gpus`, `gpus`, `prefer_pix`: as in `gputopo plan`. Without the first two, all GPUs are used. If
+    CUDA_VISIBLE_DEVICES is set, as under `gputopo run -- python train.py`, its GPUs are used in its order.
+    Without GPUs, `num_gpus` logical CPU devices are used, or the devices that TensorFlow has made. `claim`:
+    claim the GPUs until this process ends, so that other runs of gputopo do not use them. GPUs that `gputopo
+    run` claimed for this process can be used. `history`: use earlier runs of this machine, as in `gputopo
+    plan`.
+
+    If TF_CONFIG has several workers, as under `gputopo run` on several hosts, the strategy is
     MultiWorkerMirroredStrategy with the plan's devices of this host.
 
     Sets CUDA_VISIBLE_DEVICES of this process, memory growth and logical devices, and prints in two lines on
     stderr what was chosen and why.
 
-    Raises UsageError, NoPlanError and HardwareError as `gputopo run` ends with them, each with `what` and
-    `hint`, which are both in its message; UsageError if TensorFlow has made other devices than it needs.
+    Raises UsageError, NoPlanError and HardwareError as `gputopo run` does, each with `what` and `hint`, which
+    are both in its message; UsageError if TensorFlow has made other devices than it needs.
     """
     asked = {"num_gpus": num_gpus, "gpus": gpus, "prefer_pix": prefer_pix, "history": history}
     try:
@@ -207,8 +208,8 @@ def strategy(
 def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
     site = Site(_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
-    _ = site.unusable  # before a model is built
-    # Between CPU devices gradients travel in one way, whatever a model costs.
+    _ = site.unusable  # check before a model is built
+    # CPU devices have only one way to exchange gradients, whatever a model costs.
     found = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
     if site.why_cpu is not None and asked["num_gpus"] is None and of_tensorflow("_initialized"):
         asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
@@ -236,7 +237,7 @@ def request_for(
     prefer_pix: bool = False,
     history: bool = True,
 ) -> Request:
-    """Return what `strategy` requests on a site: without an own choice the visible GPUs in their order."""
+    """Return the request of `strategy` on a site: without given GPUs, the visible ones in their order."""
     exact = None if gpus is None else tuple(gpus)
     if num_gpus is None and exact is None and not prefer_pix:
         exact = visible_gpus(site.environ, site.machine) or None
@@ -251,7 +252,7 @@ def request_for(
 
 
 def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[str, str]:
-    """Return what was chosen, and why."""
+    """Return the lines with the choice and the reason."""
     why = "; ".join(target.plan.choice.reasons[:2]) or "the only one there is"
     if found.lacks is not None:
         why += f"; tf.distribute does not have {found.lacks}, and this is the nearest"
@@ -268,7 +269,7 @@ def _machine() -> Machine:
     with collect.begin(root, lambda wait: print(f"gputopo: {wait.text}", file=sys.stderr)) as read:
         machine = read()
     if len(machine.gpus) > 1 and machine.bandwidth is None:
-        with contextlib.suppress(GputopoError):  # the plan is of the distances then
+        with contextlib.suppress(GputopoError):  # without costs, the plan uses only distances
             saved = history.latest(history.history_file(), machine)
             if saved is not None:
                 import msgspec
@@ -302,10 +303,10 @@ def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
 
 
 def keras_warnings(version: str | None, devices: int, *, workers: int = 1) -> tuple[str, ...]:
-    """Return what fails in Keras 3 under a strategy of several devices, a line each.
+    """Return what fails in Keras 3 under a strategy of several devices, one line for each fault.
 
-    Seen with TensorFlow 2.21 and Keras 3.15; tf-keras has none of these faults. `version`: of the Keras that
-    TensorFlow uses. `devices`: of one worker.
+    Seen with TensorFlow 2.21 and Keras 3.15; tf-keras does not have these faults. `version`: of the Keras
+    that TensorFlow uses. `devices`: of one worker.
     """
     if version is None or not version.startswith("3."):
         return ()
@@ -324,7 +325,7 @@ def keras_warnings(version: str | None, devices: int, *, workers: int = 1) -> tu
 
 
 def _keras_version() -> str | None:
-    """Return the version of the Keras that `tf.keras` is; None: tf-keras, or none is installed."""
+    """Return the version of Keras behind `tf.keras`; None for tf-keras, or if none is installed."""
     if os.environ.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True"):
         return None
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -333,7 +334,7 @@ def _keras_version() -> str | None:
 
 
 def _warning_at_scope(made: "tf.distribute.Strategy", warnings: Sequence[str]) -> "tf.distribute.Strategy":
-    """Print warnings when the first scope is entered: a strategy that is used without one needs none."""
+    """Print warnings when the scope is first entered: a strategy that is not used needs no warning."""
     scope, left = made.scope, list(warnings)
 
     def scope_after_warnings() -> Any:
@@ -346,11 +347,11 @@ def _warning_at_scope(made: "tf.distribute.Strategy", warnings: Sequence[str]) -
 
 
 def _set_up(tf: Any, target: Target, count: int) -> None:
-    """Make the logical devices. Raises RuntimeError if TensorFlow's runtime has begun."""
+    """Make the logical devices. Raises RuntimeError if TensorFlow's runtime has started."""
     if target.backend == "cpu":
         cpu = tf.config.list_physical_devices("CPU")[0]
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
         return
     require_gpus(tf, count)
-    # Begins the runtime now, so that no later setting changes what was planned.
+    # Starts the runtime now, so that no later setting changes what was planned.
     tf.config.list_logical_devices("GPU")

@@ -1,1 +1,1 @@
-"""The hosts of one training: which there are, in which order, and how their launchers meet."""
+"""The hosts of one training: which hosts take part, in which order, and how their launchers connect."""

@@ -1,4 +1,4 @@
-"""The address on which rank 0 listens, and which addresses are open to everyone."""
+"""The address on which rank 0 listens, and the check that it is not open to everyone."""
 
 import errno
 import ipaddress
@@ -11,15 +11,15 @@ from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.option import listed, shown
 
-# An address to bind a socket to, with its family: as socket.getaddrinfo returns them.
+# An address to bind a socket to, with its family, as socket.getaddrinfo returns them.
 Bindable = tuple[socket.AddressFamily, str]
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address can be reached from anywhere. Raises ValueError if it is no address.
+    """Whether an IP address can be reached from anywhere. Raises ValueError if it is not an IP address.
 
-    By IANA's registries of special addresses (`ipaddress.is_global`). An IPv4 address within an IPv6 one
-    (::ffff:10.0.0.1) is taken for itself.
+    By IANA's registries of special addresses (`ipaddress.is_global`). For an IPv4 address within an IPv6
+    address (::ffff:10.0.0.1), the IPv4 address is checked.
     """
     found = _ip(address)
     mapped = getattr(found, "ipv4_mapped", None)
@@ -27,7 +27,7 @@ def is_public(address: str) -> bool:
 
 
 def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
-    """Raise UsageError if one of the addresses is public, unless that is allowed."""
+    """Raise UsageError if one of the addresses is public, unless public addresses are allowed."""
     public = [one for one in addresses if is_public(one)]
     if public and not allow_public:
         raise UsageError(
@@ -37,9 +37,9 @@ def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
 
 
 def is_this_host(name: str) -> bool:
-    """Whether a name is this host's own, or an IP address is one of its addresses.
+    """Whether a name or IP address belongs to this host.
 
-    No name is looked up: a name server may take seconds for each of many hosts.
+    Names are not looked up, because a name server may take seconds for each of many hosts.
     """
     own = platform.node().lower()
     if name.rstrip(".").lower() in (own, own.partition(".")[0], "localhost"):
@@ -51,12 +51,13 @@ def is_this_host(name: str) -> bool:
 
 
 def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
-    """Return where rank 0 may listen, best first, so that others who know it by this name reach it.
+    """Return the addresses where rank 0 may listen so that others reach it by this name, best first.
 
-    That is each address of the name. A name other than localhost that means this host's loopback addresses
-    only (Debian's /etc/hosts has 127.0.1.1) has other addresses on other hosts: then it is all interfaces, as
-    for a name of this host that is not known here, or not yet (of a pod, in the DNS of its cluster). Raises
-    UsageError for another name that is not known here, and for a public address that is not allowed.
+    These are all addresses of the name, with two exceptions. If the name has only loopback addresses here
+    (Debian's /etc/hosts has 127.0.1.1) and is not localhost, other hosts resolve it differently. This host's
+    name may also be unknown here, for example before a pod is in its cluster's DNS. In both cases rank 0
+    listens on all interfaces. Raises UsageError for any other name that cannot be resolved, and for a public
+    address that is not allowed.
     """
     try:
         found = _resolve(name)
@@ -74,7 +75,7 @@ def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
 
 
 def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
-    """Return the error of a rank 0 that can listen on no address of its name."""
+    """Return the error to raise if rank 0 cannot listen on any address of its name."""
     if error.errno == errno.EADDRINUSE:
         return HardwareError(
             f"port {port} of {shown(name)} is in use, so the other hosts cannot reach rank 0 there",
@@ -93,7 +94,7 @@ def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
 def _resolve(name: str) -> list[Bindable]:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # a name that is too long for DNS is a UnicodeError
+    except (OSError, UnicodeError) as error:  # a name that is too long for DNS
         raise UsageError(
             f"rank 0 is {shown(name)}, which this host cannot resolve: {getattr(error, 'strerror', error)}",
             "use its IP address, or a name that all hosts can resolve",
@@ -103,7 +104,7 @@ def _resolve(name: str) -> list[Bindable]:
 
 
 def _label(name: str) -> str:
-    """Return the first label of a host's name, in which it does not depend on its domain."""
+    """Return the first label of a host's name, which does not depend on the host's domain."""
     return name.lower().partition(".")[0]
 
 
@@ -126,9 +127,10 @@ def _own_addresses() -> list[str]:
 
 
 def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
-    """Return a warning of the ports of TensorFlow's servers that are open to everyone.
+    """Return a warning about the ports of TensorFlow's servers, which are open to everyone.
 
-    This process listens on those `of_this_host`; `others`: names of other hosts with their addresses.
+    `of_this_host`: the name of this host, for the ports on which this process listens. `others`: names and
+    addresses of the other hosts.
     """
     import psutil
 
@@ -146,15 +148,15 @@ def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
 
 
 def own_address(name: str, port: int) -> str:
-    """Return the address of this host on the network on which another has a name. Raises OSError."""
+    """Return the address of this host on the network of another host. Raises OSError."""
     family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as found:
-        found.connect(address)  # sends nothing: it chooses the route
+        found.connect(address)  # sends nothing: this chooses the route
         return str(found.getsockname()[0])
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on now."""
+    """Return a port that no process listens on now."""
     with socket.socket() as found:
         found.bind(("", 0))
         return int(found.getsockname()[1])

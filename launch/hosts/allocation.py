@@ -1,4 +1,4 @@
-"""The hosts of a job and the rank of this one, from all sources, in order of precedence. Pure."""
+"""The hosts of a job and the rank of this one, from all sources, in order of precedence."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from gputopo.values.errors import InputError, UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.option import Option, shown
 
-# For all hosts to come, unless told otherwise: batch systems start tasks within seconds, containers pull
-# their images before; not measured; torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
+# Default wait for all hosts, in seconds. Not measured; batch systems start tasks within seconds, but
+# containers pull their images first. torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
 JOIN_S = 60.0
 
 
@@ -23,7 +23,7 @@ def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
     """Return the hosts of a file. Raises InputError, UsageError."""
     try:
         hosts = Path(text).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, RuntimeError, ValueError) as error:  # no file, ~nobody, no UTF-8
+    except (OSError, RuntimeError, ValueError) as error:  # no file, ~nobody, not UTF-8
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InputError(
             f"{flag} {shown(text)} cannot be read: {why}", "give a text file with one host per line"
@@ -32,7 +32,7 @@ def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for about hosts; `num_hosts` 1: this one alone, whatever the environment has."""
+    """The options about hosts. If `num_hosts` is 1, only this host is used, whatever the environment says."""
 
     THEME: ClassVar[str] = "Hosts"
 
@@ -112,14 +112,14 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-# Where hosts meet that nothing tells another port: that of the examples of TensorFlow's clusters.
+# The default port if no job id is known. TensorFlow's examples of clusters use it, too.
 PORT = 2222
-# Ports of jobs: below those that Linux gives to outgoing connections (ip_local_port_range: 32768 on).
+# Ports that are derived from job ids. They are below Linux's ephemeral ports (ip_local_port_range: 32768 on).
 _FIRST_PORT, _PORTS = 20_000, 12_000
 
 
 def port_by(job: str) -> int:
-    """Return the port of a job, by any text that its hosts share."""
+    """Return the port of a job, derived from any text that all its hosts share."""
     import hashlib  # loads OpenSSL, and most commands have no job
 
     return _FIRST_PORT + int.from_bytes(hashlib.sha256(job.encode()).digest()[:4]) % _PORTS
@@ -129,12 +129,12 @@ _ALONE = "--num-hosts 1 uses only this host"
 
 
 class Allocation(msgspec.Struct, frozen=True, kw_only=True):
-    """Two hosts or more that work together, and which of them this is."""
+    """Two or more hosts that work together, and the rank of this host."""
 
     rank: int  # index of this host in `hosts`
-    hosts: tuple[HostAddress, ...]  # in rank order; the first has a name, others where it is known
-    source: str  # what named the size, for messages
-    job: str | None = None  # what tells this job from others of the user, where its starter gives such an id
+    hosts: tuple[HostAddress, ...]  # in rank order; the first has a name, the others only if it is known
+    source: str  # where the size comes from, for messages
+    job: str | None = None  # the starter's id of this job, None if it sets none
 
     @property
     def size(self) -> int:
@@ -148,16 +148,16 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def port(self) -> int:
-        """The port of rank 0 at which the hosts meet: as given, else another one for each job, if known."""
+        """Port of rank 0 at which the hosts meet: the given port, else a port for each job id, else PORT."""
         return self.leader.port or (PORT if self.job is None else port_by(self.job))
 
 
 def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
-    """Return the hosts that work together, None for this one alone.
+    """Return the hosts that work together, or None if this host works by itself.
 
-    Options go before TF_CONFIG, the starters, and the index of a Kubernetes Job. A source of one host is
-    ignored. Raises UsageError where two sources disagree in rank, size or the host of rank 0, and where
-    several hosts, or several tasks on one, are not understood.
+    Options have precedence over TF_CONFIG, then the starters, then the index of a Kubernetes Job. A source
+    that has one host is ignored. Raises UsageError if two sources disagree about the rank, the size or the
+    host of rank 0, if information is missing, and for several tasks on one host.
     """
     asked = claim_of(options)
     if options.num_hosts == 1:
@@ -176,7 +176,7 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
 
 
 def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
-    """Whether a starter, or --node-rank, has made this process one of several. Raises UsageError."""
+    """Whether a starter or --node-rank makes this process one of several. Raises UsageError."""
     given = options.node_rank is not None or bool(_claims(environ))
     return given or starters.claim_by(starters.INDEXED_JOB, environ) is not None
 
@@ -186,7 +186,7 @@ def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:
-    """Return the claim of the options. Raises UsageError where they contradict one another."""
+    """Return the rank claim that the options make. Raises UsageError if they contradict one another."""
     flag, hosts = ("--hosts", options.hosts) if options.hosts else ("--hostfile", options.hostfile)
     if options.hosts and options.hostfile and options.hosts != options.hostfile:
         raise UsageError("--hosts and --hostfile list different hosts", "use only one of them")
@@ -205,7 +205,7 @@ def claim_of(options: HostOptions) -> RankClaim | None:
 
 
 def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
-    """Return the claim of a Job's index where a size is known. Raises UsageError where one must be."""
+    """Return the claim of a Job's index if the size is known. Raises UsageError if the size is required."""
     if asked is not None and (asked.size or 0) > 1:
         return [index]
     if index.job is not None and index.rank:
@@ -214,7 +214,7 @@ def _indexed(index: RankClaim, asked: RankClaim | None) -> list[RankClaim]:
             "of pods",
             f"add --num-hosts N for all of them; {_ALONE}",
         )
-    return []  # the pods of an indexed Job have, as a rule, nothing to do with one another
+    return []  # the pods of an indexed Job usually do not work together
 
 
 def _require_one_task(claim: RankClaim) -> None:
@@ -226,7 +226,7 @@ def _require_one_task(claim: RankClaim) -> None:
 
 
 def _require_agreement(one: RankClaim, other: RankClaim) -> None:
-    """Raise UsageError where two claims differ."""
+    """Raise UsageError if two claims differ."""
     what = None
     if one.size is not None and other.size is not None and one.size != other.size:
         what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
@@ -239,7 +239,7 @@ def _require_agreement(one: RankClaim, other: RankClaim) -> None:
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:
-    """Return the hosts by claims that agree. Raises UsageError for what is missing."""
+    """Return the hosts from claims that agree. Raises UsageError if information is missing."""
     first = next((one for one in claims if one.size is not None), claims[0])
     size, source = first.size, first.source
     if size is None:

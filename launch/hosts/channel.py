@@ -1,4 +1,4 @@
-"""A connection between two hosts of a job, by which they exchange signed messages and signs of life."""
+"""A connection between two hosts of a job, which exchange signed messages and heartbeats."""
 
 import asyncio
 import contextlib
@@ -13,21 +13,21 @@ from gputopo.launch.hosts.messages import HostTimeouts
 from gputopo.values import schema
 
 MAGIC = b"gputopo hosts 2\n"
-MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs is below 1 MiB
-_MAC = hashlib.sha256().digest_size  # bytes, of a nonce too
+MAX_BYTES = 64 * 1024 * 1024  # of a message; the machine of a host with 16 GPUs takes less than 1 MiB
+_MAC = hashlib.sha256().digest_size  # bytes, also of a nonce
 
 
-SILENT, LEFT = "no longer answers", "closed the connection"  # how the other end has ended
-_LOOKS_LATE = 4  # looks at silence may be this many times as far apart as planned on a busy host
-_STOPPED_S = 2.0  # after this process was stopped, for which that counts as just now; not measured
+SILENT, LEFT = "no longer answers", "closed the connection"  # how the connection to the other end was lost
+_LOOKS_LATE = 4  # on a busy host, silence checks may be up to this many times further apart than planned
+_STOPPED_S = 2.0  # how long after a stop of this process `stopped_s` reports the stop; not measured
 
 
 class ChannelError(Exception):
-    """The other end does not speak this protocol, does not have the secret, or a message was changed."""
+    """The other end does not speak this protocol or does not have the secret, or a message was changed."""
 
 
 class Channel:
-    """One end of a connection between rank 0 and another host, whose messages both sign by the job's secret.
+    """One end of a connection between rank 0 and another host; both sign messages with the job's secret.
 
     Both ends send a nonce, rank 0 (`leads`) proves the secret first. Then each message has a MAC by a key of
     the secret and both nonces, over its direction and number: it counts once, here, and in its order.
@@ -36,7 +36,7 @@ class Channel:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, leads: bool
     ) -> None:
-        self.has_greeted = False  # the other end has begun as one of ours
+        self.has_greeted = False  # the other end has sent the greeting of a gputopo run
         self._reader, self._writer = reader, writer
         self._secret, self._leads = secret, leads
         self._key = b""
@@ -45,14 +45,14 @@ class Channel:
         self._beating: asyncio.Task[None] | None = None
         self._silent_s = 0.0
         self._looked_s = time.monotonic()
-        self._stopped = 0.0, 0.0  # the seconds for which this process was stopped, and until when that counts
+        self._stopped = 0.0, 0.0  # how long this process was stopped; until when to report it
 
     async def open(self) -> None:
-        """Prove the secret, and have it proved. Raises ChannelError, EOFError, OSError."""
+        """Prove the secret, and check the other end's proof. Raises ChannelError, EOFError, OSError."""
         own = secrets.token_bytes(_MAC)
         if not self._leads:
             self._writer.write(MAGIC + own)
-        for expected in MAGIC:  # byte by byte: another program may send fewer, and wait
+        for expected in MAGIC:  # byte by byte: another program may send fewer bytes, and wait
             if await self._reader.readexactly(1) != bytes((expected,)):
                 raise ChannelError("is not a gputopo run")
         other = await self._reader.readexactly(_MAC)
@@ -68,7 +68,7 @@ class Channel:
         self._key = key
 
     def send(self, message: bytes = b"") -> None:
-        """Send a message; an empty one is a sign of life. The channel is open, or has ended."""
+        """Send a message; an empty message is a heartbeat. `open` must have succeeded before."""
         assert self._key, "the other end has proved the secret"
         if not self._writer.is_closing():
             mac = self._mac(message, self._sent, from_leader=self._leads)
@@ -76,7 +76,7 @@ class Channel:
             self._sent += 1
 
     async def take(self) -> bytes:
-        """Return the next message. Raises ChannelError, EOFError at the end, OSError."""
+        """Return the next message. Raises ChannelError, OSError, and EOFError if the connection is closed."""
         assert self._key, "the other end has proved the secret"
         head = await self._reader.readexactly(4 + _MAC)
         if (size := int.from_bytes(head[:4])) > MAX_BYTES:
@@ -90,7 +90,7 @@ class Channel:
     async def keep(
         self, patience: HostTimeouts, beat: Callable[[], bytes | None], take: Callable[[bytes], object]
     ) -> str:
-        """Pass on what comes until the other end has ended or is silent; return that in words.
+        """Pass messages to `take` until the other end closes or is silent; return which, in words.
 
         Until `close`, send `beat()` every `every_s` seconds, and at once after `hurry`; None: nothing.
         """
@@ -108,16 +108,16 @@ class Channel:
             how = LEFT
         self._look(patience)
         how = SILENT if self._silent_s >= patience.silent_s else how
-        self._silent_s = -math.inf  # who has ended sends no more, and may still be told the end
+        self._silent_s = -math.inf  # the other end sends no more, but can still be sent the end of the run
         return how
 
     def hurry(self) -> None:
-        """Send the next `beat()` at once."""
+        """Send the next `beat()` immediately."""
         self._urgent.set()
 
     @property
     def stopped_s(self) -> float:
-        """The seconds for which this process was stopped, if it continued just now, else 0."""
+        """The seconds for which this process was stopped, or 0 if it did not continue just now."""
         return self._stopped[0] if time.monotonic() < self._stopped[1] else 0.0
 
     async def _beat(self, patience: HostTimeouts, beat: Callable[[], bytes | None]) -> None:
@@ -135,15 +135,16 @@ class Channel:
     def _look(self, patience: HostTimeouts) -> None:
         now_s = time.monotonic()
         passed_s, self._looked_s = now_s - self._looked_s, now_s
-        # The other end counts silence from its look before the last sign of life, up to two looks earlier.
+        # The other end counts silence from its check before the last heartbeat, which is up to two checks
+        # earlier.
         if passed_s >= patience.silent_s - 2 * patience.every_s:
             self._stopped = passed_s, now_s + _STOPPED_S
-        # A time in which this process was stopped, as by a batch system, is no silence of the other end.
+        # The other end was not silent while this process was stopped, for example by a batch system.
         self._silent_s += min(passed_s, _LOOKS_LATE * patience.every_s)
 
     def finish(self) -> None:
-        """Send no more; the other end learns that by the end of what it takes."""
-        with contextlib.suppress(OSError):  # it has ended
+        """Send no more; the other end sees the end of the stream."""
+        with contextlib.suppress(OSError):  # the connection has ended
             self._writer.write_eof()
 
     def close(self) -> None:

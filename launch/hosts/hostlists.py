@@ -1,7 +1,7 @@
-"""Lists of hosts as Slurm, Open MPI and people write them: `n[9-10]`, `a:2222,b:2222`, hostfiles. Pure.
+"""Parsers for lists of hosts: `n[9-10]` of Slurm, `a:2222,b:2222`, and hostfiles of Open MPI.
 
-The order of the text is kept, since it is the order of the ranks. ClusterShell's NodeSet, which reads the
-same folded names, sorts them, merges equal ones and asks the programs of its configuration for @groups.
+The order of the text is kept, because it is the order of the ranks. ClusterShell's NodeSet parses the same
+bracket syntax, but it sorts names, merges equal names, and runs configured programs for @groups.
 """
 
 import itertools
@@ -13,20 +13,21 @@ import msgspec
 from gputopo.values.errors import UsageError
 from gputopo.values.option import shown
 
-MAX_HOSTS = 65536  # a bound on ranges, so that a typing mistake cannot fill the memory; not measured
+MAX_HOSTS = 65536  # limits ranges, so that a typing mistake cannot fill the memory; not measured
 MIN_PORT, MAX_PORT = 1024, 65535  # ports that a user may listen on
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _IPV4 = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?")
 _BRACKETED_IPV6 = re.compile(rf"\[({_IPV6.pattern})\](?::(.*))?", re.DOTALL)
-_COMMA = re.compile(r",(?![^\[]*\])")  # one that is not inside brackets
-# `slots=8 max_slots=8` of Open MPI and DeepSpeed; a number of slots; `8 all.q@n1 UNDEFINED` of Grid Engine.
+_COMMA = re.compile(r",(?![^\[]*\])")  # a comma outside brackets
+# Text that may follow a host: `slots=8 max_slots=8` (Open MPI, DeepSpeed), a number of slots, or `8 all.q@n1
+# UNDEFINED` (Grid Engine).
 _BEHIND_HOST = re.compile(r"[A-Za-z_][\w-]*=\S+(?: [A-Za-z_][\w-]*=\S+)*|[0-9]+(?: \S+@\S+ \S+)?")
 _EXAMPLE = "list the hosts in the order of their ranks: n[1-4], or a,b:2222,[fd00::3]:2222"
 
 
 class HostAddress(msgspec.Struct, frozen=True):
-    """A host of a training. `name`: host name or IP address, None until it joins; `port`: None: default."""
+    """A host of a training. `name`: name or IP address, None until it joins; `port`: None for the default."""
 
     name: str | None
     port: int | None = None
@@ -37,11 +38,11 @@ class HostAddress(msgspec.Struct, frozen=True):
 
     @property
     def is_ip(self) -> bool:
-        """Whether it is named by an IP address."""
+        """Whether the name is an IP address."""
         return self.name is not None and bool(_IPV4.fullmatch(self.name) or _IPV6.fullmatch(self.name))
 
     def differs(self, other: "HostAddress") -> bool:
-        """Whether the two cannot be one host: a name and an IP address may be, n1 and n1.site, too."""
+        """Whether they cannot be the same host. A name and an IP address can be; so can n1 and n1.site."""
         if self.is_ip != other.is_ip or self.name is None or other.name is None:
             return False
         if self.is_ip:
@@ -54,15 +55,16 @@ def _labels(name: str) -> list[str]:
 
 
 def address(name: str, port: int | None = None) -> HostAddress | None:
-    """Return the address where `name` may be one of a host, without a port that no user may listen on."""
+    """Return the address, None if `name` cannot be a host. A port that users may not use is dropped."""
     host = HostAddress(name, port if port is not None and MIN_PORT <= port <= MAX_PORT else None)
     return host if host.is_ip or _NAME.fullmatch(name) else None
 
 
 def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
-    """Return the hosts of a list with commas, folded names unfolded, in the order of the text.
+    """Return the hosts of a comma-separated list in the order of the text, with bracket ranges expanded.
 
-    `where`: what the list was given to, for messages. Raises UsageError, also for a host that is given twice.
+    `where`: the option or variable with the list, for messages. Raises UsageError, also for a host that is
+    listed twice.
     """
     found: list[HostAddress] = []
     for part in _COMMA.split(text):
@@ -78,10 +80,10 @@ def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
 
 
 def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
-    """Return the hosts of a file's text: a host, or folded hosts, a line; `#` begins a comment.
+    """Return the hosts of a hostfile, which has one host or one bracket range per line; `#` starts a comment.
 
-    What follows a host on its line, such as `slots=4` of Open MPI, is not about its address; names, numbers
-    of ranks and keywords are of a file that is something else. Lines that are repeated, as PBS writes one for
+    Text after a host that does not concern its address, such as `slots=4` of Open MPI, is ignored. Other text
+    after a host is an error, because it comes from another kind of file. Repeated lines, as PBS writes for
     each slot, are one host. Raises UsageError.
     """
     found: dict[HostAddress, None] = {}
@@ -101,7 +103,7 @@ def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
 
 
 def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:
-    """Yield the hosts of a part without a comma outside brackets. Raises UsageError."""
+    """Yield the hosts of one part of a list. Raises UsageError."""
     bracketed = _BRACKETED_IPV6.fullmatch(part)
     if bracketed:
         yield HostAddress(bracketed[1], _port(where, part, bracketed[2]))
@@ -131,7 +133,7 @@ def _port(where: str, part: str, text: str | None) -> int | None:
 
 
 def _unfolded(where: str, text: str) -> Iterator[str]:
-    """Yield the names of a folded one; of several brackets the last counts fastest, as Slurm has it."""
+    """Yield the names of a bracket expression. The last bracket changes fastest, as in Slurm."""
     pieces = re.split(r"\[([^\[\]]*)\]", text)
     if any(bracket in piece for piece in pieces[::2] for bracket in "[]"):
         raise UsageError(f"{where} cannot be {shown(text)}: a bracket is open", _EXAMPLE)
@@ -143,7 +145,7 @@ def _unfolded(where: str, text: str) -> Iterator[str]:
 
 
 def _numbers(where: str, text: str) -> Iterator[str]:
-    """Yield the numbers between brackets with their zeros: `1-3,07-09`. Raises UsageError."""
+    """Yield the numbers between brackets, with leading zeros: `1-3,07-09`. Raises UsageError."""
     for part in text.split(","):
         found = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", part.strip())
         if found is None:

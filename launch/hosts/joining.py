@@ -1,4 +1,4 @@
-"""How the hosts of a run meet: where, by what secret, and what each brings there."""
+"""How the hosts of a run connect: their addresses, the secret, and the data that each host sends."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def _secret(hosts: HostOptions) -> bytes:
 
 
 def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "RendezvousServer":
-    """Return the rendezvous that rank 0 holds. `asked`: what all hosts must have been asked for alike."""
+    """Return the rendezvous server of rank 0. `asked`: the options that must be the same on all hosts."""
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
     found = RendezvousServer(
@@ -50,7 +50,7 @@ def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, A
 
 
 def joining(allocation: Allocation, **brought: Any) -> "Joining":
-    """Return what a host brings: who it is, and other fields. It is called as it was named, if by a name."""
+    """Return the joining message of this host with extra fields. A listed name is used, but not an IP."""
     from gputopo.launch.hosts.messages import Joining
 
     own = allocation.hosts[allocation.rank]
@@ -65,10 +65,10 @@ def joining(allocation: Allocation, **brought: Any) -> "Joining":
 
 
 def address_of(allocation: Allocation, hosts: HostOptions) -> str:
-    """Return the address of this host, of rank 1 or above, on the network of rank 0.
+    """Return the address of this host, which has rank 1 or above, on the network of rank 0.
 
-    A name that is not known yet, as that of a pod which has not started, is tried for as long as rank 0 is
-    waited for. Raises HardwareError for a rank 0 that cannot be found, UsageError for a public address.
+    A name that cannot be resolved yet, such as the name of a pod that has not started, is tried again until
+    the join timeout. Raises HardwareError if rank 0 cannot be resolved, and UsageError for a public address.
     """
     from gputopo.launch.hosts.addresses import own_address, require_private
     from gputopo.launch.hosts.messages import RETRY_S
@@ -93,10 +93,10 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
 
 
 def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[RendezvousClient, Reply]":
-    """Join rank 0, and return the connection and its reply. Raises HardwareError where it cannot be reached.
+    """Join rank 0; return the connection and the reply. Raises HardwareError if rank 0 cannot be reached.
 
-    Where rank 0 does without this host, refuses it, or ends by an error, that is printed; a driver shows an
-    error once: as rank 0 prints it.
+    If rank 0 does not need this host, refuses it, or ends with an error, that is printed. Under a driver,
+    only rank 0 prints the error, so that the user sees it once.
     """
     from gputopo.launch.hosts.messages import RunEnd
 
@@ -122,8 +122,8 @@ def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
 def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> int:
     """Print why this host, of rank 1 or above, cannot join, report it to rank 0, and return the exit code.
 
-    Rank 0 itself has nobody to report it to: there the error is raised. A driver shows it once: as rank 0
-    prints it, where that is there.
+    On rank 0, the error is raised instead. Under a driver, this host prints the error only if rank 0 could
+    not be told about it, so that the user sees it once.
     """
     from gputopo.launch.hosts.messages import EXCUSE_S, RunEnd
     from gputopo.launch.hosts.rendezvous_client import LeaderGoneError
@@ -139,13 +139,13 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
         client.join(joining(allocation, unable=unable), EXCUSE_S)
         client.outlast()
     except GputopoError as failed:
-        if driven and not isinstance(failed, LeaderGoneError):  # which has heard of it
+        if driven and not isinstance(failed, LeaderGoneError):  # rank 0 has heard of it
             show_error(error.what, error.hint)
     return int(error.exit_code)
 
 
 def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
-    """Return what a plan needs of this host beside its machine. `address`: on the network of the hosts."""
+    """Return what a plan needs besides the machine. `address`: of this host on the network of the hosts."""
     from gputopo.launch.hosts.messages import Resources
     from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
     from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
@@ -162,7 +162,7 @@ def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
 
 
 def address_of_leader(joined: "Sequence[Joining]") -> str | None:
-    """Return the address of rank 0, this host, on the network of the others; None: it cannot be told."""
+    """Return the address of rank 0, this host, on the other hosts' network, or None if it is unknown."""
     from gputopo.launch.hosts.addresses import own_address
 
     try:

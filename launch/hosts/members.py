@@ -1,4 +1,4 @@
-"""The other hosts of a training, as rank 0 knows them: joined, refused, failed, gone."""
+"""The other hosts of a training from the view of rank 0: joined, refused, failed or gone."""
 
 import time
 from collections import deque
@@ -17,27 +17,27 @@ from gputopo.values.index_ranges import host_set, index_ranges
 from gputopo.values.option import listed, shown
 from gputopo.values.run.events import RankFailed, Sample, Silent
 
-# Counts, not measured on hardware.
-MAX_STRANGERS = 8  # refused hosts outside of the training that are named
-_NAMED = 3  # missing hosts that are named one by one
-CLOCK_REPORTS = 60  # latest reports whose quickest compares clocks, which drift apart by 10 ms meanwhile
+# Numbers of items; not measured on hardware.
+MAX_STRANGERS = 8  # refused hosts outside the training that are reported
+_NAMED = 3  # up to this number, missing hosts are listed one by one
+CLOCK_REPORTS = 60  # the fastest of the latest reports compares the clocks, which drift by 10 ms meanwhile
 
 
 class Member:
-    """A host that has joined. `send`: sends it a message."""
+    """A host that has joined. `send`: sends a message to it."""
 
     def __init__(self, joining: Joining, send: Callable[[bytes], object]) -> None:
         self.joining = joining
         self.send = send
         self.reply: Reply | None = None
-        self.later_s: deque[float] = deque(maxlen=CLOCK_REPORTS)  # by which rank 0's clock seemed ahead
+        self.later_s: deque[float] = deque(maxlen=CLOCK_REPORTS)  # seconds that rank 0's clock seemed ahead
         self.failure: str | None = None
-        self.is_told = False  # it was sent its last message
-        self.gone: str | None = None  # how its connection has ended
+        self.is_told = False  # its last message was sent
+        self.gone: str | None = None  # how its connection ended
 
     @property
     def start(self) -> HostStart | None:
-        """What it trains by, None for a host that does not take part."""
+        """The reply that started it, or None if the host does not take part."""
         return self.reply if isinstance(self.reply, HostStart) else None
 
     @property
@@ -46,20 +46,20 @@ class Member:
         return self.joining.rank if self.start is None else self.start.place
 
     def answer(self, reply: Reply) -> None:
-        """Answer that it starts, or does not take part."""
+        """Reply to the host that it starts or does not take part."""
         self.reply = reply
         self.is_told = isinstance(reply, RunEnd)
         self.send(schema.encode(reply))
 
     def end(self, end: RunEnd) -> None:
-        """Send it the end of its part, once."""
+        """Tell the host once that its part is over."""
         if not self.is_told:
             self.is_told = True
             self.send(schema.encode(end))
 
 
 class Members:
-    """The hosts of ranks 1 and above. `unable`: why the first host that cannot take part cannot."""
+    """The hosts of ranks 1 and above. `unable`: the error of the first host that cannot take part."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Members:
         asked: Mapping[str, Any],
         note: Callable[[str], None],
     ) -> None:
-        """`names`: of all ranks, None where not known. `leader`: where rank 0 listens.
+        """`names`: of all ranks, None if not known. `leader`: where rank 0 listens.
 
-        `asked`: what must be alike, as rank 0 has it. `note`: prints a line.
+        `asked`: the options of rank 0 that must be the same on all hosts. `note`: prints a line.
         """
         self._names = names
         self._leader = leader
@@ -85,7 +85,7 @@ class Members:
         self._end: RunEnd | None = None
 
     def join(self, joining: Joining, send: Callable[[bytes], object], address: str) -> Member | RunEnd:
-        """Add the host at an address, or refuse it. One of this run that cannot take part ends the wait."""
+        """Add the host at an address, or refuse it. If a host of this run cannot take part, the wait ends."""
         rank, where = joining.rank, self.words(joining.rank, joining.name)
         refused = self._outside(joining, where) or (
             None if joining.unable else self._taken_by_another(joining, where)
@@ -107,7 +107,7 @@ class Members:
         return member
 
     def refuse_other_version(self, rank: int, name: str, version: str, address: str) -> RunEnd:
-        """Refuse a host of another version of gputopo, whose other words may mean something else."""
+        """Refuse a host with another version of gputopo, whose messages may mean something else."""
         what = f"gputopo is {version} on {self.words(rank, name)}, {gputopo.__version__} on rank 0"
         refused = _refusal(what, "install the same version on all hosts")
         if rank in self.missing():
@@ -117,26 +117,26 @@ class Members:
         return refused
 
     def note_stranger(self, address: str, why: str) -> None:
-        """Note that a host outside of the training was refused, once."""
+        """Report once that a host outside the training was refused."""
         words = _refused_at(address, why)
         if words not in self.strangers and len(self.strangers) < MAX_STRANGERS:
             self.strangers.append(words)
             self._note(words)
 
     def missing(self) -> tuple[int, ...]:
-        """Return the ranks that have not joined, or were lost before they were answered."""
+        """Return the ranks that have not joined, or were lost before they got a reply."""
         return tuple(
             rank for rank in range(1, len(self._names)) if rank not in self.joined or self._is_lost(rank)
         )
 
     def is_decided(self) -> bool:
-        """Whether no host is to be waited for: one cannot take part, or all have joined, or have failed."""
+        """Whether the wait is over: a host cannot take part, or every host has joined or failed."""
         return self.unable is not None or all(
             rank in self.joined and self.joined[rank].failure is not None for rank in self.missing()
         )
 
     def lose(self, member: Member, how: str, stopped_s: float) -> list[RankFailed]:
-        """Note that the connection of a host has ended; return its failure, if it was started and had none.
+        """Note that a host's connection ended; return its failure if it was started and had none yet.
 
         `stopped_s`: for which rank 0 was stopped itself just before: a host that has left meanwhile did so as
         rank 0 was silent, which comes first then.
@@ -159,14 +159,14 @@ class Members:
         return [launcher_stopped(self._names[0] or "", stopped_s, time_s=failed.time_s), failed]
 
     def are_gone(self) -> bool:
-        """Whether the connections of all hosts that have joined have ended."""
+        """Whether the connections of all hosts that joined have ended."""
         return all(member.gone is not None for member in self.joined.values())
 
     def take(self, member: Member, report: Report, *, later_s: float) -> list[HostEvent]:
-        """Return what a host reports with its rank, and times of rank 0's clock.
+        """Return the events that a host reports, with its rank, and with times of rank 0's clock.
 
-        Samples and signs of life have the rank of the host among those that train.
-        `later_s`: by how much rank 0's clock is ahead of the host's, and what this report took on its way.
+        Sample and Silent events get the host's rank among the hosts that train. `later_s`: how far rank 0's
+        clock is ahead of the host's clock, plus the travel time of this report.
         """
         member.later_s.append(later_s)
         for event in report.events:
@@ -175,7 +175,7 @@ class Members:
         return [self._adapted(member, one, min(member.later_s)) for one in report.events]
 
     def end(self, end: RunEnd) -> None:
-        """Have all hosts learn the end; those that wait for an answer are refused by it."""
+        """Tell all hosts the end of the run; it refuses the hosts that wait for a reply."""
         self._end = end
         for member in self.joined.values():
             if member.reply is None:
@@ -184,7 +184,7 @@ class Members:
                 member.end(end)
 
     def words(self, rank: int, name: str | None = None) -> str:
-        """Return how a host is called in messages: `n3 (rank 2)`."""
+        """Return the name of a host in messages: `n3 (rank 2)`."""
         if name is None and rank in self.joined:
             name = self.joined[rank].joining.name
         elif name is None and rank < len(self._names):
@@ -192,7 +192,7 @@ class Members:
         return f"rank {rank}" if name is None else f"{name} (rank {rank})"
 
     def absence(self, waited: str, hint: str) -> GputopoError:
-        """Return which hosts are missing and what is known of each, as an error; `waited`: " within 60 s"."""
+        """Return an error with the missing hosts and what is known of them. `waited`: " within 60 s"."""
         absent = self.missing()
         of = f"{len(absent)} of {len(self._names)} hosts"
         text = f"{of} did not join{waited}: {self._ranks(absent)}"
@@ -203,7 +203,7 @@ class Members:
             elif member is not None:
                 text += f"; {self.words(rank)} joined and {member.gone}"
         text = "; ".join((text, *self.strangers))
-        # A refused host, as with another secret or number of hosts, has ended by exit code 2.
+        # A refused host, for example with a different secret or number of hosts, ended with exit code 2.
         return (UsageError if self.strangers else HardwareError)(text, hint)
 
     def _ranks(self, ranks: Sequence[int]) -> str:
@@ -219,8 +219,8 @@ class Members:
 
     def _outside(self, joining: Joining, where: str) -> RunEnd | None:
         size, meant = len(self._names), joining.leader or self._leader
-        # Without the id of a job it is the rank 0 that a host was started for that tells runs apart: a host
-        # that somebody on the network has led to another run must not take part there.
+        # If there is no job id, runs are told apart by the rank 0 that a host was started for. A host that
+        # somebody on the network has led to another run must not take part there.
         is_led = joining.job is None and (meant.port != self._leader.port or meant.differs(self._leader))
         if joining.job != self._job or is_led:
             return _refusal(
@@ -238,14 +238,14 @@ class Members:
     def _taken_by_another(self, joining: Joining, where: str) -> RunEnd | None:
         member = self.joined.get(joining.rank)
         if member is None or (self._is_lost(joining.rank) and member.joining.name == joining.name):
-            return None  # it was started again
+            return None  # the host was started again
         return _refusal(
             f"{where} cannot join: that rank has joined already, from {member.joining.name}",
             "give each host its own rank, and start gputopo once on each",
         )
 
     def _unlike(self, joining: Joining, where: str) -> RunEnd | None:
-        """Refuse a host with other options, or another version of Python or TensorFlow."""
+        """Refuse a host with different options, or a different version of Python or TensorFlow."""
         for name in sorted({*joining.asked, *self._asked}):
             its, ours = (_value(asked.get(name)) for asked in (joining.asked, self._asked))
             if its != ours:
@@ -268,7 +268,7 @@ class Members:
 
 
 def _of_waiting(end: RunEnd) -> RunEnd:
-    """Return the end of a run as the answer of a host that waits for one."""
+    """Return the end of a run as the reply to a host that waits for one."""
     return RunEnd(
         exit_code=end.exit_code, cause=end.cause or "rank 0 has ended", hint=end.hint or "see its output"
     )

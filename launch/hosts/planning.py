@@ -1,7 +1,8 @@
-"""What each of several hosts trains with: how many of its devices, and the plan of rank 0 for all. Pure.
+"""How many devices each of several hosts trains with, and the plan of rank 0 for all hosts.
 
-The fewest hosts that have the devices take part, in equal shares; each chooses its subset as alone. Where the
-speeds of GPUs and network are known, the steps of all hosts together are predicted (`gputopo.planner.joint`).
+The smallest number of hosts that has enough devices takes part, in equal shares. Each host chooses its GPUs
+as if it trained by itself. If the speeds of GPUs and network are known, the steps of all hosts together are
+predicted (`gputopo.planner.joint`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,10 +38,10 @@ from gputopo.values.run.spec import Server
 
 @dataclass(frozen=True)
 class PlannedHosts:
-    """The target of rank 0 for all hosts, and what is to be said about it."""
+    """The target of rank 0 for all hosts, and what to print about it."""
 
     target: Target
-    ranks: tuple[int, ...]  # of the hosts that take part, in the order of the target's
+    ranks: tuple[int, ...]  # ranks of the hosts that take part, in the order of the target's hosts
     says: tuple[str, ...] = ()
 
 
@@ -60,11 +61,11 @@ def plan_hosts(
     require_gpu: bool = False,
     saved: SavedNetwork | None = None,
 ) -> PlannedHosts:
-    """Plan for all hosts, by rank, from what they bring: where one is enough, for that host alone.
+    """Plan for all hosts, given by rank; if one host is enough, plan for that host only.
 
-    `own`: the choice of rank 0. `cpu`: on CPU devices, as where no host has a GPU; `cpu_devices`: of each
-    host, unless their number is requested. `saved`: a measurement of the network between them. Raises
-    UsageError, NoPlanError, HardwareError.
+    `own`: chooses the target of rank 0. `cpu`: use CPU devices, as if no host had a GPU. `cpu_devices`:
+    number for each host, unless the request has a number. `saved`: a measurement of the network between the
+    hosts. Raises UsageError, NoPlanError, HardwareError.
     """
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
@@ -119,7 +120,7 @@ def _requests(
 
 
 def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple[str, ...]:
-    """Return that hosts train with unequal numbers of devices, or with none, where they do."""
+    """Return a note if the hosts train with unequal numbers of devices, or some with none."""
     counts = [requests[rank].num_gpus if rank in requests else 0 for rank in range(len(hosts))]
     if len(set(counts)) == 1:
         return ()
@@ -155,7 +156,7 @@ def target_alone(
     require_gpu: bool = False,
     keep: int | None = None,
 ) -> Target:
-    """Return the target of one host by what it brought. `keep`: as of `planner.plan`."""
+    """Return the target of one host from what it sent. `keep`: as in `planner.plan`."""
     site = Site(
         host.machine or Machine(source="live"),
         environ=host.resources.environ,
@@ -170,7 +171,7 @@ def target_alone(
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
-    """Return the predicted images/sec of so many GPUs of all hosts, or why nothing is predicted."""
+    """Return the predicted images/sec of `count` GPUs of all hosts, or why there is no prediction."""
 
     def own(request: Request, *, cpu: bool) -> Target:
         return target_alone(hosts[0], request, cpu=cpu)
@@ -195,8 +196,9 @@ def _usable(host: Joining, request: Request) -> int:
 def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
     """Return how many devices each host trains with, by rank: the fewest hosts, with equal shares.
 
-    `available`: GPUs of each host; rank 0, whose process trains, always has one at least. `wanted`: of all
-    hosts together, None: all there are. Raises UsageError where there are too few, or none on rank 0.
+    `available`: GPUs of each host. Rank 0 always has at least one device, because its process trains.
+    `wanted`: total for all hosts; None for all available GPUs. Raises UsageError if there are too few, or
+    none on rank 0.
     """
     if not available[0]:
         raise UsageError("rank 0 has no free GPU, but rank 0 has to train", "start another host as rank 0")
@@ -215,16 +217,16 @@ def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
         range(used, 0, -1), sorted(largest_first[:used], key=lambda rank: available[rank]), strict=True
     ):
         counts[rank] = min(available[rank], (wanted - sum(counts)) // left)
-    # What division left over, to hosts that have room.
+    # The remainder of the division goes to hosts with free devices.
     for rank in sorted(largest_first[:used]):
         counts[rank] += min(available[rank] - counts[rank], wanted - sum(counts))
     return counts
 
 
 def cpu_devices_of_each(hosts: int, wanted: int | None, each: int = CPU_DEVICES) -> list[int]:
-    """Return the CPU devices of each host: equal shares of those `wanted`, None: so many on `each`.
+    """Return the CPU devices of each host: equal shares of `wanted`, or `each` per host if that is None.
 
-    Raises UsageError where they cannot be shared equally.
+    Raises UsageError if they cannot be shared equally.
     """
     if wanted is None:
         return [each] * hosts
@@ -237,7 +239,7 @@ def cpu_devices_of_each(hosts: int, wanted: int | None, each: int = CPU_DEVICES)
 
 
 def request_of(request: Request, devices: int, rank: int) -> Request:
-    """Return the request for one host: its nearest GPUs and, on rank 0, that of the variables."""
+    """Return the request for one host: its nearest GPUs and, on rank 0, the GPU that holds the variables."""
     on_rank_0 = rank == 0 and request.ps.startswith("gpu:") and request.ps != SPREAD
     return msgspec.structs.replace(
         request,
@@ -250,9 +252,9 @@ def request_of(request: Request, devices: int, rank: int) -> Request:
 
 
 def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request) -> Target:
-    """Return the target of rank 0 with those of the other hosts, by rank; nothing is predicted yet.
+    """Return the target of rank 0 with the other hosts' targets, by rank; nothing is predicted yet.
 
-    Raises UsageError for hosts of different kinds.
+    Raises UsageError if some hosts have GPUs and others do not.
     """
     kinds = {one.backend for one in targets}
     if len(kinds) > 1:

@@ -1,4 +1,4 @@
-"""The rendezvous client of a host of rank 1 or above: its launcher's connection to rank 0's."""
+"""The rendezvous client of a host of rank 1 or above: it connects to the server of rank 0."""
 
 import asyncio
 import contextlib
@@ -37,11 +37,11 @@ class LeaderGoneError(HardwareError):
 
 
 class RendezvousClient:
-    """The connection of this host to the server at `name` and `port` of rank 0, in a thread of its own.
+    """The connection of this host to the server at `name` and `port` of rank 0, in its own thread.
 
-    From `join` on it reports that this host is there. `secret`: of the job: nothing is taken from who does
-    not prove it. `end`: set once the run is over, or rank 0 is gone; `ready`: a file descriptor that is
-    readable from then on.
+    From `join` on, it reports that this host is up. `secret`: of the job; messages from an end that does not
+    prove it are ignored. `end`: set once the run is over or rank 0 is gone. `ready`: a file descriptor that
+    is readable from then on.
     """
 
     def __init__(self, name: str, port: int, secret: bytes, *, patience: HostTimeouts = PATIENCE) -> None:
@@ -60,29 +60,29 @@ class RendezvousClient:
     def join(self, joining: Joining, timeout_s: float = JOIN_S) -> Reply:
         """Join, or report that this host cannot; return rank 0's reply once it has planned all hosts.
 
-        Tries for `timeout_s` seconds to reach rank 0, which may start later than this host; then waits as
-        long as rank 0 answers. A host that cannot join tries in vain where rank 0 has no address. Raises
-        HardwareError if it cannot be reached, LeaderGoneError if it ends meanwhile, UsageError if something
-        else answers at its port.
+        Tries for `timeout_s` seconds to reach rank 0, which may start later than this host. Then waits as
+        long as rank 0 sends heartbeats. A host that cannot join does not retry if rank 0's name cannot be
+        resolved. Raises HardwareError if rank 0 cannot be reached, LeaderGoneError if it ends meanwhile, and
+        UsageError if something else answers at its port.
         """
         self._joining, self._timeout_s = joining, timeout_s
         self._thread.start()
         return self._reply.result()
 
     def put(self, *events: HostEvent) -> None:
-        """Report events within `every_s` seconds, a failure at once."""
+        """Report events within `every_s` seconds, and a failure immediately."""
         self._in_loop(self._put, events)
 
     def outlast(self, timeout_s: float = LAST_S) -> None:
-        """Wait until rank 0 has ended, at most so long, unless it is gone already.
+        """Wait up to `timeout_s` seconds until rank 0 has ended.
 
-        For a host that ends by an error: mpirun, and srun --kill-on-bad-exit, end all others then, and rank 0
-        has not reported why.
+        A host that ends with an error calls this, because mpirun and srun --kill-on-bad-exit then end all
+        others before rank 0 has reported the cause.
         """
         self._thread.join(timeout_s)
 
     def _in_loop(self, work: Callable[..., object], *given: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(work, *given)
 
     def _put(self, events: Iterable[HostEvent]) -> None:
@@ -90,7 +90,7 @@ class RendezvousClient:
         if self._channel is not None and any(isinstance(one, RankFailed) for one in events):
             self._channel.hurry()
 
-    # In its thread
+    # Methods that run in the client's thread
 
     def _run(self) -> None:
         try:
@@ -98,7 +98,7 @@ class RendezvousClient:
                 runner.run(self._take_part())
         except GputopoError as error:
             self._over(RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint), error)
-        finally:  # also where that fails: who waits for the end must not wait for ever
+        finally:  # also after an unexpected error: nobody may wait for the end for ever
             self._over(RunEnd(exit_code=3, cause=f"{self._where} has ended"))
 
     def _over(self, end: RunEnd, error: GputopoError | None = None) -> None:
@@ -109,7 +109,7 @@ class RendezvousClient:
             self._reply.set_result(end) if error is None else self._reply.set_exception(error)
 
     async def _take_part(self) -> None:
-        """Join, and take what rank 0 sends until it ends. Raises GputopoError."""
+        """Join, and handle rank 0's messages until it ends. Raises GputopoError."""
         self._channel = channel = await self._connected()
         with contextlib.closing(channel):
             channel.send(schema.encode(self._joining))
@@ -133,14 +133,14 @@ class RendezvousClient:
             self._reply.set_result(message)
 
     def _report(self) -> bytes | None:
-        """Return what is new, None once the run is over."""
+        """Return the new events as a report, or None once the run is over."""
         if self.end is not None:
             return None
         events, self._new = tuple(self._new), []
         return schema.encode(Report(sent_s=wall_s(), events=events))
 
     async def _connected(self) -> Channel:
-        """Connect, and have rank 0 prove the secret. Raises HardwareError, UsageError."""
+        """Connect, and let rank 0 prove the secret. Raises HardwareError, UsageError."""
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -158,7 +158,7 @@ class RendezvousClient:
                     f"{self._where} {error}",
                     "set GPUTOPO_SECRET to the same text on all hosts, or use another port on all of them",
                 ) from error
-            except (OSError, EOFError, UnicodeError) as error:  # a name too long for DNS is a UnicodeError
+            except (OSError, EOFError, UnicodeError) as error:  # a name too long for DNS
                 is_unresolved = isinstance(error, socket.gaierror | UnicodeError)
                 if time.monotonic() >= deadline_s or (is_unresolved and self._joining.unable is not None):
                     raise self._unreachable(error) from error

@@ -27,22 +27,22 @@ from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
 from gputopo.values.run.events import Event
 
-# Connections that have not proved the secret, at most a quarter of the files that this process may have open;
-# the oldest is ended for another one.
+# Limit of connections that have not proved the secret, but no more than a quarter of the files that this
+# process may have open. A new connection ends the oldest one.
 _MAX_STRANGERS = 256
-_BACKLOG, _AT_ONCE = 128, 16  # connections that the kernel holds, and that are accepted at once
+_BACKLOG, _AT_ONCE = 128, 16  # connections that the kernel queues, and connections accepted in one call
 _ENDS = (ChannelError, EOFError, OSError, *schema.UNREADABLE)
 
 
 class _Head(msgspec.Struct):
-    """What must be readable of a host of any version."""
+    """The fields of a joining message that every version can read."""
 
     rank: int
     name: str
     version: str
 
 
-# Made here, in one thread: msgspec crashes where two threads are the first to decode a type (0.22).
+# Made at import, in one thread: msgspec crashes if two threads are the first to decode a type (0.22).
 _head_decoder = msgspec.json.Decoder(_Head)
 _joining_decoder = msgspec.json.Decoder(Joining)
 _report_decoder = msgspec.json.Decoder(Report)
@@ -51,10 +51,10 @@ _report_decoder = msgspec.json.Decoder(Report)
 class RendezvousServer:
     """The rendezvous of all hosts at a port of rank 0; a context manager, for rank 0's main thread.
 
-    `events`: what the other hosts report, with their rank and times of rank 0's clock. A host that falls
-    silent, or whose connection ends, is a RankFailed of its rank, once.
+    `events`: the other hosts' reports, with their rank and with times of rank 0's clock. If a host falls
+    silent or its connection ends, there is one RankFailed for its rank.
 
-    Left before `end` was called, by an exception or not, it reports that to the other hosts.
+    If the context ends before `end` was called, with or without an exception, the other hosts are told so.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class RendezvousServer:
         patience: HostTimeouts = PATIENCE,
         note: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Listen. `names`: of all ranks, None where not known; that of rank 0 is where it listens.
+        """Listen. `names`: of all ranks, None if not known; rank 0 listens at its own name.
 
-        `port`: 0 for a free one. `secret`: of the job: who does not prove it is not listened to. `job`: the
-        starter's id of this job: hosts of another one are refused.
-        `asked`: rank 0's options, as in `Joining.asked`. `allow_public`: rank 0 may listen on an address that
-        can be reached from everywhere. `note`: prints a line. Raises UsageError for a name or port that
-        cannot be listened on, HardwareError for a port that is in use.
+        `port`: 0 for a free port. `secret`: of the job; messages from hosts that do not prove it are ignored.
+        `job`: the starter's id of this job; hosts of another job are refused. `asked`: rank 0's options, as
+        in `Joining.asked`. `allow_public`: rank 0 may listen on a public address. `note`: prints a line.
+        Raises UsageError for a name or port that it cannot listen on, and HardwareError for a port that is in
+        use.
         """
         self._name = names[0] or ""
         self._secret = secret
@@ -114,7 +114,7 @@ class RendezvousServer:
             self._thread.join()
             self.events.close()
 
-    # For rank 0
+    # Methods for rank 0
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Members]:
@@ -123,11 +123,11 @@ class RendezvousServer:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float = JOIN_S) -> dict[int, Joining]:
-        """Wait until all other hosts have joined; return what they brought, by rank.
+        """Wait until all other hosts have joined; return their joining messages, by rank.
 
-        Raises HardwareError (UsageError where one was refused), which names the hosts that are missing, after
-        `timeout_s` seconds, or at once when there is no host left to wait for. Where a host reports why it
-        cannot join, that is raised at once, with its kind and hint.
+        Raises HardwareError, or UsageError if a host was refused, with the missing hosts: after `timeout_s`
+        seconds, or as soon as no more hosts can come. If a host reports why it cannot join, its error is
+        raised immediately, with its kind and hint.
         """
         members = self._members
         with self._changed:
@@ -145,20 +145,20 @@ class RendezvousServer:
             )
 
     def answer(self, replies: Mapping[int, Reply]) -> None:
-        """Answer each host that `wait` returned. One that starts must not be lost from here on."""
+        """Reply to each host that `wait` returned. From then on, the loss of a started host is a failure."""
         with self._locked() as members:
             for rank, reply in replies.items():
                 members.joined[rank].answer(reply)
 
     def end(self, end: RunEnd) -> None:
-        """Report the end of the run to all hosts, and wait until those that are there have heard it."""
+        """Tell all hosts that the run is over, and wait until the connected hosts have heard it."""
         with self._locked() as members:
             self._end = end
             members.end(end)
         with self._changed:
             self._changed.wait_for(self._members.are_gone, self._patience.end_s)
 
-    # In the server's thread
+    # Methods that run in the server's thread
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -166,7 +166,7 @@ class RendezvousServer:
 
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, sock=self._listening, backlog=_AT_ONCE)
-        self._listening.listen(_BACKLOG)  # the loop has told the kernel what it takes at once
+        self._listening.listen(_BACKLOG)  # start_server has set the kernel's queue to _AT_ONCE
         await self._over.wait()
         server.close()
 
@@ -183,21 +183,22 @@ class RendezvousServer:
                 await channel.open()
             self._strangers.pop(writer, None)
             if await self._speak(channel, address):
-                await self._over.wait()  # by its end the other host sees that of rank 0
+                await self._over.wait()  # closing the connection tells the other host that rank 0 ended
         except _ENDS:
             if writer in self._strangers and channel.has_greeted:
                 with self._locked() as members:
                     members.note_stranger(address, "it does not have the secret of this run")
         except asyncio.CancelledError:
-            pass  # rank 0 ends
+            pass  # rank 0 is ending
         finally:
             self._strangers.pop(writer, None)
             channel.close()
 
     async def _speak(self, channel: Channel, address: str) -> bool:
-        """Speak with a host that has proved the secret, until it ends. Raises `_ENDS`.
+        """Serve a host that has proved the secret, until it ends. Raises `_ENDS`.
 
-        Return whether its connection is to outlast the run: not if it was refused, and the run continues.
+        Return whether its connection stays open until the run is over. It does not if the host was refused
+        and the run continues.
         """
         member = self._join(
             await channel.take(), partial(self._loop.call_soon_threadsafe, channel.send), address
@@ -235,9 +236,10 @@ class RendezvousServer:
 
 
 def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socket:
-    """Listen at the first place that this host has. Where its port is in use, no other will do.
+    """Listen at the first address that this host has. If its port is in use, no other address is tried.
 
-    A host that tries them in the same order would meet what has that port. Raises GputopoError.
+    A host that tries the addresses in the same order would connect to the program that uses the port. Raises
+    GputopoError.
     """
     refused: OSError | None = None
     for family, address in places:
@@ -253,7 +255,7 @@ def _listening(name: str, places: Sequence[Bindable], port: int) -> socket.socke
 
 
 def _end_by(error: BaseException | None) -> RunEnd:
-    """Return what the other hosts are told when rank 0 ends by an exception, or without a word."""
+    """Return what the other hosts are told if rank 0 ends with an exception, or without calling `end`."""
     if isinstance(error, GputopoError):
         return RunEnd(exit_code=int(error.exit_code), cause=error.what, hint=error.hint)
     code: int = ExitCode.BUG if error else ExitCode.HARDWARE

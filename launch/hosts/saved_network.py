@@ -1,4 +1,4 @@
-"""The last measurement of the network between hosts that was saved here."""
+"""The latest saved measurement of the network between hosts."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from gputopo.values.errors import GputopoError
 
 
 def network_of_file(found: Bandwidth, name: str) -> SavedNetwork:
-    """Return a measurement between hosts that a file has."""
+    """Return the measurement between hosts from a file."""
     return SavedNetwork(found, f"in {name}")
 
 
 def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | None:
-    """Return what was saved here of the network between these hosts, which is printed to stderr."""
+    """Return the saved measurement of the network between these hosts; its use is printed to stderr."""
     from gputopo.runs import history
 
     if request.no_history:

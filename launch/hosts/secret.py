@@ -1,7 +1,7 @@
-"""The secret of a job, by which its hosts know one another.
+"""The secret of a job, with which its hosts authenticate to each other.
 
-The secret is the variable GPUTOPO_SECRET, which a driver sets for the hosts that it starts by ssh, else a
-file of the user (mode 600), made where there is none: hosts with one home folder share it.
+The secret is the variable GPUTOPO_SECRET, which a driver sets for the hosts that it starts by ssh. Otherwise
+it is in a file of the user (mode 600), which is created if needed; hosts with one home folder share it.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ _HINT = "set GPUTOPO_SECRET to the same 16 characters or more on all hosts, or t
 
 
 def take_secret(environ: MutableMapping[str, str], home: Path, *, insecure: bool = False) -> bytes:
-    """Return the secret of this job, and remove it from the environment: no child needs it.
+    """Return the secret of this job, and remove it from the environment, because no child needs it.
 
-    `home`: the folder of the file. Raises UsageError, HardwareError where there can be none.
+    `home`: the folder of the file. Raises UsageError or HardwareError if there can be no secret.
     """
     given = environ.pop(SECRET, "")
     if insecure:
@@ -37,7 +37,7 @@ def _of_file(path: Path) -> bytes:
     try:
         if not os.path.lexists(path):
             _make(path)
-        # Not the end of a link, and not a pipe, which would be waited for.
+        # Do not follow a link, and do not wait for a pipe.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
             found = file.read(1024)
@@ -63,7 +63,7 @@ def _no_secret(path: Path, why: str) -> UsageError:
 
 
 def _make(path: Path) -> None:
-    """Make the file, whole, unless another host is quicker. Raises OSError."""
+    """Create the complete file, unless another host is faster. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

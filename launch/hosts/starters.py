@@ -1,4 +1,4 @@
-"""Rank, number of hosts and addresses by the variables of a starter, in one table; and by TF_CONFIG. Pure."""
+"""Rank, number of hosts and addresses from TF_CONFIG, and from the variables of starters in one table."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,41 +12,41 @@ from gputopo.values.option import shown
 
 Environ = Mapping[str, str]
 
-# Slurm's steps that no srun has started, from slurm.h: interactive, batch script, extern.
+# Slurm's steps that srun has not started (slurm.h): interactive, batch script, extern.
 _FIRST_RESERVED_STEP = 0xFFFFFFFA
-# Tasks of TensorFlow's clusters that train, in the order of their ranks: "master" is the old name of "chief".
+# Tasks of TensorFlow's clusters that train, in rank order; "master" is the old name of "chief".
 _TRAINING_TASKS = ("chief", "master", "worker")
 
-# Of MPICH and Intel MPI; Slurm's own PMI has their other variables.
+# Variables of MPICH and Intel MPI; Slurm's own PMI sets only their other variables.
 _LOCAL_OF_HYDRA = ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")
 
 
 class RankClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one source gives; None and () where it gives nothing."""
+    """The rank, size and hosts that one source gives; None or () for what it does not give."""
 
     source: str  # its name in messages
-    remove: str  # how to do without it
+    remove: str  # how to stop using this source, for messages
     rank: int | None = None
     size: int | None = None
-    hosts: tuple[HostAddress, ...] = ()  # all in rank order, or that of rank 0 alone
+    hosts: tuple[HostAddress, ...] = ()  # all hosts in rank order, or only the host of rank 0
     job: str | None = None
-    tasks_per_host: int = 1  # the highest number on a host that is known
-    one_each: str = ""  # how to start one on each
+    tasks_per_host: int = 1  # the highest known number on a host
+    one_each: str = ""  # how to start one task on each host
 
     @property
     def is_of_several(self) -> bool:
-        """Whether it has several hosts, or tasks."""
+        """Whether the source has several hosts or several tasks."""
         return (self.size or 0) > 1 or self.tasks_per_host > 1
 
 
 def master(environ: Environ, prefix: str = "MASTER") -> tuple[HostAddress, ...]:
-    """Return the host that MASTER_ADDR names, with MASTER_PORT, where a script has set it for all ranks."""
+    """Return the host in MASTER_ADDR, with MASTER_PORT, if a script has set it for all ranks."""
     host = address(environ.get(f"{prefix}_ADDR", "").strip(), _number(environ, f"{prefix}_PORT"))
     return () if host is None else (host,)
 
 
 def _step(environ: Environ, claim: RankClaim) -> RankClaim | None:
-    """A job alone is no rank, nor a shell of srun --pty, where task 0 alone continues."""
+    """Return None for a Slurm job outside a step, and for a shell of srun --pty, which has only task 0."""
     step = _number(environ, "SLURM_STEP_ID")
     if step is None or step >= _FIRST_RESERVED_STEP:
         return None
@@ -55,7 +55,7 @@ def _step(environ: Environ, claim: RankClaim) -> RankClaim | None:
 
 
 def _nodes_of_job(environ: Environ, claim: RankClaim) -> RankClaim:
-    """In a Slurm job mpirun goes through the nodes in order, if this one has the place of its rank there."""
+    """Add the Slurm job's nodes if this node is at its rank's index: mpirun then assigns ranks in order."""
     own = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     rank, size = claim.rank, claim.size or 0
@@ -68,7 +68,7 @@ def _nodes_of_job(environ: Environ, claim: RankClaim) -> RankClaim:
 
 
 def _torch(environ: Environ, claim: RankClaim) -> RankClaim:
-    """Without a number of local tasks a LOCAL_RANK, or another NODE_RANK than RANK, is of several."""
+    """Derive the tasks per host from LOCAL_RANK, or from NODE_RANK, if no variable has their number."""
     rank, node = _number(environ, "RANK"), _number(environ, "NODE_RANK")
     if claim.tasks_per_host > 1 or any(name in environ for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")):
         return claim
@@ -78,24 +78,24 @@ def _torch(environ: Environ, claim: RankClaim) -> RankClaim:
 
 
 class Starter(NamedTuple):
-    """The variables of a starter. Of several the first that is set counts; {NAME} is the text of one."""
+    """The variables of a starter. In a tuple, the first that is set is used; {NAME} is a variable's text."""
 
     source: str
-    size: str  # number of hosts, "" where none has it
+    size: str  # number of hosts; "" if no variable has it
     rank: tuple[str, ...]
-    nodes: str = ""  # a list of all hosts, in the order of the ranks
+    nodes: str = ""  # a list of all hosts, in rank order
     master: str = "MASTER"  # prefix of the address and port of rank 0's host
     job: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()  # on a host
+    tasks: tuple[str, ...] = ()  # number of tasks on a host
     one_each: str = ""
-    needs: tuple[str, ...] = ()  # of which one is set
-    unless: tuple[str, ...] = ()  # of a starter within this one
+    needs: tuple[str, ...] = ()  # one of these must be set
+    unless: tuple[str, ...] = ()  # set by a starter inside this one, which then applies instead
     adapt: Callable[[Environ, RankClaim], RankClaim | None] = lambda environ, claim: claim
 
 
-# In order of precedence. The rank of a Slurm step is the index of the host in SLURM_STEP_NODELIST, which with
-# -m arbitrary is not that of the task; mpirun starts daemons by srun: their step is not that of the ranks.
-# DeepSpeed has LOCAL_SIZE; a TrainJob names the options of torchrun (PET_*).
+# In order of precedence. The rank of a Slurm step is the host's index in SLURM_STEP_NODELIST, which is not
+# the task's index under -m arbitrary. mpirun starts daemons with srun, whose step does not have the ranks.
+# DeepSpeed sets LOCAL_SIZE; a TrainJob sets variables named after torchrun's options (PET_*).
 STARTERS = (
     Starter(
         source="Slurm step {SLURM_JOB_ID}.{SLURM_STEP_ID}",
@@ -149,7 +149,7 @@ STARTERS = (
         adapt=_torch,
     ),
 )
-# A Kubernetes Job, which has no size.
+# A Kubernetes Job, which does not give the number of pods.
 INDEXED_JOB = Starter(
     source="the indexed Job {JOBSET_NAME}",
     size="",
@@ -160,7 +160,7 @@ INDEXED_JOB = Starter(
 
 
 def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
-    """Return what a starter has set; None where it has started nothing here. Raises UsageError."""
+    """Return the claim of a starter, or None if it has not started this process. Raises UsageError."""
     size = _number(environ, starter.size)
     is_set = not starter.needs or any(environ.get(name, "").strip() for name in starter.needs)
     if not is_set or any(name in environ for name in starter.unless):
@@ -183,7 +183,7 @@ def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
 
 
 def claims(environ: Environ) -> Iterator[RankClaim]:
-    """Yield what TF_CONFIG and the starters give, in order of precedence. Raises UsageError."""
+    """Yield the claims of TF_CONFIG and the starters, in order of precedence. Raises UsageError."""
     yield from filter(None, (tf_config(environ), *(claim_by(one, environ) for one in STARTERS)))
 
 
@@ -200,8 +200,8 @@ class _TfConfig(msgspec.Struct, frozen=True):
 def tf_config(environ: Environ) -> RankClaim | None:
     """Return the claim of TF_CONFIG, as TFJob and Ray Train set it. Raises UsageError.
 
-    chief, master and worker tasks are the ranks, in this order. A ps or an evaluator is none: the hosts that
-    train hold the variables, and an evaluation is a run of its own.
+    chief, master and worker tasks are the ranks, in this order. A ps or an evaluator has no rank: the hosts
+    that train hold the variables, and an evaluation is a separate run.
     """
     text = environ.get("TF_CONFIG", "")
     if not text.strip():
@@ -232,7 +232,8 @@ def tf_config(environ: Environ) -> RankClaim | None:
             f"correct its task, or {remove}",
         )
     hosts = read_hosts("TF_CONFIG", ",".join(one for _, one in tasks))
-    # Several ports of a loopback address are hosts of a rehearsal; of another they are tasks of one host.
+    # Several ports of one address are several tasks on one host. On a loopback address they are the hosts of
+    # a rehearsal.
     names = [one.name for one in hosts if not _is_loopback(one)]
     return RankClaim(
         source="TF_CONFIG",
@@ -251,12 +252,12 @@ def _number(environ: Environ, name: str) -> int | None:
 
 
 def _filled(text: str, environ: Environ) -> str:
-    """Return a text with variables filled in; what cannot be shown is a question mark."""
+    """Return a text with variables filled in; unprintable characters become question marks."""
     return re.sub(r"\{(\w+)\}", lambda found: re.sub(r"[^\w.@:-]", "?", environ.get(found[1], "")), text)
 
 
 def _tasks(text: str) -> int:
-    """Return the highest number of Slurm's `4(x2),3`; 1 where there is none."""
+    """Return the highest number in Slurm's `4(x2),3`, or 1 if there is none."""
     numbers = re.findall(r"(?:^|,)([0-9]{1,15})", text)
     return max(map(int, numbers), default=1)
 

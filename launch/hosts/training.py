@@ -1,4 +1,4 @@
-"""`gputopo run` as one of several hosts: rank 0 plans for all and trains, the others serve their devices."""
+"""`gputopo run` on one of several hosts: rank 0 plans for all and trains, the others serve their devices."""
 
 import contextlib
 import os
@@ -44,27 +44,27 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Gpu, Machine
 
 
-# Folders and files are rank 0's business, and the others may see them under other names.
+# Only rank 0 uses folders and files, and the other hosts may see them under other names.
 _MAY_DIFFER = ("checkpoints", "export", "tensorboard", "trace", "data_dir")
 
 
 @dataclass(frozen=True)
 class HostOfRun:
-    """One of the hosts of a run: which one, its machine, and what it was asked for."""
+    """One of the hosts of a run: its rank, its machine, and its options."""
 
     allocation: Allocation
     hosts: HostOptions
     on: Site
     options: OutputOptions
     asked: Mapping[str, Any]  # as typed
-    is_program: bool = False  # of the user, whose versions are its own business
+    is_program: bool = False  # a program of the user, whose versions are not compared
 
     @cached_property
     def alike(self) -> dict[str, Any]:
-        """What must be alike on all hosts, as JSON has it: options, and versions of what trains."""
+        """Options and versions that must be the same on all hosts, as JSON decodes them."""
         from gputopo.probes.tensorflow_install import read_tensorflow
 
-        # The number of hosts is that of any source.
+        # The number of hosts can come from any source, so it is compared by value.
         options = {**self.asked, "num_hosts": self.allocation.size}
         alike = {
             f"--{name.rstrip('_').replace('_', '-')}": value
@@ -80,18 +80,18 @@ class HostOfRun:
         return found
 
     def rendezvous(self) -> "RendezvousServer":
-        """Return the server at which rank 0 meets the others."""
+        """Return the server at which the other hosts join rank 0."""
         return rendezvous_of(self.allocation, self.hosts, self.alike)
 
     def brings(self, address: str, network: str | None) -> "Joining":
-        """Return what this host brings; `network`: its IP address. Raises HardwareError."""
+        """Return the joining message of this host. `network`: its IP address. Raises HardwareError."""
         from gputopo.launch.hosts.addresses import free_port
         from gputopo.launch.site import why_cpu
 
         machine, allocation = self.on.machine, self.allocation
         brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
-        _ = self.on.unusable  # raises where TensorFlow can use no GPU of this host
-        # Rank 0's port is the rendezvous's.
+        _ = self.on.unusable  # raises if TensorFlow cannot use any GPU of this host
+        # Rank 0's port is used by the rendezvous.
         given = allocation.hosts[allocation.rank].port if allocation.rank else None
         return joining(
             allocation,
@@ -103,7 +103,7 @@ class HostOfRun:
         )
 
     def joins(self) -> "tuple[Joining, RendezvousClient, HostStart] | int":
-        """Join rank 0; return what this host brought, the client and its start, or an exit code."""
+        """Join rank 0; return this host's joining message, the client and its start, or an exit code."""
         from gputopo.launch.hosts.messages import RunEnd
 
         try:
@@ -117,7 +117,7 @@ class HostOfRun:
     def plan(
         self, wanted: "Request", joined: "Mapping[int, Joining]", claims: contextlib.ExitStack
     ) -> "PlannedHosts":
-        """Plan for all hosts; unless it is a dry run, claim this one's GPUs until `claims` closes."""
+        """Plan for all hosts; unless it is a dry run, claim this host's GPUs until `claims` closes."""
         from gputopo.launch.hosts.planning import plan_hosts
         from gputopo.launch.hosts.saved_network import saved_network
         from gputopo.values.run.names import cpu_devices_of
@@ -143,7 +143,7 @@ class HostOfRun:
 
 
 class Lead(Protocol):
-    """Trains with the hosts that have joined, None: shows what would be trained; returns the exit code."""
+    """Trains with the joined hosts, or shows the plan if there is no rendezvous; returns the exit code."""
 
     def __call__(  # noqa: D102
         self,
@@ -156,12 +156,12 @@ class Lead(Protocol):
 
 
 def train_on_hosts(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
-    """Take part in the training and return the exit code; rank 0 by `lead`. Raises GputopoError."""
+    """Take part in the training and return the exit code. `lead`: trains on rank 0. Raises GputopoError."""
     return _take_part(host) if host.allocation.rank else _lead(host, job, request, lead)
 
 
 def _lead(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
-    """Wait for the other hosts, plan for all, and train; a dry run shows the plan."""
+    """Wait for the other hosts, plan for all, and train; a dry run only shows the plan."""
     from gputopo.launch.hosts.messages import RunEnd
 
     options = host.options
@@ -182,7 +182,7 @@ def _lead(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
 def replies(
     joined: Iterable[int], planned: "PlannedHosts", spec_at: "Callable[[int], bytes]"
 ) -> "dict[int, Reply]":
-    """Return the replies to the hosts that have joined, by rank. `spec_at`: what that at a place runs by."""
+    """Return the replies to the hosts that joined, by rank. `spec_at`: the spec for a place, as JSON."""
     from gputopo.launch.hosts.messages import HostStart, RunEnd
 
     found: dict[int, Reply] = dict.fromkeys(
@@ -214,9 +214,9 @@ def _take_part(host: HostOfRun) -> int:
 
 
 def failed_here(client: "RendezvousClient", error: GputopoError) -> int:
-    """Print what keeps this host from its part after it has joined, report it, and return the exit code.
+    """Print why this host cannot do its part after it joined, report it, and return the exit code.
 
-    For rank 1 and above; it ends after rank 0.
+    For ranks 1 and above. The host ends after rank 0.
     """
     show_error(error.what, error.hint)
     failure = RankFailed(
@@ -232,7 +232,7 @@ def failed_here(client: "RendezvousClient", error: GputopoError) -> int:
 
 
 def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
-    """Claim GPUs of this host until `held` closes. Raises HardwareError where another run was quicker."""
+    """Claim GPUs of this host until `held` closes. Raises HardwareError if another run was faster."""
     from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
 
     try:
@@ -242,7 +242,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
 
 
 def near_to(gpus: "Sequence[int]", machine: "Machine", options: OutputOptions) -> "HostPlace":
-    """Return the CPUs and memory of this host that are near to its GPUs, unless that is not wanted."""
+    """Return the CPUs and memory that are near to GPUs of this host, unless the options disable that."""
     from gputopo.launch.spec.host_place import HostPlace, host_place
     from gputopo.launch.supervise.cgroup import usable_cpus
 
@@ -258,7 +258,7 @@ def _served(
     machine: "Machine",
     options: OutputOptions,
 ) -> "RunEnd":
-    """Serve until the run is over, and return its end. Raises GputopoError where this host cannot."""
+    """Serve until the run is over, and return its end. Raises GputopoError if this host cannot serve."""
     from gputopo.launch.jobs.serving import own_spec, serve
     from gputopo.launch.spec.env import allowed, worker_env
     from gputopo.probes.run_watch import RunWatch
@@ -286,7 +286,7 @@ def _served(
 
 
 def _folder(options: OutputOptions, rank: int) -> Path:
-    """Make the folder of a host's server: within the run's, where one is named. Raises InputError."""
+    """Create the folder of a host's server, within --output if that is given. Raises InputError."""
     from gputopo.launch.supervise.run_folder import runs_home
 
     home = Path(options.output) if options.output is not None else runs_home(os.environ) / "served"
@@ -302,7 +302,7 @@ def _folder(options: OutputOptions, rank: int) -> Path:
 
 
 def _show(event: Event) -> None:
-    """Print what a host's user should see; all else goes to rank 0."""
+    """Print what the user of this host should see; all other events go to rank 0 only."""
     if isinstance(event, Noticed):
         note(event.says)
     elif isinstance(event, RankFailed) and event.last_lines:

@@ -1,4 +1,4 @@
-"""`--autotune K`: measure the K best placements, then plan for the fastest or train with it."""
+"""`--autotune K`: measures the K best placements, then plans for the fastest or trains with it."""
 
 import contextlib
 import os
@@ -51,7 +51,7 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
         if set(winner.candidate.gpus) <= set(target.plan.choice.gpus):
             claims.close()
         tuned = replace(target, plan=_plan_with(winner, found, target.plan))
-        # A failure of all is reported by the run itself, which then fails too.
+        # If all placements fail, the run itself reports the failure, because it then fails too.
         final = spec if found.winner is None else job.spec_of(tuned)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
         return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
@@ -60,9 +60,9 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
 def plan_by_runs(
     job: Job, site: Site, request: Request, *, candidates: int | None, count: int
 ) -> tuple[Plan, int]:
-    """Return the plan of a request by short runs of its `count` best placements, and the code of a signal.
+    """Return the plan of a request after short runs of its `count` best placements, and the code of a signal.
 
-    As `run` plans: on CPU devices where no GPU is. Raises GputopoError.
+    Like `run`, it uses CPU devices if there is no GPU. Raises GputopoError.
     """
     request = site.with_costs(request)
     site.keep = None if candidates is None or candidates < LISTED else candidates
@@ -79,7 +79,7 @@ def plan_by_runs(
 
 
 def _only(request: Request, choice: Candidate) -> Request:
-    """Return the request for a candidate alone."""
+    """Return the request for exactly one candidate."""
     return msgspec.structs.replace(
         request,
         gpus=choice.gpus,
@@ -92,10 +92,10 @@ def _only(request: Request, choice: Candidate) -> Request:
 
 
 def plan_fastest(job: Job, target: Target, count: int) -> tuple[Plan, int]:
-    """Measure the best placements of the target's plan; return the plan of the fastest, and the exit code.
+    """Measure the best placements of the target's plan; return the plan of the fastest, and an exit code.
 
-    The code is 0, or that of the signal that ended it. Raises UsageError where there is nothing to compare,
-    HardwareError where no placement could be run.
+    The code is 0, or 128 + n if signal n ended the runs. Raises UsageError if there is nothing to compare,
+    and HardwareError if no placement could be run.
     """
     plan, options = target.plan, OutputOptions(autotune=count)
     spec = runnable(job, target, options)
@@ -111,7 +111,7 @@ def plan_fastest(job: Job, target: Target, count: int) -> tuple[Plan, int]:
 
 
 def _measured(target: Target, trials: Sequence[Trial], options: OutputOptions) -> tuple[Autotune, int, Path]:
-    """Run the trials; return what was measured, the code of a signal, and the folder of the runs."""
+    """Run the trials; return the measurements, the exit code of a signal, and the folder of the runs."""
     home = runs.runs_home(os.environ)
     folder = (
         runs.new_folder(home, datetime.now(), trials[0].spec.model)
@@ -129,9 +129,9 @@ def _trials(
     options: OutputOptions,
     claims: contextlib.ExitStack,
 ) -> list[Trial]:
-    """Return the candidates as short runs; claim GPUs of theirs that are not of the choice.
+    """Return the candidates as short runs; claim the GPUs that the plan's choice does not use.
 
-    Raises UsageError where there is only one.
+    Raises UsageError if there is only one candidate.
     """
     if len(spec.devices) < 2:
         raise UsageError(
@@ -148,7 +148,7 @@ def _trials(
         try:
             short = trial_of(job.spec_of(planned))
         except UsageError:
-            continue  # the other options do not go with this placement
+            continue  # the other options do not allow this placement
         trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
@@ -159,7 +159,7 @@ def _trials(
 
 
 def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.ExitStack) -> Iterator[Candidate]:
-    """Iterate over the candidates whose GPUs are claimed now; without those that others have claimed."""
+    """Yield the candidates whose GPUs can be claimed now; skip candidates with GPUs of other processes."""
     ours = set(target.plan.choice.gpus)
     for one in found:
         more = set(one.gpus) - ours
@@ -173,7 +173,7 @@ def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.Exit
 
 
 def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
-    """Return the plan with the fastest as its choice; `before`: the plan that was measured."""
+    """Return the plan with the fastest placement as its choice. `before`: the plan that was measured."""
     plan = winner.plan
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons

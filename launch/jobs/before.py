@@ -1,4 +1,4 @@
-"""What earlier runs of this machine say, before a plan is made, and before a run."""
+"""Results of earlier runs on this machine, for a plan and for judging a run."""
 
 import contextlib
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Before(NamedTuple):
-    """Speeds of one GPU in earlier runs, and what runs of several GPUs changed in the constants."""
+    """Speeds of one GPU in earlier runs, and the constants that runs of several GPUs corrected."""
 
     history: "tuple[Figure, ...]" = ()
     learned: "Learned | None" = None
 
 
 def measured_before(machine: "Machine", request: "Request") -> Before:
-    """Return what the latest runs say of a request; nothing where none count or nothing is predicted."""
+    """Return what the latest runs show for a request; empty if none can be used or nothing is predicted."""
     if request.no_history or request.model is None or not request.predicts or not machine.gpus:
         return Before()
     from gputopo.runs import history
@@ -48,7 +48,7 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
 
 
 def past_of(target: "Target") -> "list[Result]":
-    """Return the latest runs on the machine of a target, latest first; of several hosts those with others."""
+    """Return the latest runs on a target's machine, latest first; with other hosts if the target has them."""
     from gputopo.runs.history import history_file, past
 
     machine = _box(target)
@@ -59,7 +59,7 @@ def past_of(target: "Target") -> "list[Result]":
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
-    """Return what is known beside which a run is judged; None for a rehearsal."""
+    """Return the values that a run is judged by; None for a rehearsal."""
     from gputopo.runs.known import known_before, known_of_hosts
 
     machine = _box(target)
@@ -73,12 +73,12 @@ def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Kn
 
 
 def _box(target: "Target") -> "Machine | None":
-    """Return the machine that a target runs on; None for a rehearsal, which shows nothing of one."""
+    """Return the machine that runs the target; None for a rehearsal, which shows nothing about a machine."""
     return None if target.rehearsal_of is not None else target.machine or target.box
 
 
 def _workload_of(model: str) -> "Workload | None":
-    """Return the costs of a model, None where no table has them and none are stored."""
+    """Return the costs of a model; None if no table has them and none are stored."""
     from gputopo.launch.jobs.model_costs import known_workload
 
     with contextlib.suppress(GputopoError):

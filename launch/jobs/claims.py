@@ -1,9 +1,10 @@
-"""Claims of GPUs: a lock (flock) for each, so that runs that start together do not take the same GPUs.
+"""Claims of GPUs: a lock (flock) for each, so that runs that start together do not use the same GPUs.
 
-The kernel frees a lock when its process ends, however it ends. The files, one for each UUID (or PCI address),
-stay, and state who holds the lock: pid, command and time. All users of a machine share them, in
-`/run/lock/gputopo`, or in `/tmp/gputopo-claims` where /run/lock is not for all users; `$GPUTOPO_HOME/claims`
-if that is set. A container has its own. A program that gputopo runs may use the claims of that gputopo.
+The kernel releases a lock when its process ends, however it ends. The files stay, one for each UUID (or PCI
+address). Each contains the pid, command and time of the holder. All users of a machine share them, in
+`/run/lock/gputopo`, or in `/tmp/gputopo-claims` if not all users can write to /run/lock;
+`$GPUTOPO_HOME/claims` if that is set. A container has its own files. A program that gputopo runs may use the
+claims of that gputopo.
 """
 
 import contextlib
@@ -26,14 +27,14 @@ from gputopo.values.machine import Gpu, Machine
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
 
-MAX_ATTEMPTS = 20  # a lock may be refused only since another process looks who holds it
+MAX_ATTEMPTS = 20  # an attempt may fail only because another process is reading the holder
 _SHARED = Path("/run/lock")
 _MAX_BYTES = 4096
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the folder is for all users
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # the folder is writable for all users
 
 
 class GpuClaim(msgspec.Struct, frozen=True):
-    """Who has claimed a GPU: process, command such as `gputopo run`, and time in seconds since the epoch."""
+    """The holder of a GPU: process, command such as `gputopo run`, and time in seconds since the epoch."""
 
     pid: int = 0
     command: str = ""
@@ -53,7 +54,7 @@ class ClaimedError(Exception):
 
 
 def claims_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the claims, which is the same for all users unless GPUTOPO_HOME is set."""
+    """Return the folder of the claims, which all users share unless GPUTOPO_HOME is set."""
     home = environ.get("GPUTOPO_HOME")
     if home:
         return Path(home) / "claims"
@@ -65,18 +66,18 @@ def claims_folder(environ: Mapping[str, str]) -> Path:
 
 
 def held_handles(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the handles of this process's claims: who inherits one holds the claim as long as it lives."""
+    """Return the file descriptors of this process's claims. A child that inherits one keeps the claim."""
     folder = f"{claims_folder(environ)}/"
     found = []
     for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if os.readlink(f"/proc/self/fd/{name}").startswith(folder):
                 found.append(int(name))
     return tuple(found)
 
 
 def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
-    """Return the GPUs that other processes have claimed, with by whom in words."""
+    """Return the GPUs that other processes have claimed, with a description of the holder."""
     found: dict[int, str] = {}
     ours = _ancestors()
     for gpu in machine.gpus:
@@ -101,8 +102,8 @@ def claimed(
 ) -> Iterator[None]:
     """Claim GPUs while in the context.
 
-    Raises ClaimedError if another process has claimed one of them; then none is. Where no lock can be made
-    (no folder that can be written) there are no claims, and `on_problem` gets the reason.
+    Raises ClaimedError if another process has claimed one of them; then no GPU is claimed. If no folder for
+    locks can be written, there are no claims, and `on_problem` gets the reason.
     """
     names = sorted({name for gpu in gpus if (name := _file_name(gpu)) is not None})
     with contextlib.ExitStack() as held:
@@ -126,10 +127,10 @@ def claim_free(
     *,
     on_problem: Callable[[str], None],
 ) -> dict[int, str]:
-    """Claim the named GPUs, or those of the machine that no other process has claimed, until `held` closes.
+    """Claim the named GPUs, or all free GPUs of the machine, until `held` closes.
 
-    Return the claimed ones that were left out, with by whom. Raises HardwareError where another process has
-    claimed a named one, or each.
+    Return the skipped GPUs with their holders. Raises HardwareError if another process has claimed a named
+    GPU, or other processes have claimed all GPUs.
     """
     folder = claims_folder(environ)
     hidden = hidden_gpus(environ, machine)
@@ -159,9 +160,9 @@ def choose_and_claim(
     *,
     on_problem: Callable[[str], None],
 ) -> "Target":
-    """Choose GPUs that no other process has claimed, and claim them until `held` closes (None: do not).
+    """Choose GPUs that no other process has claimed, and claim them until `held` closes (None: no claim).
 
-    Where another process is quicker, choose again. Raises GputopoError.
+    If another process is faster, choose again. Raises GputopoError.
     """
     folder = claims_folder(environ)
     for _ in range(MAX_ATTEMPTS):
@@ -176,12 +177,12 @@ def choose_and_claim(
 
 
 def never_free() -> HardwareError:
-    """Return the error for GPUs of which others were quicker to claim one at each attempt."""
+    """Return the error for GPUs that other processes claimed first at each attempt."""
     return HardwareError("other processes claimed the chosen GPUs at each attempt", "start it again")
 
 
 def _claim(file: Path, command: str, held: contextlib.ExitStack) -> None:
-    """Lock the file of a GPU until `held` closes, and write who did. Raises ClaimedError and OSError."""
+    """Lock the file of a GPU until `held` closes, and write its holder. Raises ClaimedError and OSError."""
     for _ in range(MAX_ATTEMPTS):
         handle = _opened(file)
         held.callback(os.close, handle)
@@ -192,32 +193,32 @@ def _claim(file: Path, command: str, held: contextlib.ExitStack) -> None:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(file)):
                 break
-    else:  # it is removed at each attempt
+    else:  # another process removed the file at each attempt
         raise ClaimedError
-    with contextlib.suppress(OSError):  # of another user, or a full disk: the lock is what counts
+    with contextlib.suppress(OSError):  # of another user, or the disk is full: only the lock matters
         os.ftruncate(handle, 0)
         os.write(handle, msgspec.json.encode(GpuClaim(os.getpid(), command, time.time())))
 
 
 def _opened(file: Path) -> int:
-    """Open the file of a GPU, made if need be, which all users may write. Raises OSError."""
+    """Open the file of a GPU, created if needed, which all users may write. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         handle = os.open(file, _FLAGS | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        os.fchmod(handle, 0o666)  # whatever the umask
+        os.fchmod(handle, 0o666)  # regardless of the umask
         return handle
     try:
         handle = os.open(file, _FLAGS | os.O_RDWR)
     except PermissionError:
         return os.open(file, _FLAGS | os.O_RDONLY)
     found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # not one that we made
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # gputopo has not created it
         os.close(handle)
         raise OSError(0, "not a file of a claim", str(file))
     return handle
 
 
 def _make(folder: Path) -> None:
-    """Make the folder if need be; where anybody may make it, for all users. Raises OSError."""
+    """Create the folder if needed; a folder in a shared place is for all users. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     is_shared = bool(folder.parent.stat().st_mode & stat.S_IWOTH)
     if is_shared and folder.is_symlink():
@@ -225,11 +226,11 @@ def _make(folder: Path) -> None:
     if not folder.is_dir():
         folder.mkdir(exist_ok=True)
         if is_shared:
-            folder.chmod(0o1777)  # nobody removes the files of others
+            folder.chmod(0o1777)  # nobody can remove the files of others
 
 
 def _read(handle: int) -> GpuClaim:
-    """Return who holds a lock, as far as its file shows that."""
+    """Return the holder of a lock from its file, as far as the file is readable."""
     try:
         return msgspec.json.decode(os.pread(handle, _MAX_BYTES, 0), type=GpuClaim)
     except (OSError, ValueError):  # just being written
@@ -242,7 +243,7 @@ def _file_name(gpu: Gpu) -> str | None:
 
 
 def _ancestors() -> set[int]:
-    """Return this process and those that started it: what they have claimed is for it, too."""
+    """Return the ids of this process and its ancestors, whose claims it may use."""
     found = {os.getpid()}
     pid = os.getppid()
     while pid > 1 and pid not in found:

@@ -1,8 +1,8 @@
-"""Costs of models that gputopo has no table of: `keras:NAME` and the user's `module:function`.
+"""Costs of models that gputopo has no table for: `keras:NAME` and the user's `module:function`.
 
-Such a model is built once, in a child without GPUs. Its costs are stored by the content of what they follow
-from (the name, the version of Keras, the files of the user's module) in `$GPUTOPO_HOME/models`, else in the
-user's data folder, and read from there without TensorFlow.
+Such a model is built once, in a child without GPUs. Its costs are stored under a hash of their inputs: the
+name, the version of Keras, and the files of the user's module. They are in `$GPUTOPO_HOME/models`, else in
+the user's data folder, and later reads need no TensorFlow.
 """
 
 import contextlib
@@ -28,13 +28,14 @@ from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads
 from gputopo.workload.workloads import Workload
 
-# TensorFlow loads in seconds, from a cold disk in up to a minute; the largest Keras models build in as long.
+# TensorFlow loads within seconds, from a cold disk within a minute; the largest Keras models take as long to
+# build.
 PATIENCE_S = 300.0
-_RULES = 1  # of counting: other numbers for the same model make it a new content
+_RULES = 1  # version of the counting; a new one makes stored costs invalid
 
 
 class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.model_costs/1"):
-    """The costs of one model; in a child's answer also others, or why it cannot be built."""
+    """The costs of one model. A child's answer can also have the number of parameters, or an error."""
 
     workload: Workload | None = None
     parameters: int | None = None
@@ -45,23 +46,23 @@ class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:
     """Return the costs of any model by its name: from a table, as stored, or by building it in a child.
 
-    Raises UsageError for a name of nothing or a model that cannot be built, InputError where the child fails.
+    Raises UsageError for an unknown name or a model that cannot be built, and InputError if the child fails.
     """
     known = known_workload(name, environ)
     if known is not None:
         return known
     found = _built(name)
     file = _file(model_names.read(name), environ)
-    with contextlib.suppress(OSError, InputError):  # the next plan builds it again
+    with contextlib.suppress(OSError, InputError):  # the next plan builds the model again
         file.parent.mkdir(parents=True, exist_ok=True)
         schema.write(file, _Costs(workload=found))
     return found
 
 
 def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Workload | None:
-    """Return the costs of a model from a table or as stored, None before it was built.
+    """Return the costs of a model from a table or as stored; None if it has not been built yet.
 
-    Raises UsageError for a name of nothing.
+    Raises UsageError for an unknown name.
     """
     asked = model_names.read(name)
     if asked.kind == "network":
@@ -79,10 +80,10 @@ def models_home(environ: Mapping[str, str]) -> Path:
 
 
 def content_of(asked: ModelName) -> str:
-    """Return the hash (SHA-256, hex) of all that the costs of a model follow from.
+    """Return the hash (SHA-256, hex) of everything that determines the costs of a model.
 
-    Of the user's code: the file of the module, or all of its package. What it imports from elsewhere is not
-    looked at.
+    From the user's code, this includes the file of the module, or all files of its package, but not its
+    imports from elsewhere.
     """
     digest = hashlib.sha256()
     for part in (str(_RULES), asked.kind, asked.module, asked.attribute, _keras_version()):
@@ -105,7 +106,7 @@ def _keras_version() -> str:
 
 
 def _files(module: str) -> Iterator[Path]:
-    """Yield the user's files in a fixed order; none for a module that is found nowhere."""
+    """Yield the user's files in a fixed order; none for a module that is not found."""
     first = module.partition(".")[0]
     for folder in map(Path, [os.curdir, *os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path]):
         if (folder / f"{first}.py").is_file():
@@ -134,11 +135,11 @@ def _built(name: str) -> Workload:
     return answer.workload
 
 
-OWN = "own:model"  # stands for a model without a name
+OWN = "own:model"  # represents a model without a name
 
 
 class Sized(NamedTuple):
-    """A model. `name`: None for none; `workload`: None where its table has it; `says`: what is not exact."""
+    """A model. `name`: None without a name; `workload`: None if a table has it; `says`: what is inexact."""
 
     name: str | None = None
     workload: Workload | None = None
@@ -149,11 +150,11 @@ NO_MODEL = Sized()
 
 
 def sized(model: object, environ: Mapping[str, str]) -> Sized:
-    """Return the sizes of a model: a name, a number of parameters, a function that builds it, or itself.
+    """Return the sizes of a model: a name, a number of parameters, a function that builds it, or a model.
 
-    A number is planned for as the nearest model of the table. If TensorFlow has looked for devices, nothing
-    is built: a fork of a process with its threads hangs. Raises UsageError for anything else, and for a model
-    that cannot be built.
+    For a number, the nearest model of the table is used. If TensorFlow has looked for devices, nothing is
+    built, because a fork of a process with TensorFlow's threads hangs. Raises UsageError for any other type,
+    and for a model that cannot be built.
     """
     if model is None:
         return NO_MODEL
@@ -177,22 +178,22 @@ def sized(model: object, environ: Mapping[str, str]) -> Sized:
 
 
 def of_tensorflow(fact: str) -> bool:
-    """Return whether a fact of TensorFlow's context holds; TensorFlow is not loaded and makes no devices.
+    """Return whether a field of TensorFlow's context is set, without loading TensorFlow or making devices.
 
-    `_physical_devices`: it has looked for devices; `_initialized`: it has made them. The public
-    functions that could tell make them.
+    `_physical_devices`: TensorFlow has looked for devices; `_initialized`: it has made them. The public
+    functions for this make the devices.
     """
     context = sys.modules.get("tensorflow.python.eager.context")
     return context is not None and bool(getattr(context.context(), fact))
 
 
 def is_built(model: object) -> bool:
-    """Return whether it is a Keras model, not a class or function that makes one."""
+    """Return whether an object is a Keras model, and not a class or function that makes one."""
     return hasattr(model, "trainable_weights") and not isinstance(model, type)
 
 
 def cost_of(model: Any) -> "Workload | int":
-    """Return the costs of a Keras model, or its number of parameters where its steps cannot be followed."""
+    """Return the costs of a Keras model, or its number of parameters if its steps cannot be traced."""
     from gputopo.launch.models.keras_building import KerasModel
     from gputopo.launch.models.keras_costs import costs_of
 
@@ -203,7 +204,7 @@ def cost_of(model: Any) -> "Workload | int":
 
 
 def in_child(build: Callable[[], Any]) -> "Workload | int":
-    """Build a model in a child, and return its costs. Raises UsageError where it cannot be built."""
+    """Build a model in a child, and return its costs. Raises UsageError if it cannot be built."""
 
     def count() -> "Workload | int":
         model = build()
@@ -222,9 +223,9 @@ def in_child(build: Callable[[], Any]) -> "Workload | int":
 
 
 def _answer_of(count: Callable[[], "Workload | int"]) -> _Costs:
-    """Count in a fork of this process without GPUs, of which nothing is printed.
+    """Count in a fork of this process that sees no GPUs and prints nothing.
 
-    Raises UsageError for what gputopo refuses.
+    Raises UsageError if gputopo refuses the model.
     """
     context = multiprocessing.get_context("fork")
     receiving, sending = context.Pipe(duplex=False)
@@ -267,7 +268,7 @@ def _counted(found: "Workload | int") -> Sized:
 
 
 def _nearest(parameters: int) -> Sized:
-    """Return the model of the table whose number of parameters is nearest, by their ratio."""
+    """Return the model of the table with the nearest number of parameters, by ratio."""
     if parameters < 1:
         raise UsageError(
             f"{parameters} is not a number of parameters",

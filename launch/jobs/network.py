@@ -1,4 +1,4 @@
-"""A measurement of the network: pairs of hosts in rounds, by programs that others have written."""
+"""Measures the network between pairs of hosts in rounds, with external programs."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -34,22 +34,22 @@ from gputopo.copies.network import (
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.errors import HardwareError, InputError
 
-# With so many partners a host has failed before it is skipped. Not measured
+# A host that failed with this many partners is skipped. Not measured.
 _MAX_FAILED = 2
 _SKIPPED = "skipped: it failed with other hosts"
 _MAX_WORDS = 200
-_PATHS = ("NET/", "GDRDMA", "card ", "SHM", "P2P")  # of the reader's facts, the ones of the path
+_PATHS = ("NET/", "GDRDMA", "card ", "SHM", "P2P")  # prefixes of the facts about the path
 
 
 class Ended(NamedTuple):
-    """What a program printed, and its exit code; None if it was ended, `why`."""
+    """The output of a program and its exit code, which is None if it was ended; `why` is the reason."""
 
     text: str
     code: int | None
     why: str | None = None
 
 
-# Runs commands on their hosts at the same time, for some seconds at most.
+# Runs commands on their hosts at the same time, each for a limited number of seconds.
 Run = Callable[[Sequence[Command], float], Sequence[Ended]]
 
 
@@ -61,9 +61,9 @@ def measure(
     environ: Mapping[str, str],
     note: Callable[[str], None],
 ) -> Bandwidth:
-    """Measure by the first tool that all hosts have.
+    """Measure with the first tool that all hosts have.
 
-    `note`: prints a line. Raises HardwareError if there is none, or it measures nothing.
+    `note`: prints a line. Raises HardwareError if there is no such tool, or it measures nothing.
     """
     tool, passed_over = choose(asked, hosts)
     seconds, of_pairs, is_nccl = SECONDS[level], rounds(tool, len(hosts)), tool == NCCL_TESTS
@@ -104,10 +104,10 @@ def _pairs(
     of_pairs: Sequence[Sequence[Ends]],
     transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
 ) -> tuple[list[Sample], list[Failure]]:
-    """Measure round by round; the last one, of all hosts at once, only if no pair has failed."""
+    """Measure round by round. The last round, with all hosts at once, runs only if no pair has failed."""
     samples: list[Sample] = []
     failures: list[Failure] = []
-    failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # with whom
+    failed: dict[int, set[int]] = {rank: set() for rank in range(len(hosts))}  # partners with which it failed
     for ends_of_round in of_pairs:
         is_at_once = len(ends_of_round) == len(hosts) > 2
         if is_at_once and failures:
@@ -128,7 +128,7 @@ def _pairs(
 def _with_all_reduce(
     found: Bandwidth, hosts: Sequence[NetworkHost], seconds: int, run: Run, environ: Mapping[str, str]
 ) -> Bandwidth:
-    """Return what was measured with an all-reduce over all GPUs of all hosts, or why there is none."""
+    """Add the result of an all-reduce over all GPUs of all hosts, or why there is none."""
     gpus = [(host.address, host.gpus) for host in hosts]
     ranks = sum(number for _, number in gpus)
     more: Bandwidth | str = f"{ALL_REDUCE} is not installed"
@@ -137,7 +137,7 @@ def _with_all_reduce(
         (ended,) = run([command], ALL_LIMIT_S)
         more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
     if isinstance(more, Bandwidth):
-        # Wrong data is a finding; anything else that failed is a reason to have measured nothing.
+        # Wrong data is a finding. After any other failure, the all-reduce is reported as not measured.
         more = next((one.says for one in more.failures if one.reason != "WRONG_DATA"), more)
     if isinstance(more, str):
         lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=more)
@@ -151,7 +151,7 @@ def _with_all_reduce(
 
 
 def read(tool: Tool, ended: Ended) -> Sample | str:
-    """Return what a program measured of a transfer, or why it did not."""
+    """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)
         if isinstance(of_pair, str):
@@ -177,9 +177,9 @@ def read(tool: Tool, ended: Ended) -> Sample | str:
 
 
 def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Bandwidth | str:
-    """Return the numbers of a run, out of place before in place, or why there are none.
+    """Return the results of a run, out of place before in place, or why there are none.
 
-    It counts only if all ranks took part: a program that was built without MPI runs alone on each.
+    All ranks must have taken part: a program that was built without MPI runs separately on each host.
     """
     if ended.why is not None:
         return f"mpirun {ended.why}"

@@ -1,11 +1,12 @@
 """Times the reduction of a model's gradients by each method that TensorFlow offers: `bench-reduction`.
 
-Each method runs in a separate process, because one that fails can leave TensorFlow unusable, end it or
-hang. The clock runs from the host's call of the compiled graph until the host knows that every device has
-every sum. Nothing is subtracted: `fixed_cost_us` is the cost of a call that reduces nothing.
+Each method runs in a separate process, because one that fails can leave TensorFlow unusable, end it or hang.
+The clock runs from the host's call of the compiled graph until the host knows that every device has every
+sum. Nothing is subtracted: `fixed_cost_us` is the cost of a call that reduces nothing.
 
-Bandwidths as nccl-tests defines them (doc/PERFORMANCE.md): algorithm bandwidth is the bytes of one replica's
-gradients over the time; bus bandwidth is that times 2 (n - 1) / n, which the links must carry at least.
+Bandwidths are defined as in nccl-tests (doc/PERFORMANCE.md). Algorithm bandwidth is the bytes of one
+replica's gradients over the time. Bus bandwidth is that times 2 (n - 1) / n, the minimum that the links must
+carry.
 """
 
 import os
@@ -45,7 +46,7 @@ from gputopo.workload import workloads as workload
 
 METHODS = (*NAMES, "ring#2", "psgpu#2")
 REPEATS = 10
-WARM_UP = 3  # the first call builds and places the graph; GPUs open their peer access and memory in it
+WARM_UP = 3  # the first call builds and places the graph, and GPUs open their peer access and memory
 # A process without an event for this long hangs. Loading TensorFlow from a cold disk takes up to a minute,
 # and TensorFlow itself aborts a collective after 60 s.
 SILENCE_LIMIT_S = 120.0
@@ -55,24 +56,24 @@ _SHARED_MEMORY = (
 )
 
 Command = Callable[[ReductionJob, int], Sequence[str]]
-"""Makes the command line that does a job and writes its events to a file descriptor."""
+"""Makes the command line that runs a job and writes its events to a file descriptor."""
 
 
 def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
-    """Return the command of the real worker. -P: files of the current folder do not shadow packages."""
+    """Return the command of the worker. -P: files of the current folder do not shadow packages."""
     module = "gputopo.launch.jobs.reduction_worker"
     return (sys.executable, "-P", "-m", module, msgspec.json.encode(job).decode(), str(events))
 
 
 class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """All times measured."""
+    """The times of all methods."""
 
-    samples: tuple[Sample, ...] = ()  # one for each method, in the order requested
-    failures: tuple[Failure, ...] = ()  # methods whose sums were wrong (reason WRONG_DATA)
+    samples: tuple[Sample, ...] = ()  # one for each method, in the requested order
+    failures: tuple[Failure, ...] = ()  # methods with wrong sums (reason WRONG_DATA)
     not_measured: tuple[NotMeasured, ...] = ()
     fixed_cost_us: dict[str, float] = {}  # by method: median of the same call without a reduction
     notes: tuple[str, ...] = ()
-    complete: bool = True  # False where it was interrupted (Ctrl-C)
+    complete: bool = True  # False if it was interrupted (Ctrl-C)
 
 
 def measure(
@@ -90,19 +91,20 @@ def measure(
     compiles: bool = False,
     command: Command = worker_command,
 ) -> ReductionTimes:
-    """Time the reduction of the model's gradients over GPUs, or over CPU devices where `gpus` is None.
+    """Time the reduction of the model's gradients over GPUs, or over CPU devices if `gpus` is None.
 
-    `gpus`: indices in the machine (PCI order). `methods`: names of `METHODS`, all if None. `environment`: the
-    parent's (`os.environ` if None); `visible`: the variables that show the chosen GPUs alone, by default
+    `gpus`: indices in the machine (PCI order). `methods`: names from `METHODS`, all if None. `environment`:
+    of the parent (`os.environ` if None). `visible`: the variables that show only the chosen GPUs, by default
     their indices. `groups`: for the hierarchical method (see `reduction_groups`). `progress` is called before
-    each method with its name, its number from 0 and their count. Call it from the main thread.
+    each method with its name, its number from 0 and the number of methods. Call this function from the main
+    thread.
 
-    `silence_limit_s`: after so long without news a process is ended. `compiles`: not while it starts, as the
-    driver compiles kernels then.
+    `silence_limit_s`: a process is ended after this many seconds without an event. `compiles`: the limit does
+    not apply while a process starts, because the driver compiles kernels then.
 
-    A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`; `bytes` are those of
-    one replica's gradients. Raises UsageError for an unknown model or method, fewer than two devices, or
-    the same one twice.
+    A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`. Its `bytes` are the
+    bytes of one replica's gradients. Raises UsageError for an unknown model or method, for fewer than two
+    devices, and for a device that is given twice.
     """
     chosen = [parse(name).written for name in (METHODS if methods is None else dict.fromkeys(methods))]
     run = _run_spec(model, gpus, cpu_devices)
@@ -137,7 +139,7 @@ def bus_factor(devices: int) -> float:
 
 
 def place_of(run: RunSpec) -> End:
-    """Return the set of a run's devices: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
+    """Return a run's devices as an end: `gpu:0,3` by index in the machine, `cpu:0,1` for CPU devices."""
     numbers = (device.tower if device.gpu is None else device.gpu for device in run.devices)
     return End(f"{run.backend}:{','.join(map(str, numbers))}")
 
@@ -165,9 +167,9 @@ def sample_of(run: RunSpec, method: str, size: int, repeats_us: Sequence[float])
 
 
 def timed_of(job: ReductionJob, events: Sequence[Event]) -> tuple[int, list[float], float] | None:
-    """Return the bytes of one replica's gradients, the times, and that of a call that reduces nothing.
+    """Return the bytes of one replica's gradients, the times, and the time of a call that reduces nothing.
 
-    In microseconds, from a worker's events; None if it did not come to its last call.
+    Times are in microseconds, from a worker's events. None if the worker did not finish its last call.
     """
     size, empty = 0, False
     reduced_us: list[float] = []
@@ -185,7 +187,7 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> tuple[int, list[floa
 
 
 class _Session:
-    """The outcomes so far. `done`: how many methods have one."""
+    """The outcomes so far. `done`: how many methods have an outcome."""
 
     def __init__(
         self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: WorkerLimits
@@ -202,7 +204,7 @@ class _Session:
         self._for_all: str | None = None
 
     def measure(self, job: ReductionJob) -> None:
-        """Time one method, or note why not. Raises StoppedError where a signal ended it."""
+        """Time one method, or note why it cannot be timed. Raises StoppedError if a signal ended it."""
         cannot = parse(job.method).why_not(self._run.backend, len(self._run.devices))
         why_not = self._for_all or (None if cannot is None else cannot[0])
         if why_not is not None:
@@ -230,7 +232,7 @@ class _Session:
         self._not_measured.append(NotMeasured(what=what, reason=reason))
 
     def times(self, *, complete: bool = True) -> ReductionTimes:
-        """Return all that was measured."""
+        """Return everything that was measured."""
         return ReductionTimes(
             samples=tuple(self._samples),
             failures=tuple(self._failures),
@@ -260,7 +262,7 @@ class _Session:
 
 
 def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
-    """Why there are no times: the worker's own cause, or how it ended, in which phase, and its last line."""
+    """Return why there are no times: the worker's cause, or its end with the phase and the last line."""
     if failed is None:
         return "the worker ended before its last call"
     if failed.kind in (REFUSED, REFUSED_FOR_ALL):

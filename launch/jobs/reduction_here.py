@@ -1,4 +1,4 @@
-"""The reduction of a model's gradients on this machine: on which GPUs it is timed, and what was measured."""
+"""Times the reduction of a model's gradients on this machine, on chosen GPUs or on CPU devices."""
 
 import os
 import time
@@ -16,10 +16,10 @@ from gputopo.values.machine import Machine
 
 
 def measure_on(machine: Machine, model: str, method: str | None, chosen: tuple[int, ...] | None) -> Bandwidth:
-    """Time the reduction over the chosen GPUs, or over CPU devices where there is no GPU.
+    """Time the reduction over the chosen GPUs, or over CPU devices if there is no GPU.
 
-    Raises HardwareError for an NVIDIA device whose driver does not work, UsageError for fewer than two
-    devices or a method that there is not.
+    Raises HardwareError for an NVIDIA device whose driver does not work, and UsageError for fewer than two
+    devices or an unknown method.
     """
     gpus = _gpus(chosen, machine)
     began = time.time()
@@ -52,7 +52,7 @@ def measure_on(machine: Machine, model: str, method: str | None, chosen: tuple[i
 
 
 def _gpus(chosen: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...] | None:
-    """Return the GPUs to use: the chosen ones, else all that respond and that this process may see."""
+    """Return the chosen GPUs, else all GPUs that respond and that this process may see."""
     broken = driver_broken(machine)
     if broken is not None:
         raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")

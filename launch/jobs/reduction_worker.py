@@ -1,4 +1,4 @@
-"""The process that times one reduction: `bench-reduction` starts one for each. TensorFlow loads in `main`."""
+"""The process that times one reduction; `bench-reduction` starts one for each. `main` loads TensorFlow."""
 
 import os
 import sys
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class ReductionJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process times. Of `run` its model, devices and backend count.
+    """What one process times. From `run`, only the model, the devices and the backend are used.
 
-    The worker's events: PhaseBegun for what comes next, ModelBuilt with the bytes of one replica's gradients,
-    a Step per call (warm-up below 1), first with the reduction, then, after PhaseBegun(EMPTY_CALLS), without;
-    RankFailed of the kinds below for a refusal.
+    The worker's events: PhaseBegun for each part; ModelBuilt with the bytes of one replica's gradients; a
+    Step for each call (warm-up below 1), first with the reduction, then, after PhaseBegun(EMPTY_CALLS),
+    without; RankFailed of the kinds below for a refusal.
     """
 
     run: RunSpec
     method: str  # as `all_reduce.parse` reads it
-    groups: Groups = ()  # of the hierarchical one
+    groups: Groups = ()  # for the hierarchical method
     repeats: int
     warm_up: int
 
 
 EMPTY_CALLS = "calls without a reduction"
 REFUSED = "refused"  # this method cannot be measured here
-REFUSED_FOR_ALL = "refused for all"  # nor can any other
+REFUSED_FOR_ALL = "refused for all"  # no method can be measured here
 WRONG_SUM = "wrong sum"  # it ran, and its sums were wrong
 
 Emit = Callable[[Event], None]
 
-# On CPU devices: stand-ins, sums, and what a method packs or a check compares. Four devices with AlexNet's
-# 0.25 GB peaked at 3.2 GB, TensorFlow's own 0.5 GB counted.
+# Bytes on CPU devices: gradients, sums, packed tensors of a method, and the check's copies. Four devices with
+# AlexNet's 0.25 GB peaked at 3.2 GB, including TensorFlow's own 0.5 GB.
 _HOST_BYTES_PER_GRADIENT_BYTE = 4
 
 
 def main(arguments: list[str]) -> int:
-    """Do the job; return 0, or the exit code of a refusal, which is among the events."""
+    """Run the job; return 0, or the exit code of a refusal, which is also an event."""
     job, handle = msgspec.json.decode(arguments[0], type=ReductionJob), int(arguments[1])
 
     def emit(event: Event) -> None:
@@ -58,12 +58,12 @@ def main(arguments: list[str]) -> int:
     if refused is not None:
         kind, cause = refused
         emit(RankFailed(time_s=time.time(), kind=kind, cause=cause, remedy="", exit_code=ExitCode.HARDWARE))
-    os.close(handle)  # TensorFlow may hang at exit: the launcher then knows that there is no more to come
+    os.close(handle)  # TensorFlow may hang at exit: this tells the launcher that no more events come
     return ExitCode.OK if refused is None else ExitCode.HARDWARE
 
 
 def _refusal(job: ReductionJob, emit: Emit) -> tuple[str, str] | None:
-    """Time the reduction; return why it cannot be measured (kind and cause), or None."""
+    """Time the reduction; return None, or why it cannot be measured (kind and cause)."""
     _begin(emit, "loading TensorFlow")
     try:
         import tensorflow as tf
@@ -102,7 +102,7 @@ def _begin(emit: Emit, phase: str) -> None:
 
 
 def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None:
-    """Raise HardwareError if CPU devices need more bytes than are free: the kernel would end some process."""
+    """Raise HardwareError if CPU devices need more bytes than are free: the kernel would kill a process."""
     needed = _HOST_BYTES_PER_GRADIENT_BYTE * gradient_bytes * len(job.run.devices)
     if job.run.backend == "cpu" and needed > free:
         raise HardwareError(
@@ -115,7 +115,7 @@ def require_memory(gradient_bytes: int, job: ReductionJob, *, free: int) -> None
 def time_reduction(model: "Model", job: ReductionJob, emit: Emit) -> None:
     """Test the method, then time it on gradients of the model's shapes.
 
-    Raises WrongSumError, and whatever TensorFlow raises.
+    Raises WrongSumError, and any error that TensorFlow raises.
     """
     from gputopo.launch.train.placement.algorithms import self_test
     from gputopo.launch.train.placement.methods import ALGORITHMS

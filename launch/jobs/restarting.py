@@ -1,4 +1,4 @@
-"""What a run does after a failure of its worker: whether it continues, and with which spec. Pure."""
+"""What a run does after its worker failed: whether it continues, and with which spec."""
 
 import msgspec
 
@@ -7,23 +7,23 @@ from gputopo.values.run.drill import SLOW
 from gputopo.values.run.events import NCCL_TEST, CheckpointSaved, Event, RankFailed, Step
 from gputopo.values.run.spec import RunSpec
 
-# What ends a worker by chance. Memory, a loss that is no number and wrong input come again.
+# Failures by chance. Lack of memory, a NaN loss and wrong input would happen again.
 _BY_CHANCE = ("killed", "hung")
 
 
 def may_restart(failed: RankFailed) -> bool:
-    """Return whether the next worker may do better than one that failed like this."""
+    """Return whether another worker may succeed after this failure."""
     return failed.kind in _BY_CHANCE or (failed.kind == "error" and failed.exit_code == ExitCode.HARDWARE)
 
 
-# Signals of a crash. Others come from outside: they would end the next worker, too.
+# Signals of a crash. Other signals come from outside, and would end the next worker, too.
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 
 
 def is_of_nccl(failed: RankFailed, phase: str | None) -> bool:
-    """Return whether NCCL is what failed, so that the next worker may train without it.
+    """Return whether NCCL failed, so that the next worker may train without it.
 
-    It adds wrongly, raises an error, crashes, or hangs. `phase`: the latest that the worker had begun.
+    NCCL computes wrong sums, raises an error, crashes, or hangs. `phase`: the latest phase of the worker.
     """
     if phase != NCCL_TEST or failed.rank:
         return False
@@ -33,16 +33,16 @@ def is_of_nccl(failed: RankFailed, phase: str | None) -> bool:
 
 
 class SavedSteps:
-    """What the checkpoints of a run hold: `counted` of its steps; `trained` in all, 0: none was written."""
+    """Steps in a run's checkpoints. `counted`: counted steps of this run; `trained`: all steps, or 0."""
 
     def __init__(self) -> None:
         self.counted = self.trained = 0
         self._taken = 0  # counted steps since the worker's start
-        self._before = 0  # counted steps that earlier workers have saved
+        self._before = 0  # counted steps that earlier workers saved
 
     def add(self, event: Event) -> None:
         """Add the next event of the run."""
-        if isinstance(event, Step) and (self._before or not event.warmup):  # as `continued` has them
+        if isinstance(event, Step) and (self._before or not event.warmup):  # see `continued`
             self._taken += 1
         elif isinstance(event, CheckpointSaved):
             self.counted, self.trained = self._before + self._taken, event.steps
@@ -53,12 +53,12 @@ class SavedSteps:
 
 
 def continued(spec: RunSpec, counted: int) -> RunSpec | None:
-    """Return the spec for the rest of a run of which so many counted steps are saved; None: nothing is left.
+    """Return the spec for the rest of a run with `counted` saved steps; None if nothing is left.
 
-    The new warm-up trains, too, so it is taken from the steps that are left.
+    The new warm-up also trains, so it is taken from the remaining steps.
     """
     saved = msgspec.structs.replace(spec.lifecycle, resume=False, resume_or_start=True)
-    # Faults that happen once have happened; steps are numbered anew.
+    # Faults that happen once have happened; the new worker counts its steps from the start.
     drills = tuple(
         msgspec.structs.replace(drill, step=max(0, drill.step - counted))
         for drill in spec.drills

@@ -1,7 +1,7 @@
-"""A training run: its worker, what happened in it, and after out of memory the batch size that fits.
+"""A training run: its worker, its events, and the batch size that fits after out of memory.
 
-The launcher is the only writer of events.jsonl: RunStarted, the worker's events, samples, anomalies, the
-first failure, RunFinished. If the launcher itself is killed, the kernel kills the worker (see `processes`).
+Only the launcher writes events.jsonl: RunStarted, the worker's events, samples, anomalies, the first failure,
+RunFinished. If the launcher itself is killed, the kernel kills the worker (see `processes`).
 """
 
 import contextlib
@@ -43,8 +43,8 @@ from gputopo.values.run.verdict import Known
 if TYPE_CHECKING:
     from gputopo.launch.spec.prepare import Fallback
 
-# Seconds in which a try may begin. Ours: one of a large batch takes half a minute on CPU devices, and at most
-# ten are needed.
+# Time in which a try may start, in seconds. Not measured; chosen because a try of a large batch takes half a
+# minute on CPU devices, and no more than ten are needed.
 SEARCH_S = 120.0
 
 WorkerCommand = Callable[[Path, int], Sequence[str]]
@@ -60,9 +60,9 @@ def find_batch(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Try smaller batches, record each, and release the record's deferred failure with what fits.
+    """Try smaller batches, record each try, and release the record's deferred failure with the result.
 
-    No try begins after `SEARCH_S`; the one that runs then is ended by its own outcome.
+    No try starts after `SEARCH_S`; a try that runs then still runs to its end.
     """
     if max(spec.batches) > 1:
         record.add(PhaseBegun(time_s=time.time(), phase="batch search"))
@@ -86,9 +86,9 @@ def find_batch(
 def search(
     batch_size: BatchSize, fits: Callable[[BatchSize], bool | None]
 ) -> tuple[BatchSize | None, BatchSize | None]:
-    """Halve a size until it fits; return that (None: none did) and the smallest that does not.
+    """Halve a size until it fits; return that size, None if none fits, and the smallest that does not fit.
 
-    `fits` tries a size; None where the answer is unknown, which ends the search.
+    `fits` tries a size, and returns None if the result is unknown, which ends the search.
     """
     failed = None
     while (smaller := halved(batch_size)) != batch_size and (answer := fits(smaller)) is not None:
@@ -116,9 +116,9 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
 def try_batch(
     spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers, command: WorkerCommand
 ) -> bool | None:
-    """Try a batch in a separate worker: one that ran out of memory cannot go on.
+    """Try a batch in a separate worker, because a worker that ran out of memory cannot continue.
 
-    None: it failed for another reason, or a signal stopped it.
+    None if it failed for another reason, or a signal stopped it.
     """
     trial = trial_of(spec, batch_size)
     name = f"trial-{'-'.join(map(str, batch_size)) if isinstance(batch_size, tuple) else batch_size}"
@@ -127,7 +127,7 @@ def try_batch(
     try:
         schema.write(file, trial)
         workers.run(trial, lambda events: command(file, events), record, log)
-    except (InputError, OSError):  # the disk is full: what is known already is still reported
+    except (InputError, OSError):  # the disk is full: earlier results are still reported
         return None
     finally:
         for left in (file, log):
@@ -139,7 +139,7 @@ def try_batch(
 
 
 def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> str:
-    """What to do. `found`: the batch that fits; `failed`: the smallest seen not to; None: none was."""
+    """Remedy from the search. `found`: a batch that fits, or None. `failed`: the smallest that does not."""
     if found is not None:
         return f"use --batch-size {as_typed(found)}: the largest that fits (found by halving)"
     if failed is None:
@@ -154,14 +154,14 @@ def remedy(spec: RunSpec, found: BatchSize | None, failed: BatchSize | None) -> 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """What is known after a run.
+    """The result of a run, and how it ended.
 
-    The result is derived from its events, those that could not be written too.
+    The result is computed from all events, including events that could not be written.
     """
 
     exit_code: int
     result: Result
-    stopped: bool = False  # a signal ended it, be it while smaller batches were tried after its failure
+    stopped: bool = False  # a signal ended it, or ended the search for a smaller batch after its failure
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:
@@ -175,24 +175,24 @@ class RunJob:
 
     spec: RunSpec
     folder: RunFolder
-    on_event: Callable[[Event], None]  # gets every event as it is written
-    environment: Mapping[str, str]  # the worker's, as a whole
+    on_event: Callable[[Event], None]  # gets every event when it is recorded
+    environment: Mapping[str, str]  # the complete environment of the worker
     command: WorkerCommand = field(default_factory=lambda: worker_command)
     sampler: RunSampler | None = None
     limits: WorkerLimits = LIMITS
     count_oom_kills: Callable[[], int | None] = oom_kills
     open_log: Callable[[Path], EventLog] = EventLog
-    finds_batch: bool = True  # smaller batches are tried after out of memory
-    restarts: int = 0  # how often a worker goes on from the latest checkpoint after a failure by chance
-    known: Known = NOTHING_KNOWN  # before the run
-    others: EventSource | None = None  # events of the other hosts: a failure among them ends the run
-    fallback: "Fallback | None" = None  # what trains if NCCL fails its test
+    finds_batch: bool = True  # try smaller batches after out of memory
+    restarts: int = 0  # how often to continue from the latest checkpoint after a failure by chance
+    known: Known = NOTHING_KNOWN  # known before the run
+    others: EventSource | None = None  # events of the other hosts; a failure of one ends the run
+    fallback: "Fallback | None" = None  # used if NCCL fails its test
 
 
 def supervise(job: RunJob) -> RunOutcome:
-    """Run the workers of a job to their end and return what happened; leaves no process of them behind.
+    """Run the workers of a job to their end and return the outcome; leaves no process behind.
 
-    Raises InputError if the events file cannot be opened; later failures are in the events.
+    Raises InputError if the events file cannot be opened. Later failures are events.
     """
     try:
         log = job.open_log(job.folder.events)
@@ -235,7 +235,7 @@ _UNEXPECTED = "the plan chose NCCL, which does not work here"
 
 
 def _replanned(job: RunJob, record: Record, running: Workers, sources: Sequence[EventSource]) -> RunJob:
-    """Train by the fallback if NCCL failed its test; return the job that trains from then on."""
+    """Train with the fallback if NCCL failed its test; return the job from then on."""
     failed, fallback = record.replannable, job.fallback
     if failed is None or fallback is None:
         return job
@@ -243,7 +243,7 @@ def _replanned(job: RunJob, record: Record, running: Workers, sources: Sequence[
     file = job.folder.path / "without-nccl.json"
     try:
         schema.write(file, fallback.spec)
-    except InputError:  # a full disk: the failure stands
+    except InputError:  # the disk is full: the failure remains
         return job
     record.restart()
     record.add(
@@ -267,7 +267,7 @@ def _restart(
     sources: Sequence[EventSource],
     saved: restarting.SavedSteps,
 ) -> None:
-    """Continue from the latest checkpoint after each failure by chance, `job.restarts` times at most."""
+    """Continue from the latest checkpoint after each failure by chance, up to `job.restarts` times."""
     for number in range(1, job.restarts + 1):
         failed = record.restartable
         if failed is None:
@@ -276,7 +276,7 @@ def _restart(
         if rest is None:
             return
         file = job.folder.path / f"restart-{number}.json"
-        with contextlib.suppress(InputError):  # a full disk: the failure stands
+        with contextlib.suppress(InputError):  # the disk is full: the failure remains
             schema.write(file, rest)
             record.restart()
             record.add(

@@ -1,4 +1,4 @@
-"""The short runs of a screen: each device alone in alternating order, then all at once, then pairs."""
+"""The short runs of a screen: each device by itself in alternating order, then all together, then pairs."""
 
 import contextlib
 import math
@@ -31,8 +31,8 @@ from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
-QUICK_S = 120.0  # of all runs of --quick
-QUICK_COUNTED_S = 2.0  # of one run of --quick
+QUICK_S = 120.0  # for all runs of --quick
+QUICK_COUNTED_S = 2.0  # for one run of --quick
 
 Clock = Callable[[], float]
 OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[RunSampler]]
@@ -40,7 +40,7 @@ OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[RunSam
 
 @dataclass(frozen=True)
 class ScreenCell:
-    """One kind of run of a screen. `numbers`: of its devices, in the order of the towers."""
+    """One kind of run of a screen. `numbers`: its devices, in the order of the towers."""
 
     kind: Kind
     numbers: tuple[int, ...]
@@ -48,7 +48,7 @@ class ScreenCell:
 
 
 class _Series:
-    """The runs of a screen so far, and the time that they took."""
+    """The runs of a screen so far, and how long they took."""
 
     def __init__(
         self, run: Callable[[ScreenCell, int], ScreenRun], limit_s: float | None, clock: Clock
@@ -59,7 +59,7 @@ class _Series:
         self.left_out = False
 
     def fits(self, count: int) -> bool:
-        """Return whether so many more runs end in time; where not, some are left out."""
+        """Return whether `count` more runs end in time; if not, note that runs are skipped."""
         fit = self._budget.fits(count)
         self.left_out = self.left_out or not fit
         return fit
@@ -69,11 +69,11 @@ class _Series:
         self.runs.append(self._budget.timed(partial(self._run, cell, number)))
 
     def failed(self) -> set[int]:
-        """Return the devices that failed alone."""
+        """Return the devices that failed by themselves."""
         return {run.devices[0].number for run in self.runs if run.kind == "alone" and run.failure}
 
     def words(self) -> dict[int, str]:
-        """Return the verdicts of the runs of several devices, by device."""
+        """Return the verdicts from the runs of several devices, by device."""
         found = ((one.number, one.verdict) for run in self.runs for one in run.devices)
         return {number: verdict.word for number, verdict in found if verdict is not None}
 
@@ -90,11 +90,12 @@ def measure(
     display: Display = no_display,
     clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
-    """Run the cells; return the runs, the code of a signal that ended them (0: none), and whether all ran.
+    """Run the cells; return the runs, a signal's exit code (0: none), and whether all ran.
 
-    In the order of `gputopo.runs.screen`; `budget_s`: limit in seconds. A cell that fails is not run
-    again; one of several devices is run with `without(cell, numbers)`, those that did not fail alone, if it
-    returns a cell. `on_run`: gets each run, and all until then; `display` shows one while it lasts.
+    The order is that of `gputopo.runs.screen`. `budget_s`: limit in seconds. A cell that fails is not run
+    again. If devices failed by themselves, a cell of several devices is run with `without(cell, numbers)`,
+    which has the other devices, if that returns a cell. `on_run`: gets each run, and all runs so far.
+    `display`: shows a run while it lasts.
     """
     ran: list[ScreenRun] = []
 
@@ -132,7 +133,7 @@ def _make_again(
     series: _Series,
     without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None],
 ) -> None:
-    """Run all at once and together without the devices that failed alone."""
+    """Run the cells of all devices again without the devices that failed by themselves."""
     failed = series.failed()
     for cell in cells:
         left = [number for number in cell.numbers if number not in failed]
@@ -151,7 +152,7 @@ def _run(
     open_sampler: OpenSampler,
     display: Display,
 ) -> ScreenRun:
-    """Return what one run measured, or why it failed. Raises StoppedError where a signal ended it."""
+    """Return what one run measured, or why it failed. Raises StoppedError if a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
     path = folder / SCREEN_RUNS / name
     facts = Facts(cell.trial.spec.devices)

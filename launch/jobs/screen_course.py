@@ -1,4 +1,4 @@
-"""A screen from its options to its end: the runs of each device alone and of all, and what they show."""
+"""A screen from its options to its result: runs of each device by itself and of all devices together."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ MakeCell = Callable[[Kind, Sequence[int], str], ScreenCell]
 
 
 def require_new(output: str | None) -> None:
-    """Raise InputError where the folder holds a run or a screen."""
+    """Raise InputError if the folder has a run or a screen."""
     if output is None:
         return
     runs.check_output(Path(output))
@@ -43,7 +43,7 @@ def require_new(output: str | None) -> None:
 
 
 def screen_job(options: ScreenOptions) -> Job:
-    """Return the training that is screened. Raises UsageError for a model that there is not."""
+    """Return the training that is used for the screen. Raises UsageError for an unknown model."""
     batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
     placement = Given({"gpus": options.gpus, "exclude": options.exclude})
     return Job(parse_model("--model", options.model), placement, Given(batch, batch))
@@ -57,9 +57,9 @@ def screen(
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, Path, int]:
-    """Screen the devices of a site, and store what that shows; return it, its folder, the code of a signal.
+    """Screen the devices of a site, and store the screen; return it, its folder, and a signal's exit code.
 
-    `on_run`: gets each run, and what its devices are called. Raises GputopoError.
+    `on_run`: gets each run, and the noun for its devices. Raises GputopoError.
     """
     with contextlib.ExitStack() as claims:
         chosen, cells, make = _cells(job, site, options, claims)
@@ -77,7 +77,7 @@ def screen(
 def _cells(
     job: Job, site: Site, options: ScreenOptions, claims: contextlib.ExitStack
 ) -> tuple[Target, list[ScreenCell], MakeCell]:
-    """Return the target of all devices, whose GPUs are claimed, the runs, and what makes another one."""
+    """Return the target of all devices, the cells, and a function that makes more cells; claim the GPUs."""
     counted_s = options.seconds or (QUICK_COUNTED_S if options.quick else COUNTED_S)
     request = site.with_costs(job.request)
     chosen = job.planned_on(site, claims, request)
@@ -120,7 +120,7 @@ def _screened(
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, int]:
-    """Run the cells, store what they show, and return it with the code of a signal."""
+    """Run the cells and store the screen; return it with the exit code of a signal."""
     from gputopo.probes.run_watch import RunWatch
 
     began, names = time.monotonic(), _names(chosen, cells)
@@ -129,7 +129,7 @@ def _screened(
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
 
     def store(measured: tuple[ScreenRun, ...], complete: bool) -> Screen:
-        """Store what there is: a screen that is killed leaves the runs until then."""
+        """Store the runs so far, so that a screen that is killed leaves them."""
         found = msgspec.structs.replace(
             blank,
             devices=device_rows(names, measured, last, noun=noun),
@@ -150,7 +150,7 @@ def _screened(
         store(measured, False)
 
     def without(cell: ScreenCell, numbers: Sequence[int]) -> ScreenCell | None:
-        """Return a run of several devices with some of them; None where there is no plan for these."""
+        """Return a cell with fewer devices, or None if they cannot be planned."""
         with contextlib.suppress(GputopoError):
             return make(cell.kind, numbers, "independent" if cell.kind == "independent" else "auto")
         return None
@@ -175,7 +175,7 @@ def _names(chosen: Target, cells: Sequence[ScreenCell]) -> dict[int, str | None]
 
 
 def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
-    """Return a screen of so many devices before its first run."""
+    """Return a screen of `count` devices before its first run."""
     on_cpu = (
         f"{chosen.why_cpu}: {count} logical CPU devices that share all cores are screened one at a time; "
         "a slow one is noise between runs, not a fault.",
@@ -195,7 +195,7 @@ def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
 
 
 def _last(home: Path, folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
-    """Return folder and contents of the last screen of this job on this machine."""
+    """Return the folder and contents of the last screen of this job on this machine."""
 
     def job(one: Screen) -> object:
         return one.model, one.batch_size, one.backend, one.fingerprint

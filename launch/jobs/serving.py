@@ -1,6 +1,6 @@
 """A host of rank 1 or above: it joins, serves its devices to rank 0's process, and ends with it.
 
-Where each host trains with a process of its own (`RunSpec.rank`), that runs in the place of a server.
+If each host trains with its own process (`RunSpec.rank`), that worker runs instead of a server.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from gputopo.launch.supervise.worker_life import WorkerLimits
 from gputopo.values.run.events import Event, Noticed, RankFailed
 from gputopo.values.run.spec import Lifecycle, RunSpec
 
-_ENDED = "ended"  # kind of what ends a server when the run is over
-# A server prints nothing while it serves, however long that is.
+_ENDED = "ended"  # the kind of the event that ends a server when the run is over
+# A server prints nothing while it serves, so its silence has no limit.
 _SERVING = WorkerLimits(patience=HangLimits(min_s=math.inf, phase_s=math.inf, start_s=math.inf), serves=True)
 
 
@@ -35,9 +35,9 @@ def server_command(spec_path: Path, rank: int, events_fd: int) -> Sequence[str]:
 
 
 def own_spec(spec: RunSpec, rank: int) -> RunSpec:
-    """Return the spec for a host of rank 1 or above, of the one that rank 0 has sent.
+    """Return the spec for a host of rank 1 or above, from the spec that rank 0 sent.
 
-    Where it trains, it continues until rank 0 has ended, which reports and saves.
+    If the host trains, it continues until rank 0 has ended, which reports and saves.
     """
     if spec.rank is None:
         return spec
@@ -66,10 +66,10 @@ def serve(
     sampler: RunSampler | None,
     on_event: Callable[[Event], None],
 ) -> RunEnd:
-    """Run this host's server or worker until rank 0 says that the run is over, and return what it said.
+    """Run this host's server or worker until the run is over, and return the end of the run.
 
-    `spec`: that of rank 0; `file`: with this host's own. What the server prints goes to `log`; samples, and
-    why it ended if it did, to rank 0. Where this host failed or was stopped, that is returned.
+    `spec`: of rank 0; `file`: contains this host's spec. The output of the server goes to `log`. Samples, and
+    the cause of a failure, go to rank 0. If this host failed or was stopped, the returned end says so.
     """
 
     def tell(event: Event) -> None:
@@ -88,7 +88,7 @@ def serve(
 
 
 def _of_host(event: HostEvent, spec: RunSpec, rank: int, log: Path) -> HostEvent:
-    """Return an event in words that tell it from those of rank 0, which shows it beside its own."""
+    """Return an event whose text has this host, because rank 0 shows it next to its own events."""
     host = spec.servers[rank].host
     if isinstance(event, Noticed):
         return replace(event, says=f"host {host}: {event.says}")
@@ -102,14 +102,14 @@ def _of_host(event: HostEvent, spec: RunSpec, rank: int, log: Path) -> HostEvent
 
 
 class _RunEnd:
-    """The end of the run as an event that ends this host's server."""
+    """The end of the run as an event, which ends this host's server."""
 
     def __init__(self, client: RendezvousClient) -> None:
         self.ready = client.ready
         self._client = client
 
     def take(self) -> Iterator[Event]:
-        """Return the end, once it is there."""
+        """Yield the end once the run is over."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.ready)
         if (end := self._client.end) is not None:

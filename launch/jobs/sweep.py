@@ -1,4 +1,4 @@
-"""The cells of a sweep, one after another: its manifest is written before and after each."""
+"""Runs the cells of a sweep one after another; the manifest is written before and after each."""
 
 import shutil
 import time
@@ -28,23 +28,23 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
 
 FILE, DATA = MANIFEST, EXAMPLES
-COOLING_LIMIT_S = 600.0  # of waiting for a temperature: a room may be warmer than was thought
+COOLING_LIMIT_S = 600.0  # limit of the wait for a temperature, because the room may be too warm for it
 COOLING_LOOK_S = 2.0  # between two readings
 
 
 @dataclass(frozen=True)
 class Pause:
-    """What comes before each cell."""
+    """The wait and the checks before each cell."""
 
     seconds: float = 0.0
-    below_c: float | None = None  # all GPUs
+    below_c: float | None = None  # for all GPUs
     temperature_c: Callable[[], float | None] = lambda: None  # of the hottest GPU; None: not readable
-    other_cpu_share: Callable[[], float | None] = lambda: None  # of all cores, by other processes
+    other_cpu_share: Callable[[], float | None] = lambda: None  # share of all cores, used by other processes
     sleep: Callable[[float], None] = time.sleep
 
 
 class Course:
-    """A sweep that runs: the manifest with what is known so far, in its file."""
+    """A running sweep: the manifest with the results so far, in its file."""
 
     def __init__(self, sweep: Sweep, folder: Path, budget: TimeBudget) -> None:
         self.sweep = sweep
@@ -53,7 +53,7 @@ class Course:
         self._before = sweep.seconds
 
     def cell(self, number: int) -> SweepCell:
-        """Return a cell as it is known now."""
+        """Return the current state of a cell."""
         return next(cell for cell in self.sweep.cells if cell.number == number)
 
     def change(self, number: int, **fields: Any) -> SweepCell:
@@ -64,7 +64,7 @@ class Course:
         return found
 
     def write(self, **fields: Any) -> None:
-        """Change the manifest and write it, whole or not at all. Raises InputError."""
+        """Change the manifest and write it completely or not at all. Raises InputError."""
         self.sweep = msgspec.structs.replace(
             self.sweep, **fields, seconds=round(self._before + self.budget.used, 3)
         )
@@ -85,12 +85,12 @@ def run_cells(
     display: Display = no_display,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Sweep, int]:
-    """Run the pending cells of a sweep; return it and the code of a signal that ended it (0: none).
+    """Run the pending cells of a sweep; return it and a signal's exit code (0: none).
 
-    `order`: the numbers of the cells; `trials`: of those that can run. A cell that was running when an
-    earlier part was killed runs again, in an empty folder. A cell that would not end within what is left of
-    the sweep's time budget is not started, nor are those after it. `on_cell` gets each cell that ended, with
-    its result; `display` shows one while it runs. Raises GputopoError where files cannot be written.
+    `order`: the numbers of the cells; `trials`: the runs of cells that can run. A cell that was running when
+    the sweep was killed runs again, in an empty folder. A cell that would exceed the remaining time budget is
+    not started, and the cells after it are not started either. `on_cell`: gets each cell that ended, with its
+    result. `display`: shows a cell while it runs. Raises GputopoError if files cannot be written.
     """
     course = Course(sweep, folder, TimeBudget(sweep.budget_left_s, clock))
 
@@ -132,7 +132,7 @@ def run_cells(
 
 
 def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> float | None:
-    """Wait as asked before a cell; return the temperature of the hottest GPU, where it is known."""
+    """Wait before a cell as requested; return the temperature of the hottest GPU, None if unknown."""
     if pause.seconds and not first:
         pause.sleep(pause.seconds)
     hottest, waited = pause.temperature_c(), 0.0
@@ -149,7 +149,7 @@ def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> flo
 
 
 def _outcome(result: Result, before: float | None) -> dict[str, Any]:
-    """Return what a result changes in its cell. `before`: share of the cores that others used before it."""
+    """Return the fields of a cell from a result. `before`: share of the cores used by others before it."""
     found = timed(result)
     load = result.host_load
     shares = [one for one in (before, None if load is None else load.other_cpu_share) if one is not None]

@@ -1,4 +1,4 @@
-"""The cells of a sweep as runs on this machine: their options read as `gputopo run` reads them."""
+"""The cells of a sweep as runs on this machine; their options are parsed as in `gputopo run`."""
 
 import os
 import time
@@ -41,7 +41,7 @@ UNFIT: Mapping[str, str] = {
     "cpu": "give --cpu to gputopo sweep",
     "repeats": "write repeats = N instead, at the top or in a table of the matrix",
 }
-"""Options of `gputopo run` that no cell can have, and why."""
+"""Options of `gputopo run` that a cell cannot have, and why."""
 _MODEL = Declared(
     Option("--model", "Model to train, such as alexnet", value="NAME", read=parse_model), "model", str, None
 )
@@ -56,9 +56,9 @@ def known_options() -> Mapping[str, Declared]:
 
 
 def box_of(machine: Machine, *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
-    """Return what of this machine decides about cells. Raises HardwareError for a broken driver.
+    """Return the properties of this machine that cells depend on. Raises HardwareError for a broken driver.
 
-    `taken`: GPUs that no cell can have.
+    `taken`: GPUs that cells cannot use.
     """
     why = why_cpu(machine, os.environ, cpu=cpu)
     if why is not None:
@@ -73,17 +73,17 @@ def box_of(machine: Machine, *, cpu: bool, asked: frozenset[str], taken: Mapping
 
 
 class Planned(NamedTuple):
-    """The cells with their plans, and the runs of those that can run by the cells' numbers."""
+    """The cells with their plans, and the runs of the cells that can run, by cell number."""
 
     cells: tuple[SweepCell, ...]
     trials: dict[int, Trial]
 
 
 class Cells:
-    """Makes runs of cells. `folder`: of the sweep; `claimed`: GPUs of other processes, with by whom.
+    """Makes runs from cells. `folder`: of the sweep. `claimed`: GPUs of other processes, with the holder.
 
-    `imagenet`: folder of records; None: drawn images, which are made later. `trains`: the cells will run.
-    Raises HardwareError if TensorFlow can use none of the GPUs.
+    `imagenet`: folder of records; if None, images are generated later. `trains`: the cells will run. Raises
+    HardwareError if TensorFlow can use none of the GPUs.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Cells:
         self._warnings: set[str] = set()
 
     def planned(self, cells: Sequence[SweepCell], *, dry: bool = False) -> Planned:
-        """Return the cells with their plans; one that the rules refuse has the reason. `dry`: no runs."""
+        """Return the cells with their plans, or with the reason of a refusal. `dry`: makes no runs."""
         past: list[Result] | None = None
         found: list[SweepCell] = []
         trials: dict[int, Trial] = {}
@@ -130,7 +130,7 @@ class Cells:
         return Planned(tuple(found), trials)
 
     def _run_of(self, cell: SweepCell) -> tuple[Target, RunSpec]:
-        """Plan for a cell. Raises GputopoError where its options do not go together, or not here."""
+        """Plan for a cell. Raises GputopoError if its options do not go together, or do not work here."""
         texts = {known_options()[name].name: _typed(name, value) for name, value in cell.options.items()}
         model = texts.pop("model", None)
         if model is None:
@@ -142,20 +142,20 @@ class Cells:
             fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
         job = Job(str(model), placement, Given(fields, typed))
         request = self._site.with_costs(job.request)
-        key = repr(request)  # many cells share it
+        key = repr(request)  # many cells have the same request
         if key not in self._targets:
             self._targets[key] = self._site.target(request, self._claimed)
         chosen = job.placed(self._targets[key])
         spec = job.spec_of(chosen)
         as_made = spec
-        if made is not None and not (made == IMAGENET and self._imagenet):  # its folder is made later
+        if made is not None and not (made == IMAGENET and self._imagenet):  # its folder is created later
             data = msgspec.structs.replace(spec.data, folder=None)
             as_made = msgspec.structs.replace(spec, data=data)
         require_runnable(chosen, as_made, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
     def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
-        """Return the data, and what was typed, with the folder of images."""
+        """Return the data, and the typed options, with the folder of images."""
         name = made.removeprefix("made:")
         drawn = str((self._folder / DATA / name).absolute())
         folder = self._imagenet or drawn if made == IMAGENET else drawn
@@ -164,7 +164,7 @@ class Cells:
 
 
 def made_data(sweep: Sweep) -> tuple[str, ...]:
-    """Return the names of the data sets that pending cells need made."""
+    """Return the names of the data sets that have to be generated for pending cells."""
     wanted = {cell.options.get("data_dir") for cell in sweep.cells if cell.state in ("pending", "running")}
     if "data_dir" in sweep.asked:
         wanted.discard(IMAGENET)
@@ -189,7 +189,7 @@ def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Return the value as text of the command line: a list for an option that may be repeated."""
+    """Return the value as text of the command line; an option that may be repeated has a list."""
     return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
 
 
@@ -216,7 +216,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
         backend="cpu",
         cells=(),
         asked=asked,
-        # Of options that neither a model nor a machine changes, and runs are compared by.
+        # Defaults of options by which runs are compared, and which do not depend on a model or machine.
         defaults={name: known_options()[name].default for name in ("precision", "data_source", "xla")},
         seed=seed,
         began_at=time.time(),
@@ -229,10 +229,10 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
 
 
 def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
-    """Return the manifest of a folder's sweep, and its matrix. Raises GputopoError.
+    """Return the manifest of the sweep in a folder, and its matrix. Raises GputopoError.
 
-    A preset or a file beside it must be that of the sweep, unchanged. Cells that were refused are asked for
-    again: memory may be free now, or a folder there.
+    A preset or file that is also given must be the sweep's own, unchanged. Refused cells are tried again,
+    because memory may be free now, or a missing folder may exist.
     """
     path = folder / FILE
     try:
@@ -262,9 +262,9 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
 
 
 def paced(blank: Sweep, pace: SweepOptions) -> Sweep:
-    """Return the manifest at this pace; what is not given stays as it was.
+    """Return the manifest with the given pauses and time budget; options that are not given do not change.
 
-    Of the time budget that is what is left; where it ended the sweep, as many seconds again.
+    The time budget continues with its remaining seconds. If it ended the sweep, it starts again.
     """
     given = {"cool_down_s": pace.cool_down, "cool_down_c": pace.cool_below, "time_budget_s": pace.time_budget}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -274,9 +274,9 @@ def paced(blank: Sweep, pace: SweepOptions) -> Sweep:
 
 
 def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) -> Sweep:
-    """Return the manifest with the cells of this machine, those of a resumed sweep as far as they came.
+    """Return the manifest with the cells of this machine; a resumed sweep keeps the state of its cells.
 
-    `machine`: its fingerprint. Raises InputError where the cells of a resumed sweep are no longer the same.
+    `machine`: its fingerprint. Raises InputError if the cells of a resumed sweep are no longer the same.
     """
     found = expand(matrix, box)
     if not blank.cells:

@@ -1,4 +1,4 @@
-"""A sweep from its options to its end: its folder, the plans and claims of its cells, its data, its runs."""
+"""A sweep from its options to its end: its folder, its plans and claims, its data, and its runs."""
 
 import contextlib
 import os
@@ -47,13 +47,13 @@ from gputopo.values.run.options import SweepOptions
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, Sweep, SweepCell
 
-LOAD_S = 1.0  # over which the load of the host is measured before a cell
+LOAD_S = 1.0  # time for measuring the load of the host before a cell
 
 
 def open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
-    """Begin a sweep, or go on with that of its folder, which is locked until `held` closes.
+    """Start a sweep, or continue the sweep in its folder, which is locked until `held` closes.
 
-    Return its manifest, matrix and folder. A dry run makes and locks nothing. Raises GputopoError.
+    Return its manifest, matrix and folder. A dry run creates and locks nothing. Raises GputopoError.
     """
     started = options.resume or _sweep_in(options.output)
     if started is None:
@@ -73,9 +73,9 @@ def _sweep_in(output: str | None) -> str | None:
 
 
 def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
-    """Return the folder of a new sweep, made and locked until `held` closes, unless it is a dry run.
+    """Return the folder of a new sweep; unless it is a dry run, create it and lock it until `held` closes.
 
-    If nothing is in it then, it is removed. Raises InputError for one that holds a run.
+    If it is empty then, it is removed. Raises InputError for a folder that has a run.
     """
 
     home = runs.runs_home(os.environ)
@@ -111,7 +111,7 @@ def plan_sweep(
 ) -> tuple[Sweep, Planned]:
     """Return the sweep with its cells planned, and their runs; claim their GPUs until `held` closes.
 
-    Raises GputopoError: where the cells of a resumed sweep are no longer the same, too.
+    Raises GputopoError, also if the cells of a resumed sweep are no longer the same.
     """
 
     cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
@@ -144,7 +144,7 @@ def run_sweep(
     on_cell: Callable[[SweepCell, Sweep], None],
     display: Display,
 ) -> tuple[Sweep, int]:
-    """Run the cells; return the sweep and the code of a signal (0: none). `on_cell`: gets each that ended."""
+    """Run the cells; return the sweep and a signal's exit code (0: none). `on_cell`: gets each ended cell."""
     from gputopo.probes.run_watch import RunWatch
 
     pause = _pause(found, machine if found.backend == "gpu" else None)
@@ -171,7 +171,7 @@ def run_sweep(
 
 
 def _pause(found: Sweep, machine: Machine | None) -> Pause:
-    """Return what comes before each cell: cooling, and a look at the load of the host."""
+    """Return the wait before each cell, which also measures GPU temperatures and the load of the host."""
     from gputopo.probes.run_watch import RunWatch
 
     gpus = [] if machine is None else [gpu.index for gpu in machine.gpus if not gpu.lost]
@@ -193,9 +193,9 @@ def _pause(found: Sweep, machine: Machine | None) -> Pause:
 
 
 def _make_data(found: Sweep, folder: Path) -> None:
-    """Make the folders of drawn images that cells need, each in another process, which loads TensorFlow.
+    """Generate the image folders that cells need, each in another process, which loads TensorFlow.
 
-    Raises HardwareError where one cannot be made.
+    Raises HardwareError if a folder cannot be generated.
     """
 
     for name in made_data(found):
@@ -205,7 +205,7 @@ def _make_data(found: Sweep, folder: Path) -> None:
         note(f"generating a small data set: {place}")
         command = [sys.executable, "-P", "-m", "gputopo", "make-data", str(place), "--data-name", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        # It is there whole or not at all: that of a sweep which was killed may have gone on beside this one.
+        # The folder appears only when complete. The process of a killed sweep may have created it meanwhile.
         if done.returncode and not place.exists():
             why = done.stderr.strip().removeprefix("gputopo: ").splitlines()
             raise HardwareError(

@@ -1,4 +1,4 @@
-"""A training from its target to its stored result: its folder, its supervision, what the result is told."""
+"""A training from its target to its stored result: its folder, its supervision, and later verdicts."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ Watch = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
 
 
 class Ran(NamedTuple):
-    """A run that has ended; `stopped`: by a signal."""
+    """A run that has ended. `stopped`: by a signal."""
 
     result: Result
     folder: Path
@@ -61,10 +61,10 @@ def train(
     *,
     rendezvous: "RendezvousServer | None" = None,
 ) -> None:
-    """Train in the folder `output`, None: a new one, save the result there, and add the run to `ran`.
+    """Train in the folder `output` (None: a new folder), save the result there, and add the run to `ran`.
 
-    A signal that comes after training waits until that is done, and is raised then. `rendezvous`: with the
-    other hosts of the run, which learn its end. Raises GputopoError where a file cannot be written.
+    A signal after training is deferred until this is done, and is raised then. `rendezvous`: with the other
+    hosts of the run, which are told its end. Raises GputopoError if a file cannot be written.
     """
     folder = runs.create(
         output,
@@ -107,7 +107,7 @@ def _supervised(
             environment=target.environment(os.environ, spec),
             sampler=sampler,
             limits=LIMITS if stall is None or stall == AUTO else WorkerLimits(patience=of_seconds(stall)),
-            finds_batch=spec.rank is None,  # of a single worker: that of several needs the others
+            finds_batch=spec.rank is None,  # only for a single worker, because a try needs all workers
             restarts=options.restart,
             known=known or Known(),
             others=None if rendezvous is None else rendezvous.events,
@@ -117,7 +117,7 @@ def _supervised(
 
 
 def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
-    """Return the spec with the folder of its trace, which is in that of the run."""
+    """Return the spec with the folder of its trace, which is in the run's folder."""
     if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
         return spec
     placed = msgspec.structs.replace(spec.lifecycle, trace=str(folder.path.absolute() / "trace"))
@@ -127,14 +127,14 @@ def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
 
 
 def _judged(result: Result) -> Result:
-    """Add the verdict on this run's input from an earlier run."""
+    """Add a verdict on the input pipeline of this run, from an earlier run."""
     earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
     found = input_verdict(result, ((one.folder, one.result) for one in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _with_alone(result: Result, target: Target) -> Result:
-    """Add the speeds of the GPUs alone: by the latest screen of this job here, else by its runs here."""
+    """Add the speeds of single GPUs: from the latest screen of this job here, else from its runs here."""
     machine = target.machine if result.backend == "gpu" else None
     here = None if machine is None else fingerprint(machine)
     if here is None:
@@ -147,17 +147,17 @@ def _with_alone(result: Result, target: Target) -> Result:
     earlier = past(history_file(), machine, model=result.spec.get("model"))
     for one in earlier if len(result.devices) > 1 else ():
         found = alone_of_run(result, one.result)
-        alone = found | alone  # the latest run counts
+        alone = found | alone  # the latest run has precedence
         folders = dict.fromkeys(found, one.folder) | folders
     used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
     return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
 
 
 def remember(result: Result, folder: Path, box: Machine | None) -> None:
-    """Add the run of a folder to the history, unless it is of another box or has faults that were asked for.
+    """Add a run to the history, unless it is of another machine or has requested faults (drills).
 
-    A line reports what is lost because the history is damaged, or why the run cannot be added: its folder
-    has it.
+    A line reports what is lost because the history is damaged, or why the run cannot be added. The run's
+    folder has the result in any case.
     """
     if box is None or result.spec.get("drills"):
         return
@@ -169,7 +169,7 @@ def remember(result: Result, folder: Path, box: Machine | None) -> None:
 
 
 def _end_of(outcome: RunOutcome, spec: RunSpec) -> RunEnd:
-    """Return what the other hosts are told of the end: a failure with its host, rank 0 as well."""
+    """Return what the other hosts are told at the end. A failure has its host, also on rank 0."""
     failed = outcome.result.failure
     if failed is None:
         return RunEnd(exit_code=outcome.exit_code)

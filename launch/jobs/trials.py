@@ -1,4 +1,4 @@
-"""Runs in a row, each in a worker of its own: for `sweep`, `screen`, `--autotune` and `bench-reduction`."""
+"""Short runs in separate workers, for `sweep`, `screen`, `--autotune` and `bench-reduction`."""
 
 import contextlib
 import time
@@ -26,9 +26,9 @@ from gputopo.values.run.several_runs import AUTOTUNE_RUNS
 from gputopo.values.run.spec import Lifecycle, RunSpec
 from gputopo.values.run.verdict import Known
 
-COUNTED_S = 5.0  # of one run
-MAX_STEPS = 200  # of one run
-MAX_WARMUP = 10  # steps: kernels are chosen and buffers allocated in the first few
+COUNTED_S = 5.0  # for one run
+MAX_STEPS = 200  # for one run
+MAX_WARMUP = 10  # steps: the first steps choose kernels and allocate buffers
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Trial:
 
     plan: Plan
     spec: RunSpec
-    environment: Mapping[str, str]  # of its worker, as a whole
-    known: Known | None = None  # with what it is compared
-    fallback: Fallback | None = None  # what runs if NCCL fails
+    environment: Mapping[str, str]  # the complete environment of its worker
+    known: Known | None = None  # what its result is compared with
+    fallback: Fallback | None = None  # used if NCCL fails
 
     @property
     def candidate(self) -> Candidate:
@@ -55,7 +55,7 @@ def trial(target: Target, spec: RunSpec, environ: Mapping[str, str], known: Know
 
 
 class StoppedError(Exception):
-    """A signal ended a run. `exit_code`: 128 and its number."""
+    """A signal ended a run. `exit_code`: 128 plus the signal's number."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -63,15 +63,15 @@ class StoppedError(Exception):
 
 
 class SeriesEnd:
-    """How a series of short runs ended. `code`: 0, or 128 and the number of the signal that ended it."""
+    """How a series of short runs ended. `code`: 0, or 128 plus the number of the signal that ended it."""
 
     code = 0
 
 
 def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | None = None) -> RunSpec:
-    """Return a run of `counted_s` seconds after the warm-up, at most MAX_STEPS steps, which saves nothing.
+    """Return a run of `counted_s` seconds after the warm-up and up to MAX_STEPS steps, which saves nothing.
 
-    `num_batches`: counted steps instead, however long they take.
+    `num_batches`: counted steps to run instead, however long they take.
     """
     return msgspec.structs.replace(
         spec,
@@ -82,13 +82,13 @@ def trial_of(spec: RunSpec, *, counted_s: float = COUNTED_S, num_batches: int | 
         num_warmup_batches=min(spec.num_warmup_batches, MAX_WARMUP),
         min_warmup_s=None if spec.min_warmup_s is None else MIN_WARMUP_S,
         lifecycle=Lifecycle(),
-        optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is asked for
+        optimization=msgspec.structs.replace(spec.optimization, on_nan="warn"),  # only its speed is needed
     )
 
 
 @contextlib.contextmanager
 def until_stopped() -> Iterator[SeriesEnd]:
-    """Run what is within until it ends or a signal ends it; the value of the `with` block has the code."""
+    """Run the block until it ends or a signal ends it; the `with` value then has the exit code."""
     ending = SeriesEnd()
     try:
         with signals.raised():
@@ -117,7 +117,7 @@ def run_trial(
     sampler: RunSampler | None = None,
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> Result:
-    """Run one trial in the folder `path`; return its result. Raises StoppedError where a signal ended it."""
+    """Run one trial in the folder `path`; return its result. Raises StoppedError if a signal ended it."""
     folder = run_folder.create(
         path,
         home=path.parent,
@@ -144,7 +144,7 @@ def run_trial(
 
 
 def mode_ran(trial: Trial, result: Result) -> str:
-    """Return the placement that ran, and why where it is not that of the trial."""
+    """Return the placement that ran, with the reason if the trial has another placement."""
     if result.replanned is None:
         return mode_words(trial.candidate)
     return f"{mode_words(result.replanned.choice)} (NCCL failed)"
@@ -161,7 +161,7 @@ def timed(result: Result) -> TimedRun | str:
 
 
 FILE = "autotune.json"
-BUDGET_S = 110.0  # of all runs together, most of whose time is starting TensorFlow
+BUDGET_S = 110.0  # for all runs together; most of it is the start of TensorFlow
 
 
 def tune(
@@ -174,15 +174,16 @@ def tune(
 ) -> tuple[Autotune, int]:
     """Run the trials in alternating order until the fastest is known; return that and the exit code.
 
-    The code is 0, or that of the signal that ended it. The runs are in `folder`/autotune/ROUND-PLACE, the
-    outcome in `folder`/autotune.json, also where it was stopped. `on_run` gets round, trial and what was
-    measured, or why it failed. Raises GputopoError where the files cannot be written.
+    The code is 0, or 128 plus the number of the signal that ended it. The runs are in
+    `folder`/autotune/ROUND-PLACE. The outcome is in `folder`/autotune.json, also if it was stopped. `on_run`
+    gets the round, the trial and the measurement, or why it failed. Raises GputopoError if the files cannot
+    be written.
     """
     race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
 
     def measure(place: int, number: int) -> TimedRun | str:
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
-        # Without a fallback: another placement is not timed in the name of this one.
+        # No fallback: another placement must not be timed under this one's name.
         found = timed(run_trial(replace(trials[place], fallback=None), path, machine))
         on_run(number, trials[place], found)
         return found

@@ -1,4 +1,4 @@
-"""Where the host part of a run is: its CPUs, its memory and its threads. Pure."""
+"""The CPUs, memory and threads of a run's process on the host."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,33 +8,33 @@ from gputopo.topology.doubts import looks_cut
 from gputopo.values.index_ranges import index_ranges, parse_cpus
 from gputopo.values.machine import Gpu, Machine
 
-# What the child does before it becomes the program (`gputopo.probes.processes`).
+# Variables for the child before it executes the program (`gputopo.probes.processes`).
 CPUS, MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
-# Threads of TensorFlow's ops, of ops at once, and of OpenMP. All three count the CPUs of the affinity mask by
-# themselves; a quota of CPU time they do not see.
+# Threads within TensorFlow's ops, between ops, and of OpenMP. By default all three count the CPUs of the
+# affinity mask; they do not see a quota of CPU time.
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-# CPUs for each GPU below which near ones alone are too few: tf_cnn_benchmarks starts kernels with two threads
+# With fewer near CPUs for each GPU, all CPUs are used: tf_cnn_benchmarks launches kernels with two threads
 # for each GPU (--per_gpu_thread_count).
 MIN_CPUS_PER_GPU = 2
 
 
 class Usable(msgspec.Struct, frozen=True):
-    """What this process may use: its affinity mask, and CPUs of time each second (None: no quota)."""
+    """The CPUs this process may use: the affinity mask, and a quota in CPUs (None: no quota)."""
 
     cpus: frozenset[int]
     quota: float | None = None
 
 
 class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's host part is: CPUs as a list ("0-9,20-29"), memory, threads; None: as it is without."""
+    """The CPUs ("0-9,20-29"), memory and threads of a run on the host; None leaves the default."""
 
     cpus: str | None = None
-    memory_node: int | None = None  # the NUMA node whose memory is preferred
-    threads: int | None = None  # of each pool of threads
-    says: tuple[str, ...] = ()  # what was chosen or left, and why, as sentences
+    memory_node: int | None = None  # the preferred NUMA node for memory
+    threads: int | None = None  # of each thread pool
+    says: tuple[str, ...] = ()  # what was chosen or not changed, and why, as sentences
 
     def environment(self, parent: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables for the child; threads that the user has set stand."""
+        """Return the variables for the child, except thread numbers that the user has set."""
         found = {}
         if self.cpus is not None:
             found[CPUS] = self.cpus
@@ -43,17 +43,17 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
         return found | self.thread_variables(parent)
 
     def thread_variables(self, parent: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of the threads, but for those that the user has set."""
+        """Return the thread variables that the user has not set."""
         return {
             name: str(self.threads) for name in THREADS if self.threads is not None and name not in parent
         }
 
 
 def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> HostPlace:
-    """Return the place of a run on these GPUs. `usable`: None for another machine, which is free.
+    """Return the place of a run on these GPUs. `usable`: None for another machine, where all CPUs are free.
 
-    The CPUs are those of the GPUs' NUMA nodes. They stay as they are on a machine with one node, where the
-    node of a GPU is unknown, and where none or too few of them may be used.
+    It has the CPUs of the GPUs' NUMA nodes. The CPUs do not change on a machine with one node, or if the node
+    of a GPU is unknown. They also do not change if none or too few of the near CPUs may be used.
     """
     nodes = {
         node.index: cpus
@@ -92,7 +92,7 @@ def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> 
 
 
 def _threads(usable: Usable | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return the threads that a quota leaves room for; None without a quota that matters."""
+    """Return the number of threads for a quota; None if there is no quota below the number of CPUs."""
     if usable is None or usable.quota is None or usable.quota >= len(usable.cpus):
         return None, ()
     threads = max(round(usable.quota), 1)

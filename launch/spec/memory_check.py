@@ -1,7 +1,7 @@
-"""Memory of the examples of one step: a batch that cannot fit is refused before anything starts. Pure.
+"""Memory of the examples of one step: a batch that cannot fit is refused before anything starts.
 
-In bytes: batch x numbers of one example x 4 (every input is float32) is at most the memory of its GPU; CPU
-devices share the host's. A batch that passes may still not fit, for layers allocate far more.
+In bytes, batch x numbers of one example x 4 (every input is float32) must fit into the memory of the GPU. CPU
+devices share the host's memory. A batch that passes may still not fit, because layers allocate far more.
 """
 
 import math
@@ -21,10 +21,10 @@ _NUMBER_BYTES = 4
 def require_memory(
     spec: RunSpec, machines: Sequence[Machine | None], *, host_bytes: Sequence[int | None]
 ) -> None:
-    """Raise HardwareError where the examples of one step are larger than the memory they have to be in.
+    """Raise HardwareError if the examples of one step are larger than the memory that has to hold them.
 
-    `machines`: those that were planned for, `host_bytes`: their memory, by rank; None: not known. Keras
-    models, whose shape is unknown before they are built, and memory that is not known are not checked.
+    `machines`: the planned machines, and `host_bytes`: their memory, both by rank; None: not known. Keras
+    models, whose shape is unknown before they are built, and unknown memory are not checked.
     """
     asked = model_names.read(spec.model)
     if asked.kind != "network":
@@ -42,7 +42,7 @@ def require_memory(
 
 
 def _of_gpus(spec: RunSpec, machines: Sequence[Machine | None]) -> Iterator[tuple[str, int, list[int]]]:
-    """Yield each GPU whose memory is known: its name, its bytes and its batch."""
+    """Yield the name, memory and batch of each GPU whose memory is known."""
     for device, batch in zip(spec.devices, spec.batches, strict=True):
         gpu = find_gpu(machines[device.rank], device.gpu)
         total = None if gpu is None else gpu.memory_mib.total
@@ -52,7 +52,7 @@ def _of_gpus(spec: RunSpec, machines: Sequence[Machine | None]) -> Iterator[tupl
 
 
 def _of_hosts(spec: RunSpec, host_bytes: Sequence[int | None]) -> Iterator[tuple[str, int, list[int]]]:
-    """Yield each host whose memory is known, with the batches of its CPU devices, which share it."""
+    """Yield each host whose memory is known, with the batches of its CPU devices, which share the memory."""
     for rank, size in enumerate(host_bytes):
         pairs = zip(spec.devices, spec.batches, strict=True)
         own = [batch for device, batch in pairs if device.rank == rank]

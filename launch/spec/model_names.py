@@ -1,7 +1,7 @@
-"""Names of `--model`: a network of gputopo, `keras:NAME`, or the user's own `module:function`.
+"""Names of `--model`: a network of gputopo, `keras:NAME`, or the user's `module:function`.
 
-Of the last two nothing but the name is known without TensorFlow: sizes and costs are found when the model
-is built. `--model alexnet --data-name cifar10` is alexnet-cifar10.
+For the last two, only the name is known without TensorFlow. Sizes and costs are known once the model is
+built. `--model alexnet --data-name cifar10` is alexnet-cifar10.
 """
 
 import difflib
@@ -16,11 +16,11 @@ from gputopo.workload import workloads as workload
 
 KERAS_PREFIX = "keras:"
 _CIFAR10 = "-cifar10"
-# The Keras examples of the multi-GPU comparisons that gputopo starts from train with batches of 32 per GPU.
+# The Keras examples of the multi-GPU comparisons that gputopo is based on train with batches of 32 per GPU.
 KERAS_GPU_BATCH = 32
-# A step of ResNet50 with 4 images on each of two CPU devices stays near a second or two on two cores.
+# With 4 images per device, a step of ResNet50 on two CPU devices takes one to two seconds on two cores.
 KERAS_CPU_BATCH = 4
-KERAS_LEARNING_RATE = 0.005  # tf_cnn_benchmarks' default for models without a rate of their own
+KERAS_LEARNING_RATE = 0.005  # tf_cnn_benchmarks' default for models without their own rate
 _NAME = r"[A-Za-z_]\w*"
 _IMPORT = re.compile(rf"(?P<module>{_NAME}(\.{_NAME})*):(?P<attribute>{_NAME}(\.{_NAME})*)")
 _FILE = re.compile(r"(?P<path>[^:]+)\.py(:(?P<attribute>.*))?")
@@ -40,7 +40,7 @@ class ModelName:
 
 
 def read(name: str) -> ModelName:
-    """Parse a name. Raises UsageError with the nearest valid one."""
+    """Parse a name. Raises UsageError with the nearest valid name."""
     if name.lower().startswith(KERAS_PREFIX):
         return _keras(name, name[len(KERAS_PREFIX) :])
     found = _IMPORT.fullmatch(name)
@@ -52,7 +52,7 @@ def read(name: str) -> ModelName:
 
 
 def defaults(name: str) -> tuple[int, int, float]:
-    """Return a model's batches of a GPU and of a CPU device, and its rate. Raises UsageError as `read`."""
+    """Return a model's batch per GPU, batch per CPU device, and rate. Raises UsageError as `read`."""
     asked = read(name)
     if asked.kind == "network":
         known = workload.require(asked.attribute)
@@ -61,7 +61,7 @@ def defaults(name: str) -> tuple[int, int, float]:
 
 
 def no_module(name: str) -> UsageError:
-    """Return the error for a module that is not there."""
+    """Return the error for a module that does not exist."""
     return UsageError(
         f"there is no module {name} in this folder or on PYTHONPATH",
         "run in the folder that holds it, or add that folder to PYTHONPATH",
@@ -69,14 +69,14 @@ def no_module(name: str) -> UsageError:
 
 
 def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
-    """Return the error for a module without the function, `missing` of what is `known`."""
+    """Return the error for a module without the function `missing`. `known`: its functions."""
     near = nearest(missing, [one for one in known if one[0] != "_"])
     hint = f"did you mean {asked.module}:{near[0]}?" if near else "use one of its functions"
     return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
 
 
 def no_application(name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for a model that is none of the known ones of keras.applications."""
+    """Return the error for an unknown name of keras.applications. `known`: the valid names."""
     near = [f"keras:{one}" for one in nearest(name, sorted(known))]
     hint = f"did you mean {listed(near)}?" if near else f"there are: {', '.join(sorted(known))}"
     return UsageError(f"keras.applications has no model '{name}'", hint)
@@ -91,7 +91,7 @@ def _keras(name: str, attribute: str) -> ModelName:
 
 
 def _nearest_import(name: str) -> str:
-    """Return a hint how a file's path would be written."""
+    """Return a hint with the import name for a file's path."""
     found = _FILE.fullmatch(name)
     if not found:
         return "write the module, a colon and the function: mypackage.models:build"
@@ -100,9 +100,9 @@ def _nearest_import(name: str) -> str:
 
 
 def model_for(name: str, data_name: str | None) -> str:
-    """Return the model's full name for the data set that was asked for; None: the model's own.
+    """Return the model's full name for the requested data set; None: the model's default data set.
 
-    Raises UsageError for an unknown model, or one that has no variant for this data set.
+    Raises UsageError for an unknown model, or a model without a variant for this data set.
     """
     asked = read(name)
     if data_name is None or asked.kind != "network":
@@ -123,6 +123,6 @@ def model_for(name: str, data_name: str | None) -> str:
 
 
 def data_of(model: str) -> str | None:
-    """Return the data set of a model's examples; None where it is unknown before the model is built."""
+    """Return the data set of a model's examples; None if it is unknown until the model is built."""
     asked = read(model)
     return workload.require(model).data_name if asked.kind == "network" else None

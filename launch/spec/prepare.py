@@ -1,4 +1,4 @@
-"""From a plan to the frozen spec of a run. Pure: nothing here asks the machine, a file or the clock."""
+"""Turns a plan into the frozen spec of a run, without reading the machine, files or the clock."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,29 +35,29 @@ from gputopo.values.run.program import ProgramSpec
 from gputopo.values.run.readers import FP16_LOSS_SCALE, MODEL_SCHEDULE
 from gputopo.values.run.spec import Backend, DataFormat, Exchange, Precision, RunSpec, Task
 
-# On CPU devices counting ends at this relative standard error, or at the latest after so many seconds: runs
-# repeat within 1 to 2% on an idle machine, so more steps tell no more. Ours.
+# On CPU devices, counting ends at this relative standard error, or after this time at the latest. Not
+# measured; chosen because runs repeat within 1 to 2% on an idle machine, so more steps give no better result.
 CPU_MAX_ERROR, CPU_TIME_BUDGET_S = 0.01, 20.0
-CPU_BATCHES = 50  # if the number must be exact
+CPU_BATCHES = 50  # if the number of steps must be exact
 CPU_WARMUP_BATCHES = 3
-# As tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
+# As in tf_cnn_benchmarks: --num_batches 100 and a warm-up of 10.
 GPU_BATCHES = 100
 GPU_WARMUP_BATCHES = 10
-# A warm-up lasts so long at least: after 3 steps in 0.2 s, lenet on two cores is still 5% slower for 1 s.
+# Minimum time of a warm-up: after 3 steps in 0.2 s, lenet on two cores is still 5% slower for 1 s.
 MIN_WARMUP_S = 1.0
-# Medians of 3 runs on two cores that other programs used as well: lenet 0.5, resnet20 0.6, alexnet 0.7.
+# Medians of 3 runs on two cores that other programs also used: lenet 0.5, resnet20 0.6, alexnet 0.7.
 _XLA_ON_CPU = (
     "--xla is usually slower on CPU devices: on two cores, three models ran at 0.5 to 0.7 of their speed, "
     "after compiling for 9 to 44 s."
 )
-# Gradients up to this many bytes are reduced together, up to so many at a time, between hosts and by NCCL.
-# Each tensor between hosts is a call, about 0.1 ms of processor time on both. Each operation of NCCL is a
-# kernel on all GPUs and waits for the one before; MirroredStrategy packs gradients, too. 16 or 64 of the 60
-# gradients of resnet20 at a time are equally fast on two hosts; with 16 each of four hosts adds some, so that
-# the path of each is seen. Not measured on GPUs.
+# Between hosts and with NCCL, gradients up to this size are reduced together, up to this many at a time.
+# Between hosts, each tensor is a call with about 0.1 ms of processor time on both. With NCCL, each operation
+# is a kernel on all GPUs that waits for the one before; MirroredStrategy packs gradients, too. On two hosts,
+# 16 or 64 of the 60 gradients of resnet20 at a time are equally fast. With 16, each of four hosts adds some,
+# so that the path of each host is measured. Not measured on GPUs.
 SMALL_BYTES = 2**20
 SMALL_AT_ONCE = 16
-_DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # what is fast on each
+_DEFAULT_FORMAT: dict[Backend, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}  # the faster format on each
 
 _DOES: dict[Task, str] = {
     "train": "training",
@@ -68,7 +68,7 @@ _DOES: dict[Task, str] = {
 
 
 def reduced_by_strategy(plan: Plan) -> Plan:
-    """Return a plan of copies without a reduction: a strategy of tf.distribute has its own."""
+    """Return a plan without reductions, because a strategy of tf.distribute has its own."""
 
     def without(candidate: Candidate) -> Candidate:
         return msgspec.structs.replace(candidate, all_reduce=None)
@@ -78,16 +78,15 @@ def reduced_by_strategy(plan: Plan) -> Plan:
 
 
 def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, **given: Any) -> RunSpec:
-    """Return what to run on a target: the fields that were `given`, and for others the defaults.
+    """Return the spec for a target: the `given` fields, and defaults of model, backend and plan for others.
 
-    `asked`: the options as they were typed, for the result. Defaults are those of model, backend and plan.
-    On the GPU backend tower i is `/GPU:i`, the i-th of the plan's GPUs, which are all that the worker sees.
-    On the CPU backend it is `/CPU:i`, standing for that GPU where the plan has GPUs (a rehearsal).
-    Raises UsageError for an unknown model, variables on a GPU that is not in the plan, a drill on a device
-    that is not there, or options that do not go together.
+    `asked`: the options as typed, for the result. On the GPU backend, tower i is `/GPU:i`, the i-th of the
+    plan's GPUs, because the worker sees only these GPUs. On the CPU backend it is `/CPU:i`, which represents
+    that GPU if the plan has GPUs (a rehearsal). Raises UsageError for an unknown model, variables on a GPU
+    outside the plan, a drill on a missing device, or options that do not go together.
     """
     if target.others and target.plan.choice.all_reduce == NCCL and "all_reduce" not in (asked or {}):
-        # Chosen by prediction: the way of TensorFlow that most use between hosts.
+        # Chosen by prediction: the strategy that most people use between hosts.
         target = replace(target, plan=reduced_by_strategy(target.plan))
         given = {**given, "strategy": f"{MULTI_WORKER}:{NCCL}"}
     backend, choice = target.backend, target.plan.choice
@@ -133,7 +132,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
 
 
 class Fallback(NamedTuple):
-    """What trains instead if NCCL, which a plan chose by prediction, does not work."""
+    """The run that replaces one with NCCL, chosen by prediction, if NCCL fails."""
 
     planned: Candidate
     choice: Candidate
@@ -141,10 +140,11 @@ class Fallback(NamedTuple):
 
 
 def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
-    """Return the best other way to reduce on the planned GPUs; None: NCCL is not used, or was asked for.
+    """Return the best other reduction on the planned GPUs; None if NCCL is not used, or was requested.
 
-    It is a reduction, too, since that is tested before training: a parameter server would train with what
-    links corrupt. On the bundled machines the best of all is not more than 1 % faster.
+    It must be a reduction, because a reduction is tested before training. A parameter server would train with
+    data that links corrupt. On the bundled machines, the best of all other placements is no more than 1%
+    faster.
     """
     plan = target.plan
     if spec.all_reduce != NCCL or "all_reduce" in spec.asked or spec.servers:
@@ -153,7 +153,7 @@ def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
     same_gpus = (one for one in plan.candidates if set(one.gpus) == set(gpus))
     others = (one for one in same_gpus if one.all_reduce not in (None, NCCL))
     choice = next(others, Candidate(gpus=gpus, variable_update="replicated", all_reduce="copy"))
-    # Towers keep their GPUs, which the environment of the worker names in this order.
+    # Towers keep their GPUs, which the worker's environment has in this order.
     choice = msgspec.structs.replace(choice, gpus=gpus, batch_sizes=plan.choice.batch_sizes)
     other = replace(target, plan=msgspec.structs.replace(plan, choice=choice))
     exchange = _exchange(other, spec)
@@ -163,7 +163,7 @@ def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
 
 
 def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
-    """Return what every output shows: where it trains, and what makes its steps unlike others."""
+    """Return notes for every output: where it trains, and what makes its steps different."""
     does, gpus = _DOES[requested.task], target.plan.choice.gpus
     of_hosts = f" of {len(target.others) + 1} hosts" if target.others else ""
     if target.rehearsal_of is not None:
@@ -185,7 +185,7 @@ def _notes(target: Target, requested: RunSpec, count: int) -> tuple[str, ...]:
 
 
 def _engine_note(spec: RunSpec) -> tuple[str, ...]:
-    """Return what exchanges between several hosts, and what that cannot do."""
+    """Return how several hosts exchange data, and the limits of that way."""
     if not spec.servers:
         return ()
     if is_multi_worker(spec):
@@ -198,7 +198,7 @@ def _engine_note(spec: RunSpec) -> tuple[str, ...]:
 
 
 def _batch_note(spec: RunSpec, planned: tuple[int, ...]) -> tuple[str, ...]:
-    """Return what `--batch-size auto` made, none where it was not asked for."""
+    """Return the batch sizes that `--batch-size auto` chose; empty without that option."""
     if not is_auto(spec.asked.get("batch_size")):
         return ()
     each = as_typed(spec.batch_size)
@@ -219,7 +219,7 @@ def _steps(
     gpu_batch, cpu_batch, _ = model_names.defaults(model)
     on_cpu = requested.backend == "cpu"
     batches, warmup = (CPU_BATCHES, CPU_WARMUP_BATCHES) if on_cpu else (GPU_BATCHES, GPU_WARMUP_BATCHES)
-    # Hosts must agree, and who saves weights wants to know how long they were trained.
+    # Hosts must agree, and with checkpoints the number of trained steps has to be known.
     exact = bool(requested.num_batches or target.others or requested.lifecycle.checkpoints)
     if requested.task == "eval" and requested.data.folder is not None and requested.num_batches is None:
         counted: dict[str, Any] = {"num_batches": None, "time_budget_s": None, "max_batches": None}
@@ -239,7 +239,7 @@ def _steps(
 
 
 def _batch(target: Target, requested: RunSpec, batch: BatchSize, count: int) -> BatchSize:
-    """Return the batch of each device: as asked or, with auto, in the proportions of the plan's."""
+    """Return the batch of each device: as requested, or with auto in the plan's proportions."""
     require_one_each(batch, count)
     planned = target.plan.choice.batch_sizes
     if is_auto(requested.asked.get("batch_size")) and planned:
@@ -248,7 +248,7 @@ def _batch(target: Target, requested: RunSpec, batch: BatchSize, count: int) -> 
 
 
 def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
-    """Return the rate and the schedule: as asked, else those of the model's authors."""
+    """Return the learning rate and schedule: as requested, else from the model's authors."""
     added = count if spec.grad_reduce == "sum" else 1
     batch = spec.joint_batch // count if spec.variable_update == "independent" else spec.joint_batch
     own_rate, own_schedule = model_recipe(spec.model, batch, added=added)
@@ -261,7 +261,7 @@ def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
 
 
 def _precision(requested: RunSpec) -> Precision:
-    """Return the precision with the usual loss scale of fp16, where none is asked for."""
+    """Return the precision; fp16 gets the usual loss scale if none is requested."""
     precision = requested.precision
     asked = "loss_scale" in requested.asked or precision.loss_scale != Precision().loss_scale
     if precision.compute != "fp16" or asked:
@@ -270,7 +270,7 @@ def _precision(requested: RunSpec) -> Precision:
 
 
 def _all_reduce(target: Target, requested: RunSpec, count: int) -> str | None:
-    """Return the plan's reduction; where the plan chose one that CPU devices do not have, the nearest."""
+    """Return the plan's reduction, or the nearest one that CPU devices have."""
     chosen = target.plan.choice.all_reduce
     if chosen is None or "all_reduce" in requested.asked:
         return chosen
@@ -307,7 +307,7 @@ def driver_versions(target: Target) -> dict[str, str]:
 
 
 def _check_drills(spec: RunSpec) -> None:
-    on_cpu = spec.backend == "cpu" or bool(spec.servers)  # several hosts have a GPU 0 each
+    on_cpu = spec.backend == "cpu" or bool(spec.servers)  # several hosts each have a GPU 0
     known = [one.tower if on_cpu or one.gpu is None else one.gpu for one in spec.devices]
     stray = next((one for one in spec.drills if one.device is not None and one.device not in known), None)
     if stray is not None:
@@ -320,12 +320,12 @@ def _check_drills(spec: RunSpec) -> None:
 
 
 def _cpu_batch(batch_of_two: int, count: int) -> int:
-    """Return the default batch of a device: that of two devices, divided among more."""
+    """Return the default batch of a device: the batch of two devices, divided among more devices."""
     return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
 
 
 def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
-    """Return the maximum clocks of the chosen GPUs of all hosts that NVML reports, by `gpu_key`."""
+    """Return the maximum clocks of the chosen GPUs of all hosts, if NVML reports them, by `gpu_key`."""
     found = {}
     for rank, one in enumerate((target, *target.others)):
         for index in one.plan.choice.gpus:
@@ -336,9 +336,9 @@ def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
 
 
 def tower_device(tower: int, choice: Candidate, machine: Machine | None, backend: Backend) -> Device:
-    """Return tower i's device: `/GPU:i`, the i-th of the plan's GPUs, or `/CPU:i`, which stands for that GPU.
+    """Return tower i's device: `/GPU:i`, the i-th of the plan's GPUs, or `/CPU:i`, which represents it.
 
-    `machine` is the one that was planned for, None where there are no GPUs.
+    `machine`: the planned machine, None without GPUs.
     """
     index = choice.gpus[tower] if choice.gpus else None
     gpu = find_gpu(machine, index)
@@ -352,7 +352,7 @@ def tower_device(tower: int, choice: Candidate, machine: Machine | None, backend
 
 
 def ps_device(choice: Candidate, backend: Backend) -> str | None:
-    """Return TensorFlow's device of all variables, None where there is no single one.
+    """Return TensorFlow's device of all variables; None if they are on several devices.
 
     Raises UsageError for variables on a GPU that is not in the plan.
     """
@@ -372,14 +372,14 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
 
 
 def devices_of(target: Target) -> tuple[Device, ...]:
-    """Return the towers of all hosts, those of rank 0 first."""
+    """Return the towers of all hosts, rank 0 first."""
     found: list[Device] = []
     kind = "GPU" if target.backend == "gpu" else "CPU"
     holder = rank_of(_server_device(target) or "")
     hosts = host_names([server.host for server in target.servers])
     for rank, one in enumerate((target, *target.others)):
         choice = one.plan.choice
-        if target.others:  # distances to the variables, as this host sees them
+        if target.others:  # distances to the variables, from this host
             seen = target.plan.choice.ps_device if holder == rank else None
             seen = "cpu" if seen is not None and seen.startswith(HOST_PS) else seen
             choice = msgspec.structs.replace(choice, ps_device=seen)
@@ -399,7 +399,7 @@ def devices_of(target: Target) -> tuple[Device, ...]:
 
 
 def _server_device(target: Target) -> str | None:
-    """Return TensorFlow's device of all variables: on rank 0, or the CPU of the host that `host:N` names."""
+    """Return TensorFlow's device of all variables: on rank 0, or the CPU of the host in `host:N`."""
     choice = target.plan.choice
     if not target.others:
         return ps_device(choice, target.backend)
@@ -423,7 +423,7 @@ def _groups_of_hosts(target: Target) -> tuple[tuple[int, ...], ...]:
 
 
 def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:
-    """Return the machine's GPU of that index, None if it has none."""
+    """Return the machine's GPU with that index, None if it has no such GPU."""
     return None if machine is None else next((gpu for gpu in machine.gpus if gpu.index == index), None)
 
 
@@ -454,10 +454,10 @@ def _number(place: str | None) -> int:
 
 
 def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = ()) -> ProgramSpec:
-    """Return the spec of a program on a host's target: GPU i of the plan is the one that it sees as GPU i."""
+    """Return the spec of a program on a host's target; GPU i of the plan is GPU i for the program."""
     on_gpus = target.backend == "gpu"
     words = words_of(command)
-    # In the name of the run's folder.
+    # for the name of the run's folder
     name = "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(words[0]).name)[:40]
     return ProgramSpec(
         model=name,
@@ -472,5 +472,5 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
 
 
 def words_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Return a command as JSON can have it: its words may be any bytes, and JSON is UTF-8."""
+    """Return a command as JSON can store it: its words can be any bytes, but JSON is UTF-8."""
     return tuple(word.encode(errors="replace").decode() for word in command)

@@ -1,4 +1,4 @@
-"""The recipe of a model's training: its learning rate, and how that changes."""
+"""The recipe of a model's training: its learning rate and schedule."""
 
 from gputopo.launch.spec.model_names import defaults, read
 from gputopo.values.run.spec import Schedule
@@ -7,8 +7,8 @@ from gputopo.workload import workloads as workload
 # Training images of ILSVRC 2012 and of CIFAR-10.
 IMAGENET_EXAMPLES = 1_281_167
 CIFAR10_EXAMPLES = 50_000
-# The rate of the ImageNet ResNets is that of a batch of 256 (P. Goyal et al., 2017: linear scaling, and a
-# warm-up of five epochs so that a large batch may start).
+# The learning rate of the ImageNet ResNets is for a batch of 256 (P. Goyal et al., 2017: linear scaling, with
+# a warm-up of five epochs for large batches).
 RESNET_BATCH = 256
 RESNET_WARMUP_EPOCHS = 5
 RESNET_EPOCHS = (30, 60, 80, 90)
@@ -22,16 +22,16 @@ Recipe = tuple[float, Schedule]
 
 
 def scaled_rate(rate: float, batch: int, of_batch: int) -> float:
-    """Return the rate for a batch, where `rate` is that of `of_batch`: linear scaling."""
+    """Return the rate for a batch by linear scaling. `rate`: for a batch of `of_batch`."""
     return rate * batch / of_batch
 
 
 def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
     """Return the recipe of a model: a constant rate by default.
 
-    `batch`: examples behind one change of the variables, so those of all devices unless these are
-    independent. `added`: the number of towers whose gradients are added up and not averaged; the ResNets of
-    ImageNet's shape divide their rate by it. Raises UsageError for an unknown model.
+    `batch`: examples for one change of the variables; for all devices, unless they train independently.
+    `added`: number of towers whose gradients are summed, not averaged. The ResNets for ImageNet divide their
+    rate by it. Raises UsageError for an unknown model.
     """
     *_, rate = defaults(model)
     asked = read(model)
@@ -46,7 +46,7 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
             warmup_steps=int(per_epoch * RESNET_WARMUP_EPOCHS),
         )
         return scaled_rate(rate / added, batch, RESNET_BATCH), schedule
-    # A batch beyond all examples makes an epoch of one step.
+    # If the batch is larger than the data set, an epoch is one step.
     per_epoch = max(CIFAR10_EXAMPLES // batch, 1)
     if name.startswith("resnet"):
         return rate, _stairs(tuple(per_epoch * epoch for epoch in CIFAR_RESNET_EPOCHS), CIFAR_RESNET_FACTORS)
@@ -60,7 +60,7 @@ def model_recipe(model: str, batch: int, *, added: int = 1) -> Recipe:
 
 
 def _stairs(last: tuple[int, ...], factors: tuple[float, ...], warmup_steps: int = 0) -> Schedule:
-    """Return a piecewise schedule. `last`: last step of each factor in tf_cnn_benchmarks, hence + 1."""
+    """Return a piecewise schedule. `last`: last step of each factor as in tf_cnn_benchmarks, hence + 1."""
     boundaries = tuple(step + 1 for step in last)
     return Schedule(kind="piecewise", boundaries=boundaries, factors=factors, warmup_steps=warmup_steps)
 

@@ -1,4 +1,4 @@
-"""Which options of a run go together, by its spec. Pure."""
+"""Which options of a run go together."""
 
 import math
 from collections import Counter
@@ -14,10 +14,10 @@ from gputopo.values.run.spec import Exchange, RunSpec
 
 OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
-# Flags of a CPU with instructions for bfloat16, the faster ones first. Measured with AMX on two cores that
-# other programs used as well, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.
+# Flags of CPUs with instructions for bfloat16, fastest first. Measured with AMX on two cores that other
+# programs also used, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.
 _BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 BF16"}
-_OFF = ("0", "false")  # what TensorFlow's ReadBoolFromEnvVar takes for no, in any case
+_OFF = ("0", "false")  # values that TensorFlow's ReadBoolFromEnvVar reads as false, in any case
 
 
 def check(spec: RunSpec) -> None:
@@ -32,7 +32,7 @@ def check(spec: RunSpec) -> None:
 
 
 def check_layout(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Raise UsageError for a layout that needs oneDNN where the worker's environment turns that off."""
+    """Raise UsageError for a layout that needs oneDNN if the worker's environment disables oneDNN."""
     off = environment.get(_ONEDNN, "").lower() in _OFF
     if spec.backend == "cpu" and spec.data_format == "NCHW" and off and not spec.precision.xla:
         raise UsageError(
@@ -50,7 +50,7 @@ def remarks(spec: RunSpec) -> tuple[str, ...]:
 
 
 def bf16_remark(spec: RunSpec, cpu_flags: Collection[str]) -> tuple[str, ...]:
-    """Return that bfloat16 is faster, if the CPU has instructions for it. `cpu_flags`: of /proc/cpuinfo."""
+    """Return a note if bfloat16 is faster on the CPU. `cpu_flags`: from /proc/cpuinfo."""
     names = [name for flag, name in _BF16.items() if flag in cpu_flags]
     if not names or spec.backend == "gpu" or spec.task == "input" or spec.precision.compute != "fp32":
         return ()
@@ -58,7 +58,7 @@ def bf16_remark(spec: RunSpec, cpu_flags: Collection[str]) -> tuple[str, ...]:
 
 
 def is_multi_worker(spec: RunSpec) -> bool:
-    """Whether each host trains with a process of its own, by a strategy of tf.distribute."""
+    """Whether each host trains with its own process, by a strategy of tf.distribute."""
     return _kind(spec) == MULTI_WORKER
 
 
@@ -71,12 +71,12 @@ def _devices_of_hosts(spec: RunSpec) -> list[int]:
 
 
 def _has_copies(spec: RunSpec) -> bool:
-    """Whether it is a strategy that has variables on each device."""
+    """Whether the strategy has variables on each device."""
     return _kind(spec) not in (None, "central")
 
 
 def _moves(spec: RunSpec) -> bool:
-    """Whether another exchange of weights and gradients was asked for than the trainer's own."""
+    """Whether an exchange of weights and gradients other than the trainer's default was requested."""
     own = "replicated" if _has_copies(spec) else "parameter_server"
     exchange = spec.exchange
     plain = Exchange(ps_spread=exchange.ps_spread, groups=exchange.groups, small_group=exchange.small_group)

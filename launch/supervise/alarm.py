@@ -1,6 +1,6 @@
-"""`--on-anomaly`: a command that is started for each anomaly, in a thread of its own.
+"""`--on-anomaly`: runs a command for each anomaly, in a separate thread.
 
-Nothing here can delay or end a run: what cannot be delivered is reported once.
+Nothing here can delay or end a run. The first failed delivery is reported.
 """
 
 import contextlib
@@ -19,15 +19,15 @@ from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.probes.processes import kill_group, tethered
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event
 
-COMMAND_S = 30.0  # that one delivery may take; not measured
-LAST_S = 5.0  # that the end of the run waits for what is not delivered yet; not measured
-MAX_WAITING = 100  # of anomalies; a run has a few; not measured
+COMMAND_S = 30.0  # limit of one delivery; not measured
+LAST_S = 5.0  # how long the end of the run waits for pending deliveries; not measured
+MAX_WAITING = 100  # anomalies; a run has only a few; not measured
 
 
 class Alarm:
-    """Delivers anomalies in their order. `on_problem` gets one line, once, from the caller's thread.
+    """Delivers anomalies in order. `on_problem`: gets one line, once, from the caller's thread.
 
-    `ours`: where a command that it starts is noted, so that its end is left to it.
+    `ours`: gets the commands that it starts, so that only this class waits for their end.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Alarm:
         self._report()
 
     def close(self) -> None:
-        """Wait a little for what is not delivered yet, and end what still runs."""
+        """Wait up to `LAST_S` for pending deliveries, and end any command that still runs."""
         if self._thread is not None:
             with contextlib.suppress(queue.Full):
                 self._waiting.put_nowait(None)
@@ -78,7 +78,7 @@ class Alarm:
 
     def _call(self, message: bytes, event: Event) -> None:
         with self._ours.starting:
-            # Tethered, since the thread may block the signals that a program expects.
+            # Tethered, because the thread may block the signals that a program needs.
             self._running = process = subprocess.Popen(
                 tethered(shlex.split(self._command)),
                 stdin=subprocess.PIPE,
@@ -104,14 +104,14 @@ class Alarm:
 
 
 def message_of(event: Event) -> bytes:
-    """Return the event as in events.jsonl, with `host`, and `text`: a line for chats that show it."""
+    """Return the event as in events.jsonl, with `host`, and `text`: a line that chat services show."""
     host = platform.node()
     fields = msgspec.to_builtins(event)
     return msgspec.json.encode({**fields, "host": host, "text": f"gputopo on {host}: {fields['says']}"})
 
 
 def variables_of(event: Event) -> Mapping[str, str]:
-    """Return the event as environment variables; what is not known is left out."""
+    """Return the event as environment variables, without unknown values."""
     if not isinstance(event, Anomaly | AnomalyOver):
         return {}
     values: dict[str, object] = {

@@ -8,23 +8,23 @@ from gputopo.launch.spec.host_place import Usable
 
 
 def usable_cpus(root: Path = Path("/")) -> Usable:
-    """Read them. The commands: `taskset -cp $$`; `cat /sys/fs/cgroup/cpu.max`."""
+    """Read the CPUs. The commands: `taskset -cp $$`; `cat /sys/fs/cgroup/cpu.max`."""
     return Usable(frozenset(os.sched_getaffinity(0)), cpu_quota(root))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPUs of time each second that this process's cgroups allow, the least of them; None: no quota.
+    """The lowest CPU quota of this process's cgroups, in CPUs; None if there is no quota.
 
-    Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1) of each.
+    Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1) of each group.
     """
     found = (_quota(folder) for folder in _cgroup_folders(root, "cpu"))
     return min((quota for quota in found if quota is not None), default=None)
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the group in /proc/self/cgroup, of those above it, and of the top of the mount.
+    """Yield the folder of the group in /proc/self/cgroup, its parents, and the top of the mount.
 
-    A container sees its own group there.
+    In a container, the top is its own group.
     """
     mount = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
@@ -48,8 +48,8 @@ def _quota(folder: Path) -> float | None:
 def oom_kills(root: Path = Path("/")) -> int | None:
     """Number of out-of-memory kills in this process's memory cgroup, or on the machine; None if unknown.
 
-    Sources, first that answers: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of these
-    groups, /proc/vmstat. Only the difference of two readings means anything. The command:
+    The first available source is used: `memory.events` (cgroup 2) or `memory.oom_control` (cgroup 1) of these
+    groups, then /proc/vmstat. Only the difference between two readings is meaningful. The command:
     `cat /sys/fs/cgroup/memory.events`.
     """
     names = ("memory.events", "memory.oom_control")
@@ -62,7 +62,7 @@ def oom_kills(root: Path = Path("/")) -> int | None:
 
 
 def memory_bytes() -> int:
-    """The host's memory in bytes, the limit of TensorFlow's allocator for CPUs."""
+    """The host's memory in bytes, which is the limit of TensorFlow's allocator for CPUs."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 

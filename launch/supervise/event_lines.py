@@ -1,4 +1,4 @@
-"""Events read line by line from the chunks of a pipe."""
+"""Decodes events line by line from the chunks of a pipe."""
 
 from collections.abc import Iterator
 
@@ -6,21 +6,21 @@ import msgspec
 
 from gputopo.values.run.events import Event, decode_line
 
-MAX_LINE_BYTES = 16 * 1024 * 1024  # a step of a thousand towers is far below
+MAX_LINE_BYTES = 16 * 1024 * 1024  # a step of a thousand towers is far smaller
 
 
 class NotAnEventError(Exception):
-    """The worker wrote a line that is no event; the message holds its beginning."""
+    """The worker wrote a line that is not an event. The message has the start of the line."""
 
 
 class EventLines:
-    """Splits what comes through the pipe into lines and decodes them; an unfinished line waits for more."""
+    """Splits the data from a pipe into lines and decodes them; an unfinished line waits for more data."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def take(self, data: bytes) -> Iterator[Event]:
-        """Decode the events that `data` completes. Raises NotAnEventError at the first line that is none."""
+        """Yield the events that `data` completes. Raises NotAnEventError at the first invalid line."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.strip():
@@ -30,7 +30,7 @@ class EventLines:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a line was begun and not ended."""
+        """Whether the last line is incomplete."""
         return bool(self._rest.strip())
 
 

@@ -1,7 +1,7 @@
-"""Runs workers: what a training run, a trial of a batch size and a measurement have in common.
+"""Runs workers for training runs, trials of batch sizes, and measurements.
 
-A job is a spec, a command that works by it and writes events, and a record of what happened. However a job
-ends, its failure is in the record, the first one with its cause, and no process of it is left.
+A job is a spec, a command that runs it and writes events, and a record of what happened. However a job ends,
+the record has its first failure with the cause, and no process is left.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.spec import RunSpec
 
-_LOOK_S = 0.25  # between two looks at what is waited for; not measured
+_LOOK_S = 0.25  # between two checks of what is awaited; not measured
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Workers:
     def run(
         self, spec: RunSpec, command: Command, record: Record, log: Path, sources: Sequence[EventSource] = ()
     ) -> None:
-        """Run one worker to its end: its events and the sources' go to the record, its output to the log."""
+        """Run one worker to its end; record its events and the sources' events, and log its output."""
         with contextlib.closing(WorkerOutput(log)) as output:
             life = WorkerLife(spec, record, output, self.limits, self.count_oom_kills)
             life.watch(command, self.environment, self.signals, sources)
@@ -51,9 +51,10 @@ def workers(
     limits: WorkerLimits = LIMITS,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Iterator[Workers]:
-    """Make what runs workers with this environment, as a whole. Signals to the launcher end the running one.
+    """Yield an object that runs workers; signals to the launcher end the running worker.
 
-    One that comes between two workers ends the next. Use it in the main thread.
+    `environment`: the complete environment of the workers. A signal that comes between two workers ends the
+    next one. Use it in the main thread.
     """
     with signals.caught() as came, adopting():
         yield Workers(environment, limits, count_oom_kills, came)

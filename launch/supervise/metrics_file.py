@@ -1,4 +1,4 @@
-"""`--prometheus`: the metrics of a run in a file, while it lasts."""
+"""`--prometheus`: writes the metrics of a run to a file while it runs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +8,13 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.run.events import Event, RunFinished
 
-EVERY_S = 5.0  # collectors read every 15 s or more seldom, and writing takes a millisecond. Ours.
+EVERY_S = 5.0  # Not measured; chosen because collectors read every 15 s or less often; a write takes 1 ms.
 
 
 class MetricsFile:
-    """Writes the metrics of a run every few seconds of its events, and at its end.
+    """Writes the metrics of a run every few seconds, when an event comes, and at its end.
 
-    A file that cannot be written is reported once by `on_problem`, and not tried again.
+    If the file cannot be written, `on_problem` reports it once, and no more writes are tried.
     """
 
     def __init__(self, path: Path, on_problem: Callable[[str], None]) -> None:
@@ -26,7 +26,7 @@ class MetricsFile:
     def event(self, event: Event) -> None:
         """Add the next event of the run."""
         self._metrics.add(event)
-        # A clock that was set back must not stop the file.
+        # If the clock was set back, the file must still be written.
         due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
         if self._path is None or not (due or isinstance(event, RunFinished)):
             return

@@ -1,4 +1,4 @@
-"""The record of a run: its events in the events file, summed up, and passed on as they come."""
+"""The record of a run: writes events to the events file, sums them up, and passes them on."""
 
 import contextlib
 import platform
@@ -37,10 +37,10 @@ _Found = tuple[Judgement | Exception, float]
 
 
 class Looks:
-    """The looks at a run: when one is due, a thread judges; what it finds comes with one of the next events.
+    """Checks for slow devices during a run: a thread judges, and a later event returns its findings.
 
-    A fault of ours in judging ends the looks with a notice, never the training: the end of the run judges
-    again, and raises it.
+    If the judging raises an error, these checks end with a notice, but the training continues. The check at
+    the end of the run raises the error again.
     """
 
     def __init__(
@@ -50,20 +50,20 @@ class Looks:
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`summary`: of the run. `start`: calls a function elsewhere; by default in a thread."""
+        """`summary`: of the run. `start`: calls a function elsewhere, by default in a thread."""
         self._recent: RecentSteps | None = RecentSteps(summary)
         self._reports = Reports()
         self._clock = clock
         self._start = _in_a_thread if start is None else start
         self._found: queue.SimpleQueue[_Found] = queue.SimpleQueue()
-        self._step: int | None = None  # of the look that goes on
+        self._step: int | None = None  # of the running check, None if there is none
 
     def add(self, event: Event) -> tuple[Event, ...]:
-        """Note an event that the summary has, and return what a look has found."""
+        """Note an event that the summary has, and return the findings of a finished check."""
         if self._recent is None or isinstance(event, Judged):
             return ()
         self._recent.add(event)
-        if isinstance(event, RankFailed):  # what comes after it is its consequence
+        if isinstance(event, RankFailed):  # later events are consequences of the failure
             self._recent = None
             return ()
         if self._step is not None:
@@ -75,7 +75,7 @@ class Looks:
         return ()
 
     def end(self, found: Judgement) -> tuple[Event, ...]:
-        """Return what the verdict over all steps adds to what was reported."""
+        """Return what the verdict over all steps adds to the earlier reports."""
         self._recent = None
         return self._reports.end(found, time.time())
 
@@ -106,7 +106,7 @@ def _in_a_thread(work: Callable[[], None]) -> None:
 
 
 def started(spec: RunSpec | ProgramSpec, known: Known) -> RunStarted:
-    """Return the event that a run begins, now and on this host."""
+    """Return the event for the start of a run, now and on this host."""
     return RunStarted(
         time_s=time.time(),
         host=platform.node(),
@@ -121,9 +121,9 @@ def started(spec: RunSpec | ProgramSpec, known: Known) -> RunStarted:
 
 
 class EventRecord:
-    """The events of a run: in the file as long as it can be written, in `summary`, and passed to `on_event`.
+    """The events of a run: written to the file while that is possible, summed up, and passed on.
 
-    None of them is stored: a run of any length takes the same memory. `log` None: there is no file.
+    Events are not stored, so that a run of any length uses the same memory. `log`: None for no file.
     """
 
     def __init__(self, log: EventLog | None, on_event: Callable[[Event], None]) -> None:
@@ -138,7 +138,7 @@ class EventRecord:
         self._record(event)
 
     def begin(self, spec: RunSpec | ProgramSpec, known: Known = NOTHING_KNOWN) -> None:
-        """Record that the run begins."""
+        """Record the start of the run."""
         self.add(started(spec, known))
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class EventRecord:
         if log is not None:
             try:
                 log.close()
-            except OSError as error:  # of a network disk
+            except OSError as error:  # an error of a network disk
                 self._lost(log.path, error)
 
     def _lost(self, path: Path, error: OSError) -> None:
@@ -171,7 +171,7 @@ class EventRecord:
             self.add(found)
 
     def _add_verdict(self) -> None:
-        """Look for slow devices over all steps."""
+        """Check for slow devices over all steps."""
         for found in self._looks.end(self.summary.judgement()):
             self.add(found)
 
@@ -183,8 +183,8 @@ class EventRecord:
 class Record(EventRecord):
     """The record of a run by workers.
 
-    `has_steps`: a step was recorded. `resumed`: steps of the checkpoint that training begins at.
-    `phase`: the latest that the worker has begun. `failure`: the first one.
+    `has_steps`: a step was recorded. `resumed`: steps in the checkpoint with which training starts. `phase`:
+    the latest phase of the worker. `failure`: the first failure.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Record(EventRecord):
         may_restart: Callable[[RankFailed], bool] = lambda failed: False,
         may_replan: Callable[[RankFailed, str | None], bool] = lambda failed, phase: False,
     ) -> None:
-        """`may_restart`: whether a failure after a step is deferred; `may_replan`: one in a phase."""
+        """`may_restart`, `may_replan`: whether a failure after a step, or in a phase, is deferred."""
         super().__init__(log, on_event)
         self._may_restart = may_restart
         self._may_replan = may_replan
@@ -208,17 +208,17 @@ class Record(EventRecord):
 
     @property
     def unwritable(self) -> bool:
-        """Whether the file cannot be written any more: later events are in the summary only."""
+        """Whether the file can no longer be written. Later events are only in the summary."""
         return self.failure is not None and self.failure.kind == "disk_full"
 
     def add(self, event: Event) -> None:
-        """Record an event. The first failure counts: a later one is ignored.
+        """Record an event. Only the first failure is recorded; later failures are ignored.
 
-        A failure for lack of memory is deferred until it is known what would fit: see `release`; one after
-        which another worker may go on, until it is known whether it does: see `restart`.
+        A failure for lack of memory is deferred until a fitting batch is known: see `release`. A failure
+        after which another worker may continue is deferred until that is decided: see `restart`.
         """
         if isinstance(event, RankFailed):
-            # Who ends a run does not want it to go on after a failure that came just before.
+            # A user who ends a run does not want it to continue after a failure just before.
             ends = event.kind in STOPPED_FROM_OUTSIDE and not event.rank and self._goes_on
             if self.failure is not None and not ends:
                 return
@@ -230,13 +230,13 @@ class Record(EventRecord):
 
     @property
     def restartable(self) -> RankFailed | None:
-        """The failure after which another worker may go on."""
+        """The failure after which another worker may continue."""
         failed = self.failure
         return failed if failed is not None and self.has_steps and self._may_restart(failed) else None
 
     @property
     def replannable(self) -> RankFailed | None:
-        """The failure after which another worker may train by another placement."""
+        """The failure after which another worker may train with another placement."""
         failed = self.failure
         return failed if failed is not None and self._may_replan(failed, self.phase) else None
 
@@ -245,7 +245,7 @@ class Record(EventRecord):
         return self.restartable is not None or self.replannable is not None
 
     def restart(self) -> None:
-        """Forget a failure that was deferred: another worker goes on."""
+        """Clear the deferred failure, because another worker continues."""
         self.failure = self._deferred = None
         self.has_steps = False
         self.phase = None
@@ -255,7 +255,7 @@ class Record(EventRecord):
         self.add(Noticed(time_s=time.time(), says=says))
 
     def release(self, remedy: str | None = None) -> None:
-        """Record the deferred failure, if there is one, with another remedy if one is given."""
+        """Record the deferred failure, if there is one. `remedy`: replaces its remedy."""
         deferred, self._deferred = self._deferred, None
         if deferred is not None:
             self.failure = deferred if remedy is None else msgspec.structs.replace(deferred, remedy=remedy)
@@ -272,12 +272,12 @@ class Record(EventRecord):
         self.add(failure.unwritable(path, error, time_s=time.time()))
 
     def finish(self) -> None:
-        """Look for slow devices, record how the run ended, and close the file."""
+        """Check for slow devices, record how the run ended, and close the file."""
         self.release()
         self._add_verdict()
         self._add_end()
         self.close()
-        if isinstance(self._last, RankFailed):  # the disk took no more when the run had finished
+        if isinstance(self._last, RankFailed):  # the disk was full when the run finished
             self._add_end()
 
     def _add_end(self) -> None:

@@ -3,11 +3,11 @@
 | file          | contents                                                                    |
 |---------------|-----------------------------------------------------------------------------|
 | spec.json     | what to run (`gputopo.runspec/1`, a user's program: `gputopo.program/1`)    |
-| plan.json     | the plan it came from (`gputopo.plan/1`), GPUs by index                     |
-| machine.json  | the machine that was planned for (`gputopo.machine/1`), without identities  |
+| plan.json     | its plan (`gputopo.plan/1`), GPUs by index                                  |
+| machine.json  | the planned machine (`gputopo.machine/1`), without identities               |
 | events.jsonl  | what happened, line by line (`gputopo.events/1`)                            |
-| worker.log    | what the worker printed; a user's program has its own stdout and stderr     |
-| stacks.log    | of a user's program that hung: the stacks of its processes                  |
+| worker.log    | output of the worker; a user's program has its own stdout and stderr        |
+| stacks.log    | stacks of the processes of a user's program that hung                       |
 | result.json   | what was measured (`gputopo.result/1`)                                      |
 """
 
@@ -33,7 +33,7 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Screen
 from gputopo.values.run.spec import RunSpec
 
-# What a run writes: any of these belongs to another run, or to the user.
+# Files that a run writes. If one exists, it belongs to another run, or to the user.
 _WRITTEN = (
     "spec.json",
     "plan.json",
@@ -45,7 +45,7 @@ _WRITTEN = (
 )
 _WRITABLE = "use a writable folder with --output, or set GPUTOPO_HOME"
 SCREEN_FILE = "screen.json"
-MAX_SCREENS = 50  # that are read: older ones matter little, and reading takes some ms
+MAX_SCREENS = 50  # limit on screens that are read: older ones matter little, and reading takes some ms
 
 
 class RunFolder:
@@ -66,7 +66,7 @@ def runs_home(environ: Mapping[str, str]) -> Path:
 
 
 def check_output(output: Path | None) -> None:
-    """Raise InputError if the folder a user named is a file or holds what a run writes. Changes nothing."""
+    """Raise InputError if the user's output folder is a file or has files of a run. Changes nothing."""
     if output is None:
         return
     if output.exists() and not output.is_dir():
@@ -88,14 +88,14 @@ def create(
     plan: Plan,
     machine: Machine | None,
 ) -> RunFolder:
-    """Make the folder of a run, with what is known before it starts.
+    """Create the folder of a run, with the files that are known before it starts.
 
-    `output` if given, else `<timestamp>-<model>-<n>` in `home`, with the lowest n from 1 that is free.
-    Of runs that begin at the same time in one `output` the first gets it. Raises InputError where the folder
-    holds a run or cannot be written, HardwareError where the disk is full or broken; leaves nothing then.
+    The folder is `output`, or `<timestamp>-<model>-<n>` in `home` with the lowest free n from 1. If several
+    runs start at the same time with one `output`, the first gets it. Raises InputError if the folder has a
+    run or cannot be written, and HardwareError if the disk is full or broken. Then no files are left.
     """
     check_output(output)
-    made: list[Path] = []  # folders, then files, of which the first locks the folder
+    made: list[Path] = []  # folders, then files; the first file locks the folder
     with contextlib.ExitStack() as lock, contextlib.ExitStack() as undone:
         undone.callback(_remove, made)
         try:
@@ -123,12 +123,12 @@ def create(
 
 
 def write_result(folder: RunFolder, result: Result) -> None:
-    """Write result.json, completely or not at all. Raises InputError."""
+    """Write result.json completely or not at all. Raises InputError."""
     schema.write(folder.result, result)
 
 
 def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
-    """Write result.json and return the result; where it cannot be written, the result with that failure."""
+    """Write result.json and return the result; if writing fails, the result has that failure."""
     try:
         write_result(folder, result)
     except InputError as error:
@@ -150,18 +150,18 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
 class EventLog:
     """The events file of a run, written line by line, readable at any time.
 
-    Of a long run a part of the samples (`WrittenSamples`); all other events.
+    A long run stores only part of its samples (`WrittenSamples`), but all other events.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raises OSError."""
+        """Open the file. Raises OSError."""
         self.path = path
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         self._size = 0
         self._samples = WrittenSamples()
 
     def write(self, event: Event) -> None:
-        """Write one event as a whole line. Raises OSError; then the written part is removed."""
+        """Write one event as a whole line. Raises OSError, after removing the written part."""
         if isinstance(event, Sample) and not self._samples.has(event):
             return
         line = memoryview(encode_line(event))
@@ -176,12 +176,12 @@ class EventLog:
         self._size += len(line)
 
     def close(self) -> None:
-        """Close the file; an error that comes only now (a network disk) raises OSError."""
+        """Close the file. Raises OSError for an error that comes only now (a network disk)."""
         os.close(self._handle)
 
 
 def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
-    """Iterate over folder and contents of the latest screens, latest first, but those that cannot be read."""
+    """Yield the folders and contents of the latest screens, latest first; unreadable ones are skipped."""
     files = sorted(home.glob(f"*/{SCREEN_FILE}"), reverse=True) if home.is_dir() else []
     for file in files[:MAX_SCREENS]:
         with contextlib.suppress(OSError, InputError):
@@ -189,7 +189,7 @@ def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
 
 
 def new_folder(home: Path, now: datetime, model: str) -> Path:
-    """Make an empty folder for a run: `<timestamp>-<model>-<n>` in `home`. Raises GputopoError."""
+    """Create an empty folder for a run: `<timestamp>-<model>-<n>` in `home`. Raises GputopoError."""
     try:
         return _numbered(home, now, model, [])
     except OSError as error:
@@ -212,7 +212,7 @@ def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
 
 
 def _made(path: Path, made: list[Path]) -> Path:
-    """Make a folder with those above it, and add the new ones to `made`, outermost first."""
+    """Create a folder with its parents, and add the new ones to `made`, outermost first."""
     absent = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(absent):
         folder.mkdir(exist_ok=True)
@@ -223,12 +223,12 @@ def _made(path: Path, made: list[Path]) -> Path:
 
 
 def _is_taken(file: Path) -> bool:
-    """Whether a file of this name is another run's. Raises OSError."""
+    """Whether a file with this name belongs to another run. Raises OSError."""
     return file.exists() and not (file.name == "spec.json" and is_left_over(file))
 
 
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:
-    """The error for a run folder that could not be made, because of its name or of the disk."""
+    """The error if a run folder could not be created, because of its name or the disk."""
     if isinstance(cause, OSError) and cause.errno in schema.DISK_ERRORS:
         return HardwareError(what, "free some space, or use a folder on another disk with --output")
     return InputError(what, _WRITABLE)
@@ -239,7 +239,7 @@ def _taken(output: Path, file: str) -> InputError:
 
 
 def _remove(made: list[Path]) -> None:
-    """Remove what was made, last first, but folders that others use by now."""
+    """Remove the created files and folders, last first, except folders that others use by now."""
     for path in reversed(made):
         with contextlib.suppress(OSError):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -12,7 +12,7 @@ from gputopo.launch.data.tfrecords import masked_crc
 from gputopo.runs.devices import batch_sizes
 from gputopo.values.run.events import Device, Event, GpuSample, RunStarted, Sample, Step
 
-EVERY_S = 5.0  # between two points of a GPU: a day of a GPU is 4 MB; not measured
+EVERY_S = 5.0  # between two points of a GPU: a day takes 4 MB per GPU; not measured
 # Tags, with the fields of a sample.
 TAGS = {
     "gpu/core_clock_mhz": "graphics_mhz",
@@ -21,8 +21,8 @@ TAGS = {
     "gpu/power_w": "power_w",
     "gpu/utilization_percent": "gpu_utilization_percent",
 }
-IMAGES_PER_SEC = "images_per_sec"  # the tag of the worker's scalars, too
-_Place = tuple[int, int]  # rank of a host, and index of its GPU there
+IMAGES_PER_SEC = "images_per_sec"  # also the tag of the worker's scalars
+_Place = tuple[int, int]  # rank of a host, and index of a GPU there
 _IN_A_PATH = re.compile(r"[^\w.-]+")
 _FIXED64, _BYTES, _FIXED32 = 1, 2, 5  # wire types of protocol buffers
 
@@ -30,17 +30,18 @@ _FIXED64, _BYTES, _FIXED32 = 1, 2, 5  # wire types of protocol buffers
 class SampleScalars:
     """Writes a TensorBoard run for each GPU, `gpu_0` or `n2_gpu_0`, in the folder of --tensorboard.
 
-    Over the steps that the weights are trained for: the latest of each fact, and the device's own pace in the
-    last step. What cannot be written is reported once by `on_problem`, and not tried again.
+    The x-axis is the number of trained steps. A point has the latest value of each field, and the device's
+    own speed in the last step. If a file cannot be written, `on_problem` reports it once, and no more writes
+    are tried.
     """
 
     def __init__(self, on_problem: Callable[[str], None]) -> None:
         self._on_problem = on_problem
         self._folder: Path | None = None
         self._towers: dict[_Place, tuple[int, int]] = {}  # tower and its batch
-        self._names: dict[_Place, str] = {}  # of folders, where there are several hosts
+        self._names: dict[_Place, str] = {}  # of folders, if there are several hosts
         self._files: dict[_Place, int] = {}
-        self._gpus: dict[_Place, GpuSample] = {}  # the latest of each fact
+        self._gpus: dict[_Place, GpuSample] = {}  # the latest value of each field
         self._step: Step | None = None
         self._next_s = 0.0
 
@@ -63,7 +64,7 @@ class SampleScalars:
                 for one in event.gpus:
                     place = event.rank, one.gpu
                     self._gpus[place] = one.with_earlier(self._gpus.get(place))
-                # A clock that was set back must not stop the points.
+                # If the clock was set back, points must still be written.
                 due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
                 if due and self._step is not None:
                     self._next_s = event.time_s + EVERY_S
@@ -112,12 +113,12 @@ def _towers(devices: Sequence[Device], batches: Sequence[int]) -> dict[_Place, t
 
 
 def event_record(time_s: float, step: int, points: Mapping[str, float]) -> bytes:
-    """Return the record of one point of each of these tags."""
+    """Return the record with one point for each tag."""
     values = b"".join(
         _field(1, _BYTES, _field(1, _BYTES, tag.encode()) + _field(2, _FIXED32, struct.pack("<f", value)))
         for tag, value in points.items()
     )
-    # Field 2, the step, is of wire type 0: a number of its own.
+    # Field 2, the step, has wire type 0 (varint).
     number = b"\x10" + _varint(step)
     return _record(_field(1, _FIXED64, struct.pack("<d", time_s)) + number + _field(5, _BYTES, values))
 

@@ -1,4 +1,4 @@
-"""Events of other threads, such as samples of a run: a driver that hangs must not stop the launcher."""
+"""Events from other threads, such as samples: a driver that hangs must not stop the launcher."""
 
 import contextlib
 import os
@@ -13,27 +13,27 @@ T = TypeVar("T")
 
 
 class RunSampler(Protocol):
-    """Reads the state of a run's GPUs and host (probes/sampling), once every `every_s` seconds."""
+    """Reads the state of a run's GPUs and host (probes/sampling) every `every_s` seconds."""
 
     every_s: float
 
     def look(self) -> tuple[Sample | Noticed, ...]:
-        """Read all now; a notice reports what can no longer be read."""
+        """Read everything now; a notice reports what can no longer be read."""
 
 
 class EventSource(Protocol):
-    """Events besides a worker's own."""
+    """Events in addition to a worker's own."""
 
     @property
     def ready(self) -> int:
-        """A file descriptor that is readable when there are some."""
+        """A file descriptor that is readable if there are events."""
 
     def take(self) -> Iterator[Event]:
-        """Take those that are there, oldest first."""
+        """Take the available events, oldest first."""
 
 
 class EventQueue(Generic[T]):
-    """Events of other threads for the launcher's; `ready` is a pipe that is readable when there are some."""
+    """A queue of events from other threads; `ready` is a pipe that is readable if there are events."""
 
     def __init__(self) -> None:
         self.ready, self._notify = os.pipe()
@@ -41,15 +41,15 @@ class EventQueue(Generic[T]):
         os.set_blocking(self._notify, False)
         self._waiting: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._is_closed = False
-        self._pipe = threading.Lock()  # a closed file's number may become another's
+        self._pipe = threading.Lock()  # the number of a closed pipe may be used again
 
     def put(self, *events: T) -> None:
-        """Add events. Any thread may; after `close` they are dropped."""
+        """Add events from any thread; after `close` they are dropped."""
         if not events:
             return
         for event in events:
             self._waiting.put(event)
-        with self._pipe, contextlib.suppress(BlockingIOError):  # a full pipe is readable
+        with self._pipe, contextlib.suppress(BlockingIOError):  # a full pipe is readable, too
             if not self._is_closed:
                 os.write(self._notify, b"e")
 
@@ -71,9 +71,9 @@ class EventQueue(Generic[T]):
 
 @contextlib.contextmanager
 def sampled(sampler: RunSampler | None) -> Iterator[EventQueue[Sample | Noticed] | None]:
-    """Sample in a thread until the end of the context. Without a sampler: None.
+    """Sample in a thread until the end of the context; yield its events, or None without a sampler.
 
-    A driver call that hangs is not waited for at the end.
+    The end does not wait for a driver call that hangs.
     """
     if sampler is None:
         yield None

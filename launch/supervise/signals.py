@@ -1,5 +1,7 @@
-"""Signals to the launcher, by one of two ways: as bytes in a pipe, so that one loop can wait for them and for
-everything else (`caught`), or as exceptions between two runs (`raised`), deferred while a result is written.
+"""Signals to the launcher, in one of two ways.
+
+`caught`: as bytes in a pipe, so that one loop can wait for them and for everything else. `raised`: as
+exceptions between two runs. `deferred` delays a signal while a result is written.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class EndedError(BaseException):
-    """SIGTERM, SIGHUP or SIGQUIT came (KeyboardInterrupt: SIGINT). `number`: which."""
+    """SIGTERM, SIGHUP or SIGQUIT came (KeyboardInterrupt: SIGINT). `number`: the signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -23,13 +25,13 @@ class EndedError(BaseException):
 
 @contextlib.contextmanager
 def caught(*numbers: signal.Signals) -> Iterator[int]:
-    """Catch these signals, by default ENDING; yield a pipe with one byte, the number, for each that came."""
+    """Catch these signals, by default ENDING; yield a pipe with one byte, the number, for each signal."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
 
     def note(signum: int, _: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):  # thousands are waiting already
+        with contextlib.suppress(BlockingIOError):  # thousands of signals are already waiting
             os.write(writing, bytes((signum,)))
 
     try:
@@ -41,7 +43,7 @@ def caught(*numbers: signal.Signals) -> Iterator[int]:
 
 
 def take(came: int) -> list[int]:
-    """Return the signals that have come by the pipe of `caught`."""
+    """Return the signals that came through the pipe of `caught`."""
     try:
         return list(os.read(came, 64))
     except BlockingIOError:
@@ -61,7 +63,7 @@ def raised() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Defer a signal that would end the launcher until the end of the context; of several the first."""
+    """Defer the first signal that would end the launcher until the end of the context."""
     with caught() as came:
         yield
         numbers = take(came)
@@ -71,7 +73,7 @@ def deferred() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked(numbers: Iterable[int]) -> Iterator[None]:
-    """Block signals for what is started in the context: threads and processes inherit that."""
+    """Block signals for threads and processes that are started in the context and inherit the mask."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -83,7 +85,7 @@ def blocked(numbers: Iterable[int]) -> Iterator[None]:
 def _handled(numbers: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
     """Handle these signals, and restore the earlier handlers at the end.
 
-    An ignored SIGHUP stays ignored (nohup). Only the main thread can catch signals: elsewhere none come.
+    An ignored SIGHUP stays ignored (nohup). Only the main thread can catch signals; other threads catch none.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():

@@ -1,8 +1,8 @@
-"""Decides from a worker's events and a clock whether it hangs. Pure.
+"""Decides from a worker's events and a clock whether it hangs.
 
-Steps come regularly, so that silence after a step means something. The time until the first step (loading,
-building, compiling) is unknown, as is that of the phases between steps (a checkpoint, an export): their
-limits are long.
+Steps come regularly, so silence after a step is meaningful. The time until the first step (loading, building,
+compiling) is unknown, and so is the time of phases between steps (a checkpoint, an export). Their limits are
+therefore long.
 """
 
 from collections import deque
@@ -11,30 +11,31 @@ from statistics import median
 
 from gputopo.values.run.events import NCCL_TEST, Event, ModelBuilt, PhaseBegun, Step
 
-# A step that takes this many times the median step is not just slow: throttled GPUs take up to 10 times as
-# long, and TensorFlow autotunes and compiles again for a last, smaller batch; not measured
+# A step that takes this many times the median step is not just slow. Throttled GPUs take up to 10 times as
+# long, and TensorFlow autotunes and compiles again for a smaller last batch. Not measured.
 HANG_FACTOR = 50.0
-# A stalled disk or a busy machine may delay any step this long. Seconds; not measured; the stall inspector of
-# Horovod warns after 60 s and continues.
+# In seconds: a stalled disk or a busy machine may delay any step this long. Not measured; the stall inspector
+# of Horovod warns after 60 s and continues.
 HANG_MIN_S = 120.0
-# Writing a large checkpoint to a slow network disk, or an export. Seconds; not measured
+# In seconds: writing a large checkpoint to a slow network disk, or an export. Not measured.
 PHASE_S = 1800.0
-# Until the next event of a worker that has not taken a step. TensorFlow warns that compiling kernels for a
-# new kind of GPU "could take 30 minutes or longer"; large models under XLA take minutes. Seconds
+# In seconds, until the next event of a worker before its first step. TensorFlow warns that compiling kernels
+# for a new kind of GPU "could take 30 minutes or longer". Large models under XLA take minutes.
 START_S = 3600.0
-# For the test of NCCL on one host, which adds 2 MiB a GPU. Seconds. Not measured; chosen because TensorFlow
+# In seconds: the test of NCCL on one host, which adds 2 MiB per GPU. Not measured; chosen because TensorFlow
 # ends a collective that hangs after 60 s with an error (`COLLECTIVE_TIMEOUT_S`): this is three times as long.
 NCCL_S = 180.0
-# How long the launcher waits at most before it looks at the clock, and how late it may do so without having
-# been stopped itself. Seconds; not measured
+# In seconds: the launcher's longest wait before it checks the clock, and how much longer a wait may take
+# before it means that the launcher itself was stopped. Not measured.
 LOOK_S = 5.0
 LATE_S = 1.0
-# A sign of life comes after this silence, and after twice as long each time. Seconds, and steps; not measured
+# The first sign of life comes after this silence, in seconds and in median steps, the next ones after twice
+# as long each. Not measured.
 SIGN_S = 10.0
 SIGN_STEPS = 3.0
-BUSY_CPUS = 0.1  # CPUs busy from which on a process computes; Python's waiting threads use less; not measured
+BUSY_CPUS = 0.1  # CPUs that a computing process keeps busy; Python's waiting threads use less; not measured
 _STOPPED, _UNINTERRUPTIBLE = ("T", "t"), "D"  # proc(5)
-MEDIAN_STEPS = 20  # the latest steps, for the median
+MEDIAN_STEPS = 20  # the latest steps that the median uses
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,12 @@ class HangLimits:
 
 
 PATIENCE = HangLimits()
-# A program of the user reports its steps only: its silence may be an evaluation, a checkpoint or an export.
+# A user's program reports only steps: its silence may be an evaluation, a checkpoint or an export.
 PROGRAM_PATIENCE = HangLimits(min_s=PHASE_S)
 
 
 def of_seconds(seconds: float) -> HangLimits:
-    """Return the patience of a run that may take no step for so many seconds, the first one included.
+    """Return the limits for a run in which every step, including the first, may take `seconds`.
 
     A phase between steps, such as a checkpoint, keeps its limit.
     """
@@ -62,12 +63,12 @@ def of_seconds(seconds: float) -> HangLimits:
 
 
 class Watchdog:
-    """Follows a worker's events. Times are seconds of a monotonic clock.
+    """Follows a worker's events. Times are in seconds of a monotonic clock.
 
-    `now_s`: when the worker was started. `who`: the worker, in the words of the verdict.
+    `now_s`: when the worker was started. `who`: the worker's name in the verdict.
     """
 
-    phase: str | None = None  # which it has begun, None after any other event
+    phase: str | None = None  # the current phase, None after any other event
 
     def __init__(self, patience: HangLimits, now_s: float, who: str = "the worker") -> None:
         self._patience = patience
@@ -80,14 +81,14 @@ class Watchdog:
         self._next_sign_s = SIGN_S
 
     def record_event(self, event: Event, now_s: float) -> None:
-        """Note an event that came now."""
+        """Note an event that came at `now_s`."""
         self._last_event_s = now_s
         self.phase = event.phase if isinstance(event, PhaseBegun) else None
         if isinstance(event, Step):
             self._seconds.append(event.seconds)
         self._next_sign_s = max(SIGN_S, SIGN_STEPS * self._median_s() if self._seconds else 0.0)
         if isinstance(event, PhaseBegun):
-            # Before the first step a phase may be followed by compiling, which sends no event.
+            # Before the first step, a phase may be followed by compiling, which sends no event.
             self._allowed_s = self._patience.phase_s if self._seconds else self._patience.start_s
             if event.phase == NCCL_TEST:
                 self._allowed_s = self._patience.nccl_s
@@ -99,7 +100,7 @@ class Watchdog:
             self._during = "the first step, including compilation"
 
     def record_life(self, now_s: float) -> None:
-        """Note that the process can run, which is all that a worker shows whose silence is no news."""
+        """Note that the process can run; for a worker that is silent while it serves, this is enough."""
         self._last_event_s, self._next_sign_s = now_s, SIGN_S
 
     def deadline_s(self) -> float:
@@ -107,7 +108,7 @@ class Watchdog:
         return self._last_event_s + self._allowed_s
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds to wait at most for the worker's next event, from now on."""
+        """Maximum seconds to wait for the worker's next event, from now on."""
         wait = min(LOOK_S, max(0.0, self.deadline_s() - now_s))
         self._look_s = now_s + wait
         return wait
@@ -116,7 +117,7 @@ class Watchdog:
         """Note that the wait is over now.
 
         If it took longer than planned, the launcher was stopped, and the worker with it: batch systems
-        suspend jobs (SIGSTOP), and containers are frozen. That time does not count as silence.
+        suspend jobs (SIGSTOP), and containers are frozen. That time is not counted as silence.
         """
         late = now_s - self._look_s
         if late > LATE_S:
@@ -136,7 +137,7 @@ class Watchdog:
         return now_s - self._last_event_s
 
     def sign(self, now_s: float) -> tuple[float, str] | None:
-        """Return the seconds of silence and what they are in, where a sign of life is due; else None."""
+        """Return the seconds of silence and the current activity if a sign of life is due, else None."""
         silent = self.silent_s(now_s)
         if silent < self._next_sign_s:
             return None
@@ -153,9 +154,9 @@ def is_stuck(state: str) -> bool:
 
 
 def process_words(state: str, cpus: float) -> str:
-    """Return what a process does, after "the worker".
+    """Return what a process does, as text after "the worker".
 
-    `state`: the letter of proc(5). `cpus`: CPUs that it kept busy during the silence.
+    `state`: the letter of proc(5). `cpus`: number of CPUs that it kept busy during the silence.
     """
     if state in _STOPPED:
         return "is stopped (SIGSTOP); kill -CONT continues it"

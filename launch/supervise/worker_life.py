@@ -1,10 +1,11 @@
 """The life of one worker, in one loop that waits for pipes, signals, the worker's end and a deadline.
 
-A signal to the launcher, a full disk or a broken protocol ends the worker's group with SIGTERM, and with
-SIGKILL after a grace period or at a second Ctrl-C. A worker that saves something of its steps (checkpoints,
-scalars, a trace) and has begun with them is first asked, by SIGINT, to end after its step: it may as long as
-it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed and reaped.
-The server or worker of another host goes on meanwhile: a batch system ends all hosts at once.
+A signal to the launcher, a full disk or a broken protocol ends the worker's process group: with SIGTERM, and
+with SIGKILL after a grace period or at a second Ctrl-C. A worker that has started its steps and saves
+something (checkpoints, scalars, a trace) is first asked, by SIGINT, to end after its step. It may take its
+time as long as it makes progress, unless a second Ctrl-C comes. However the worker ended, its group is killed
+and reaped. The server or worker of another host continues meanwhile, because a batch system ends all hosts at
+once.
 """
 
 import contextlib
@@ -43,10 +44,10 @@ from gputopo.values.run.events import (
 from gputopo.values.run.spec import RunSpec
 
 _CHUNK_BYTES = 64 * 1024  # a pipe's default capacity
-# For which the reason of a host that is gone is waited for: hosts report each second; not measured
+# In seconds: wait for other hosts to report why a host is gone. They report each second. Not measured.
 REASON_S = 3.0
-CPU_S = 1.0  # of silence before the worker's CPU time is read for the first time; not measured
-_MAX_CHUNKS = 16  # a pipe holds at most 1 MiB, unless another process goes on writing to it
+CPU_S = 1.0  # silence before the worker's CPU time is first read; not measured
+_MAX_CHUNKS = 16  # a pipe holds up to 1 MiB, unless another process still writes to it
 
 
 @dataclass(frozen=True)
@@ -54,23 +55,23 @@ class WorkerLimits:
     """How long a worker may take to end, in seconds."""
 
     after_term: float = 5.0  # between SIGTERM and SIGKILL
-    after_last_event: float = 30.0  # from closing its event pipe to its end, in which TensorFlow shuts down
-    after_kill: float = 10.0  # until it is given up as stuck in a driver call
+    after_last_event: float = 30.0  # from closing its event pipe until TensorFlow has shut down
+    after_kill: float = 10.0  # until it is reported as stuck in a driver call
     patience: HangLimits = PATIENCE  # how long it may be silent
-    serves: bool = False  # another host, silent by nature: only the time counts in which it cannot run
+    serves: bool = False  # a silent server of another host: only time in which it cannot run counts
 
 
 LIMITS = WorkerLimits()
 
 Stage = Literal["running", "finishing", "closing", "asked", "killed", "over"]
-"""Of a worker's life: running, finishing its step, no more events, sent SIGTERM, killed, ended."""
+"""The stage of a worker: running, finishing its step, no more events, sent SIGTERM, killed, ended."""
 
 Answer = Literal["finish", "end", "kill"]
-"""To a signal: let the worker finish its step, send SIGTERM, or kill it."""
+"""The answer to a signal: let the worker finish its step, send SIGTERM, or kill it."""
 
 
 class WorkerLife:
-    """The stages of a worker, and what is awaited in each."""
+    """The stages of a worker, and what is awaited in each stage."""
 
     def __init__(
         self,
@@ -93,20 +94,20 @@ class WorkerLife:
         self._deadline: float | None = None
         self._hung: str | None = None
         self._sample: Sample | None = None  # the latest
-        self._cpu: tuple[float, float] | None = None  # the clock and the worker's CPU time, in this silence
-        self._unreachable: RankFailed | None = None  # of another host, by the worker
-        self._signalled_elsewhere = False  # and not here yet
-        self._stopped_elsewhere: RankFailed | None = None  # by that signal, and not recorded yet
-        self._stuck: dict[int, str] = {}  # hosts whose servers cannot run, by rank, and why
+        self._cpu: tuple[float, float] | None = None  # clock and CPU time of the worker in this silence
+        self._unreachable: RankFailed | None = None  # a lost host that the worker reported
+        self._signalled_elsewhere = False  # another host got a signal, this host not yet
+        self._stopped_elsewhere: RankFailed | None = None  # its failure by that signal, not recorded yet
+        self._stuck: dict[int, str] = {}  # why servers of hosts cannot run, by rank
         self._child: WorkerProcess
         self._selector: selectors.DefaultSelector
 
     def watch(
         self, command: Command, environment: Mapping[str, str], signals: int, sources: Sequence[EventSource]
     ) -> None:
-        """Run the worker to its end; record the cause, if it was not the end of its work.
+        """Run the worker to its end; record the cause if it failed.
 
-        `sources`: of events besides the worker's own; a failure among them ends the worker.
+        `sources`: events in addition to the worker's own; a failure among them ends the worker.
         """
         try:
             self._child = WorkerProcess(command, environment)
@@ -126,7 +127,7 @@ class WorkerLife:
             finally:
                 self._stage = "over"
                 status = self._child.end(within_s=self._limits.after_kill)
-            # What the worker had written before its end: its failure may be in it.
+            # Read what the worker wrote before its end: its failure may be in it.
             _empty(self._child.output, self._output.take)
             _empty(self._child.events, self._decode_events)
         self._note_stop_elsewhere()
@@ -136,7 +137,7 @@ class WorkerLife:
         self._judge(status)
 
     def _await_reason(self, sources: Sequence[EventSource]) -> None:
-        """Take what the other hosts report for some seconds: why one is gone comes before that it is gone."""
+        """Take other hosts' reports for some seconds, because the reason must be recorded before the loss."""
         until = time.monotonic() + REASON_S
         while self._record.failure is None and (left := until - time.monotonic()) > 0:
             if not select.select([source.ready for source in sources], [], [], left)[0]:
@@ -192,7 +193,7 @@ class WorkerLife:
                 self._has_begun = self._has_begun or _begins(event)
                 if isinstance(event, RankFailed):
                     if self._stage == "asked" and event.kind in STOPPED_FROM_OUTSIDE:
-                        continue  # by our SIGTERM, whose cause is known: a worker that saves takes it so
+                        continue  # caused by our SIGTERM, whose cause is already recorded
                     _empty(self._child.output, self._output.take)
                     event = msgspec.structs.replace(
                         event,
@@ -222,7 +223,7 @@ class WorkerLife:
     def _take_reports(self, source: EventSource) -> None:
         for event in source.take():
             if isinstance(event, RankFailed) and event.kind in STOPPED_FROM_OUTSIDE:
-                self._asked_by(signal.SIGTERM)  # as its starter did, or will do, here
+                self._asked_by(signal.SIGTERM)  # its starter also sent it here, or will send it
                 self._signalled_elsewhere = True
                 self._stopped_elsewhere = self._stopped_elsewhere or event
                 continue
@@ -239,7 +240,7 @@ class WorkerLife:
     # How it ends
 
     def _note_stop_elsewhere(self) -> None:
-        """Record that another host was stopped: not where the signal came to this one, too."""
+        """Record that another host was stopped, unless the signal also came to this host."""
         if self._stopped_elsewhere is not None:
             self._record.add(self._stopped_elsewhere)
             self._stopped_elsewhere = None
@@ -247,7 +248,8 @@ class WorkerLife:
     def _signals_came(self, signals: int) -> None:
         for number in _read(signals) or b"":
             self._record.add(failure.asked_to_end(number, self._spec, time_s=time.time()))
-            # A Ctrl-C to all hosts may be heard of from another one first: it is not the second one here.
+            # If all hosts get a Ctrl-C, another host's report may come first: this is then not a second
+            # Ctrl-C.
             self._asked_by(signal.SIGTERM if self._signalled_elsewhere else number)
             self._signalled_elsewhere, self._stopped_elsewhere = False, None
 
@@ -262,18 +264,18 @@ class WorkerLife:
             self._ask_to_end()
 
     def _ask_to_finish(self) -> None:
-        if self._stage == "running":  # it is asked once
+        if self._stage == "running":  # it is asked only once
             self._child.signal(signal.SIGINT)
             self._stage = "finishing"
             self._record.add(PhaseBegun(time_s=time.time(), phase="end"))
 
     def _note_lost_state(self, failed: RankFailed) -> None:
-        """Record that the worker could not finish its step; the signal stays the cause of the run's end."""
+        """Record that the worker could not finish its step; the signal remains the cause of the run's end."""
         if self._stage == "finishing" and failed.kind not in STOPPED_FROM_OUTSIDE:
             self._record.add(Noticed(time_s=time.time(), says=f"The last state is lost: {failed.cause}"))
 
     def _give_a_sign(self) -> None:
-        """Record how long nothing has come, where that is long, and what the worker does."""
+        """Record a long silence of the worker, and what the worker is doing."""
         if self._limits.serves and not is_stuck(self._child.state()[0]):
             self._watchdog.record_life(time.monotonic())
         if self._cpu is None and self._watchdog.silent_s(time.monotonic()) >= CPU_S:
@@ -285,14 +287,14 @@ class WorkerLife:
             self._record.add(Silent(time_s=time.time(), seconds=seconds, during=during, process=does))
 
     def _process(self) -> str:
-        """Return what the worker does, by its CPU time since this was asked last."""
+        """Return what the worker is doing, from its CPU time since the last call."""
         now, (state, cpu_s) = time.monotonic(), self._child.state()
         began, used = self._cpu or (now, cpu_s)
         self._cpu = now, cpu_s
         return process_words(state, (cpu_s - used) / max(now - began, CPU_S))
 
     def _look_for_a_hang(self) -> None:
-        """End a worker that hangs; the failure is recorded when it has written its stacks (see `_judge`)."""
+        """End a worker that hangs; `_judge` records the failure after the worker has written its stacks."""
         verdict = self._watchdog.verdict(time.monotonic())
         if verdict is not None:
             gpus = failure.gpu_words(self._sample, self._spec.devices)
@@ -316,7 +318,7 @@ class WorkerLife:
             self._stage = "over"
 
     def _expect_end(self) -> None:
-        """The worker has sent its last event: it has a limited time to end."""
+        """Limit the time until the worker ends, because it has sent its last event."""
         if self._is_watched:
             self._stage = "closing"
             self._deadline = time.monotonic() + self._limits.after_last_event
@@ -334,7 +336,7 @@ class WorkerLife:
             self._deadline = time.monotonic() + self._limits.after_kill
 
     def _judge(self, status: int | None) -> None:
-        """Record why the worker ended, unless it did its work."""
+        """Record why the worker ended, unless it finished its work."""
         if self._hung is not None:
             self._record.add(failure.hung(self._hung, time_s=time.time(), last_lines=self._output.last_lines))
         if status is None:
@@ -381,17 +383,17 @@ def _read(handle: int) -> bytes | None:
 
 
 def _begins(event: Event) -> bool:
-    """Whether a worker begins with its steps, or a server with those of another host's."""
+    """Whether a worker starts its steps, or a server starts to serve another host's steps."""
     return isinstance(event, PlacementChecked) or (isinstance(event, PhaseBegun) and event.phase == SERVING)
 
 
 def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:
-    """Decide what a signal to the launcher does. A second Ctrl-C kills at once.
+    """Decide what a signal to the launcher does. A second Ctrl-C kills immediately.
 
     SIGTERM and SIGHUP may come twice for one request, to the group and again from a parent, and their sender
-    can use SIGKILL: they do not interrupt the step that the worker was asked to finish.
+    can use SIGKILL. They therefore do not interrupt the step that the worker was asked to finish.
 
-    `worth_a_step`: the worker has begun with its steps, and saves their result.
+    `worth_a_step`: the worker has started its steps, and saves their result.
     """
     if signum == signal.SIGINT and stage in ("finishing", "asked", "killed"):
         return "kill"

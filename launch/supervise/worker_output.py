@@ -1,4 +1,4 @@
-"""What a process prints: its last lines, and a log of limited size."""
+"""The output of a process: its last lines, and a log of limited size."""
 
 import collections
 import contextlib
@@ -7,24 +7,24 @@ import re
 from pathlib import Path
 
 LINES = 20
-# What every TensorFlow without a GPU prints as it starts: it explains no failure.
+# Messages of every TensorFlow without a GPU at its start, which explain no failure.
 _CHATTER = re.compile(
     rb"All log messages before absl::InitializeLog|oneDNN custom operations are on|"
     rb"Could not find cuda drivers|failed call to cuInit|"
     rb"This TensorFlow binary is optimized to use available CPU instructions|"
     rb"To enable the following instructions"
 )
-LINE_BYTES = 500  # stored of a line; the file gets all of it
-# The first part of the log is for the start and the first error, the last part, at least so long and at most
-# twice as long, for the end. A run of a day with a line a second prints less than both; not measured
+LINE_BYTES = 500  # stored bytes of a line; the file gets the whole line
+# The first part of the log has the start and the first error. The last part, one to two times this size, has
+# the end. A run of a day with one line per second prints less than both. Not measured.
 FIRST_BYTES, LAST_BYTES = 8 * 2**20, 8 * 2**20
 
 
 class WorkerOutput:
-    """What a process prints: its last lines, and a log of all of it. Nothing here can fail a run."""
+    """The output of a process: its last lines, and a log of it. Errors here never end a run."""
 
     def __init__(self, path: Path | None = None, *, lines: int = LINES) -> None:
-        """Keep so many last lines, and open the log, if there is to be one and the disk does not refuse."""
+        """Keep the last `lines` lines, and open the log if there is a path that can be opened."""
         self._lines: collections.deque[bytes] = collections.deque(maxlen=lines)
         self._open_line = b""
         self._handle: int | None = None
@@ -37,7 +37,7 @@ class WorkerOutput:
             self._size = os.fstat(self._handle).st_size
 
     def take(self, data: bytes) -> None:
-        """Take bytes that the worker printed, in chunks of any size."""
+        """Take bytes of the output, in chunks of any size."""
         self._write(data)
         *whole, rest = (self._open_line + data).split(b"\n")
         lines = [line for line in whole if not _CHATTER.search(line)]
@@ -46,7 +46,7 @@ class WorkerOutput:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last lines, also one that is not ended yet; of a line that was rewritten, its last form."""
+        """The last lines, including an unfinished one; the last version of lines that were overwritten."""
         lines = [*self._lines, self._open_line]
         shown = [line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").rstrip() for line in lines]
         return tuple(line for line in shown if line)[-(self._lines.maxlen or 0) :]
@@ -73,9 +73,9 @@ class WorkerOutput:
             self.close()
 
     def _leave_out_middle(self, handle: int) -> None:
-        """Leave the first and the last part, and between them how much there was. Raises OSError."""
+        """Keep the first and the last part, and note the size of the removed part. Raises OSError."""
         last = os.pread(handle, LAST_BYTES, self._size - LAST_BYTES)
-        last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]  # from the begin of a line, if one is near
+        last = last[last.find(b"\n", 0, LINE_BYTES) + 1 :]  # from the start of a line, if one is near
         self._left_out += self._size - FIRST_BYTES - len(last)
         kept = (
             b"\n[gputopo: about %d MB of output are left out here]\n" % (self._left_out // 1_000_000) + last

@@ -19,14 +19,14 @@ Command = Callable[[int], Sequence[str]]
 class WorkerProcess:
     """One worker and the launcher's ends of its three pipes.
 
-    `events`: its event lines. `output`: its stdout and stderr at fd level, with what C++ prints. `ended`:
-    becomes readable (end of file) when the worker has ended. All are non-blocking.
-    `peak_bytes`: its peak memory, once it has been reaped; 0 where unknown.
-    Use it as a context: on the way out the whole process group is killed and reaped.
+    `events`: its event lines. `output`: its stdout and stderr, including output of C++. `ended`: becomes
+    readable (end of file) when the worker has ended. All are non-blocking. `peak_bytes`: its peak memory once
+    it has been reaped, 0 if unknown. Use it as a context: at the end the whole process group is killed and
+    reaped.
     """
 
     def __init__(self, command: Command, environment: Mapping[str, str]) -> None:
-        """Start it. Raises OSError if no process can be made. Main thread only (see `processes`)."""
+        """Start it. Raises OSError if no process can be started. Main thread only (see `processes`)."""
         self.events, events_in = _pipe()
         self.output, output_in = _pipe()
         self.ended, self._ended_in = _pipe()
@@ -53,7 +53,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also that of its group and session."""
+        """Its process id, which is also the id of its group and session."""
         return self._process.pid
 
     def state(self) -> tuple[str, float]:
@@ -61,17 +61,17 @@ class WorkerProcess:
         return process_state(self.pid)
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the worker alone; a worker that has ended is fine."""
+        """Send a signal to the worker only; it may have ended already."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signum)
 
     def signal_group(self, signum: int) -> None:
-        """Send a signal to the worker and all that it started in its group; an empty group is fine."""
+        """Send a signal to the worker's whole process group, which may be empty."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signum)
 
     def end(self, *, within_s: float) -> int | None:
-        """Kill what is left of the group, reap it, and return the worker's exit status (-n: signal n).
+        """Kill the rest of the group, reap it, and return the worker's exit status (-n: signal n).
 
         None if it does not end within that time: a process in an uninterruptible driver call cannot be ended.
         """
@@ -91,32 +91,32 @@ class WorkerProcess:
             os.close(handle)
 
     def _signal_end(self) -> None:
-        # WNOWAIT leaves it a zombie: its pid, and so the id of its group, cannot be given to others before
-        # the group has been killed.
+        # WNOWAIT leaves it as a zombie, so that its pid, which is also the id of its group, is not used again
+        # before the group has been killed.
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         os.close(self._ended_in)
 
     def _reap(self) -> int:
-        """Reap the worker, which is a zombie by now, with its resource usage."""
+        """Reap the worker, which is a zombie, with its resource usage."""
         try:
             _, status, used = os.wait4(self.pid, 0)
-        except ChildProcessError:  # somebody set SIGCHLD to be ignored
+        except ChildProcessError:  # SIGCHLD is set to be ignored
             return self._process.wait()
-        # Linux counts the memory before exec too, which is that of this process.
+        # Linux also counts the memory before exec, which is the memory of this process.
         self.peak_bytes = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak_kib() else 0
         self._process.returncode = os.waitstatus_to_exitcode(status)
         return self._process.returncode
 
     def _reap_group(self) -> None:
-        # What the worker started came to us when it died (see `adopting`).
+        # This process has adopted the worker's children when the worker died (see `adopting`).
         with suppress(ChildProcessError):
             while True:
                 os.waitpid(-self.pid, 0)
 
 
 def process_state(pid: int) -> tuple[str, float]:
-    """Return the state of a process, the letter of proc(5), and its CPU time so far in seconds.
+    """Return the state of a process, the letter of proc(5), and its CPU time in seconds.
 
     "?" if it has been reaped.
     """
@@ -129,9 +129,9 @@ def process_state(pid: int) -> tuple[str, float]:
 
 
 class OwnChildren:
-    """Children of this process that others wait for, and what has the session of one of them.
+    """Children of this process that other code waits for, and all processes in their sessions.
 
-    Other threads may add some: with `starting` held until it is added, none is reaped in between.
+    Threads that start a child hold `starting` until they have added it, so that it is not reaped in between.
     """
 
     def __init__(self) -> None:
@@ -139,14 +139,14 @@ class OwnChildren:
         self._pids: set[int] = set()
 
     def add(self, *pids: int) -> None:
-        """Add some."""
+        """Add process ids."""
         self._pids.update(pids)
 
     def __contains__(self, pid: int) -> bool:
         return pid in self._pids
 
     def has_session_of(self, pid: int) -> bool:
-        """Whether a process belongs to one of them: one that led a session of its own may have ended."""
+        """Whether a process belongs to one of them. The leader of its session may have ended."""
         with suppress(OSError):
             return os.getsid(pid) in self._pids
         return False
@@ -156,8 +156,8 @@ class OwnChildren:
 def adopting() -> Iterator[None]:
     """Become the parent of orphaned descendants, so that they can be reaped here and not by process 1.
 
-    In a container process 1 is often a program that never reaps. Linux 3.4; see PR_SET_CHILD_SUBREAPER in
-    prctl(2). The setting that was before comes back at the end.
+    In a container, process 1 is often a program that never reaps. Linux 3.4; see PR_SET_CHILD_SUBREAPER in
+    prctl(2). The earlier setting is restored at the end.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int(0)
@@ -170,7 +170,7 @@ def adopting() -> Iterator[None]:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose end for reading does not block."""
+    """A pipe whose read end does not block."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     return reading, writing

@@ -1,1 +1,1 @@
-"""A user's program on planned GPUs: its process, what it reports of its steps, and its other hosts."""
+"""A user's program on planned GPUs: its process, the steps that it reports, and its other hosts."""

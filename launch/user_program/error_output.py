@@ -1,10 +1,10 @@
-"""What a program prints on stderr: it reaches the user as it is, and its last lines show why it failed.
+"""The stderr of a program: it reaches the user unchanged, and its last lines show why the program failed.
 
 | stderr of gputopo | the program's stderr           | its last lines are read                     |
 |-------------------|--------------------------------|---------------------------------------------|
 | a file            | the same file                  | in the file                                 |
-| a pipe            | a pipe, which a thread passes on | as they pass                              |
-| a terminal, other | the same                       | not at all: only who prints could read them |
+| a pipe            | a pipe that a thread passes on | as they pass                                |
+| a terminal, other | the same                       | not at all: gputopo cannot read them        |
 
 If stdout is the same pipe, it becomes the same new pipe, so that the lines of both keep their order.
 """
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.worker_output import LINES, WorkerOutput
 
-# Lines that are searched for a known message if the last `LINES` have none: torchrun prints about 40 lines
+# If the last `LINES` have no known message, this many lines are searched: torchrun prints about 40 lines
 # after the error of a process.
 MORE_LINES = 100
 _AT_ONCE = 65_536  # bytes: a full pipe
@@ -28,15 +28,15 @@ _STDOUT, _STDERR = 1, 2
 
 
 class ErrorOutput:
-    """The stderr of a program. `stdout`, `stderr`: the pipe that it gets; None: gputopo's."""
+    """The stderr of a program. `stdout`, `stderr`: the pipe for the program, None to inherit."""
 
     def __init__(self) -> None:
         self.stdout: int | None = None
         self.stderr: int | None = None
-        self._passed = b""  # the last of it
+        self._passed = b""  # the last bytes of the output
         self._file_begin: int | None = None
         self._relay: threading.Thread | None = None
-        with contextlib.suppress(OSError, RuntimeError):  # it is closed; no thread can be started
+        with contextlib.suppress(OSError, RuntimeError):  # stderr is closed, or no thread can be started
             status = os.fstat(_STDERR)
             if stat.S_ISREG(status.st_mode):
                 self._file_begin = status.st_size
@@ -60,12 +60,12 @@ class ErrorOutput:
             self._pass_on(False)
 
     def program_started(self) -> None:
-        """Leave the program its end of the pipe."""
+        """Close this process's copy of the program's end of the pipe."""
         if self.stderr is not None:
             os.close(self.stderr)
 
     def program_ended(self, came: int) -> None:
-        """Wait until all that the program printed is passed on, or a signal `came`: the reader may hang."""
+        """Wait until all output is passed on, or a signal `came`, because the reader may hang."""
         if self._relay is not None:
             os.eventfd_write(self._program_ended, 1)
             while self._relay.is_alive() and not {*signals.ENDING}.intersection(signals.take(came)):
@@ -73,7 +73,7 @@ class ErrorOutput:
 
     @property
     def last_lines(self) -> tuple[str, ...]:
-        """The last `MORE_LINES` lines so far, without what TensorFlow prints at each start."""
+        """The last `MORE_LINES` lines so far, without the messages that TensorFlow prints at each start."""
         data = self._passed
         if self._file_begin is not None:
             with contextlib.suppress(OSError), open(f"/proc/self/fd/{_STDERR}", "rb") as file:
@@ -84,7 +84,7 @@ class ErrorOutput:
         return tuple(line for line in printed.last_lines if not line.startswith("gputopo: "))
 
     def _pass_on(self, waits: bool) -> None:
-        """Pass on what comes; `waits`: until the program has ended, else what has come by now."""
+        """Pass on output: if `waits`, until the program has ended, else only what is available now."""
         while self._reading >= 0:
             handles = [self._reading, self._program_ended] if waits else [self._reading]
             ready = select.select(handles, [], [], None if waits else 0)[0]
@@ -107,8 +107,8 @@ class ErrorOutput:
 
 
 def known_cause(lines: Sequence[str]) -> tuple[str, str | None] | None:
-    """Return what the last lines of a program report, in words, and what to do; None if nothing is known."""
-    from gputopo.captures import messages  # only a failure needs them
+    """Return the cause that a program's last lines report, and a remedy; None if no message is known."""
+    from gputopo.captures import messages  # only a failure needs this module
     from gputopo.captures.training_failures import failure_in
     from gputopo.findings import find
 

@@ -1,7 +1,7 @@
-"""A program of the user on several hosts: the variables by which it finds the others.
+"""A program of the user on several hosts: the variables by which it finds the other hosts.
 
-One process a host: that which gputopo starts there. What the user or the starter has set stands. Each host
-records its own program; what ends the others if one fails is the starter.
+gputopo starts one process on each host. Variables that the user or the starter has set have precedence. Each
+host records its own program. If one fails, the starter ends the others.
 """
 
 import json
@@ -13,7 +13,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 
 TF_CONFIG = "TF_CONFIG"
-# Of PyTorch and what reads the same; torchrun has its options in PET_*.
+# For PyTorch and other programs with these variables; torchrun has its options in PET_*.
 _RANK, _ADDRESS = ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")
 _OF_PROGRAMS = (TF_CONFIG, "WORLD_SIZE", "PET_NNODES")  # sources that a program reads itself
 _INTERFACE, _HCA = "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"
@@ -22,8 +22,8 @@ _INTERFACE, _HCA = "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA"
 def cluster_variables(workers: Sequence[str], index: int, master: tuple[str, int]) -> dict[str, str]:
     """Return the variables of host `index` of a program.
 
-    `workers`: an address with a free port of each host that takes part, by rank; `master`: another one of
-    rank 0.
+    `workers`: an address with a free port for each host that takes part, by rank. `master`: another free port
+    of rank 0.
     """
     name, port = master
     config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": index}}
@@ -37,9 +37,9 @@ def cluster_variables(workers: Sequence[str], index: int, master: tuple[str, int
 
 
 def unset(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return those of the variables that are to be set: not given yet.
+    """Return the variables that are not set yet.
 
-    A rank and a size count together, as numbers of the same processes.
+    If a rank or a size is set, neither is returned, because they describe the same processes.
     """
     given = {name for name, text in environ.items() if text.strip()}
     if given.intersection(_RANK):
@@ -48,9 +48,9 @@ def unset(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str,
 
 
 def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> None:
-    """Raise UsageError where the starter has named more hosts to the program than take part.
+    """Raise UsageError if the starter gives the program more hosts than take part.
 
-    It would wait for those that are not started.
+    The program would wait for hosts that are not started.
     """
     named = next((one for one in starters.claims(environ) if one.source in _OF_PROGRAMS), None)
     if named is not None and taking_part < hosts:
@@ -61,10 +61,10 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
 
 
 def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequence[int]) -> dict[str, str]:
-    """Return what NCCL is to use between hosts, where that is known; `=` names exactly these.
+    """Return the variables for NCCL's interfaces between hosts, if known; `=` means an exact name.
 
-    `interface`: that of this host's address on rank 0's network. The RDMA ports are those that are active, of
-    the cards nearest to each of the GPUs.
+    `interface`: of this host's address on rank 0's network. The RDMA ports are the active ports of the cards
+    nearest to each of the GPUs.
     """
     found = {} if interface is None else {_INTERFACE: f"={interface}"}
     near = rdma_ports(machine, gpus) if machine is not None else ()

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 
 def run_program_on_hosts(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
-    """Take part in the run of a program and return the exit code of this host's. Raises GputopoError.
+    """Take part in the run of a program and return the exit code of this host. Raises GputopoError.
 
-    The hosts meet before the program starts, and its ports are free then. The options of the plan must be
-    alike on all hosts; the words of the program may differ.
+    The hosts meet before the program starts, so that its ports are free. The options of the plan must be the
+    same on all hosts; the command of the program may differ.
     """
     host = replace(host, is_program=True)
     return _follow(host, program) if host.allocation.rank else _lead(host, program, request)
@@ -92,7 +92,7 @@ def _follow(host: HostOfRun, program: tuple[str, ...]) -> int:
 
 
 def _await_ready(rendezvous: "RendezvousServer", ranks: Sequence[int]) -> None:
-    """Wait until each other host is ready to start the program. Raises GputopoError where one is not."""
+    """Wait until each other host is ready to start the program. Raises GputopoError if a host is not."""
     waiting = {*ranks} - {0}
     while waiting:
         select.select((rendezvous.events.ready,), (), ())
@@ -103,7 +103,7 @@ def _await_ready(rendezvous: "RendezvousServer", ranks: Sequence[int]) -> None:
 
 
 def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) -> list[ProgramPart]:
-    """Return the parts of the hosts that take part, by their places."""
+    """Return the parts of the hosts that take part, by place."""
     hosts = (replace(target, others=(), servers=()), *target.others)
     workers = [server.address for server in target.servers]
     name, names = program[0], host_names([server.host for server in target.servers])
@@ -133,7 +133,7 @@ def _run(
 ) -> int:
     """Run the program on a host's part, record it, and return its exit code.
 
-    `visible`: variables of the plan; `address`: of this host on the network of the others.
+    `visible`: variables of the plan. `address`: of this host on the network of the hosts.
     """
     spec, machine = part.spec, host.on.machine
     cluster = part.cluster

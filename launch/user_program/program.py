@@ -1,10 +1,10 @@
-"""Runs the user's program on the planned GPUs: terminal, signals, exit code, and what it leaves behind.
+"""Runs the user's program on the planned GPUs: terminal, signals, exit code, and leftover processes.
 
-The program stays in the launcher's process group and gets its stdin and stdout, so what reads keys or draws
-on the terminal works as without gputopo; for its stderr see `error_output`. If the launcher is killed by
-SIGKILL, the kernel kills the program's own process, whatever it ignores. The launcher becomes the parent of
-what the program leaves behind (see `supervise.worker_process.adopting`), also of processes with a session of
-their own.
+The program stays in the launcher's process group and gets its stdin and stdout, so that keyboard input and
+terminal output work as without gputopo. For its stderr see `error_output`. If the launcher is killed by
+SIGKILL, the kernel kills the program's main process, whatever signals that ignores. The launcher becomes the
+parent of the processes that the program leaves behind (see `supervise.worker_process.adopting`), including
+processes with their own session.
 """
 
 import contextlib
@@ -32,13 +32,12 @@ from gputopo.values.run.events import RankFailed
 
 _STOPS_WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (*_STOPS_WAITING, signal.SIGUSR1, signal.SIGUSR2)
-# Seconds, not measured on hardware.
-# For what ends by itself when the program has, as the resource tracker of multiprocessing: chosen because
-# that takes some ms on an idle host
+# In seconds, not measured on hardware. LEFT_S is for processes that end by themselves after the program, such
+# as the resource tracker of multiprocessing, which takes some ms on an idle host.
 LEFT_S = 2.0
 ONE_REQUEST_S = 0.05  # Slurm, systemd and timeout(1) signal many processes one after another, within a few ms
-TERM_S = 5.0  # between SIGTERM and SIGKILL of what is left
-KILL_S = 10.0  # until a process that was killed is given up as stuck in a driver call
+TERM_S = 5.0  # between SIGTERM and SIGKILL of leftover processes
+KILL_S = 10.0  # until a killed process is reported as stuck in a driver call
 MAX_COMMAND = 60  # characters of a command that are shown
 
 Say = Callable[[str], None]
@@ -48,28 +47,28 @@ Say = Callable[[str], None]
 class ProgramEnd:
     """How a program ended."""
 
-    status: int  # as subprocess has it, -n for signal n
-    passed: frozenset[int] = frozenset()  # signals that came for it
-    out_of_memory: bool = False  # SIGKILL, while the kernel's count of such kills rose
-    last_lines: tuple[str, ...] = ()  # of its stderr, as far as they are read
-    left: str | None = None  # processes that it left behind, in words
-    stopped: int | None = None  # exit code for which it was ended: it hung
+    status: int  # as in subprocess, -n for signal n
+    passed: frozenset[int] = frozenset()  # signals for the program
+    out_of_memory: bool = False  # SIGKILL, and the kernel's count of out-of-memory kills rose
+    last_lines: tuple[str, ...] = ()  # of its stderr, if it can be read
+    left: str | None = None  # leftover processes, in words
+    stopped: int | None = None  # exit code if it was ended because it hung
 
     @property
     def exit_code(self) -> int:
-        """The program's exit code; 128 + n if signal n ended it; that for which it was stopped."""
+        """The program's exit code; 128 + n if signal n ended it; `stopped` if it was ended for hanging."""
         if self.stopped is not None:
             return self.stopped
         return self.status if self.status >= 0 else 128 - self.status
 
 
-# The kind of failure by the signal that came for the program, as for a worker.
+# The kind of failure by the signal to the program, as for a worker.
 STOPPED = {2: "interrupted", 15: "terminated", 1: "terminated", 3: "terminated"}
 _OWN_OUTPUT = "its own output shows why"
 
 
 def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed | None:
-    """Return why a program did not end as it should; None where it did. Pure."""
+    """Return why a program failed; None if it succeeded."""
     if ending.status == 0:
         return None
     name = PurePath(command).name
@@ -103,36 +102,36 @@ def failure_of(command: str, ending: ProgramEnd, *, time_s: float) -> RankFailed
 
 
 def failure_lines(failure: RankFailed) -> Iterator[str]:
-    """Yield what is shown of a failure at the end; SIGPIPE is the end of `| head`. Pure."""
-    if failure.kind != "hung" and failure.signal != "SIGPIPE":  # that it hung was shown when it was noticed
+    """Yield the lines about a failure for the end of a run; none for SIGPIPE, as after `| head`."""
+    if failure.kind != "hung" and failure.signal != "SIGPIPE":  # a hang was shown when it was noticed
         yield failure.cause
         if failure.remedy != _OWN_OUTPUT:
             yield failure.remedy
 
 
 class ProgramStop:
-    """Lets another thread than that of `run_program` end the program, as one that hangs."""
+    """Lets another thread end the program of `run_program`, for example because it hangs."""
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
         self.asked = False
 
     def ask(self) -> bool:
-        """Ask for the end of the program; False where it has ended by itself."""
+        """Request the end of the program; False if it has ended by itself."""
         if not self._decided.acquire(blocking=False):
             return False
         self.asked = True
-        # Wakes `run_program`, and is ignored by default should that be over.
+        # Wakes `run_program`. If that is over, SIGCHLD is ignored by default.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
         return True
 
     def over(self) -> bool:
-        """Note that the program has ended; return whether its end was asked for before."""
+        """Note that the program has ended; return whether its end was requested before."""
         return not self._decided.acquire(blocking=False)
 
 
 def check_program(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise UsageError if there is no such program, or it may not be run."""
+    """Raise UsageError if there is no such program, or it cannot be executed."""
     name = command[0]
     if shutil.which(name, path=environment.get("PATH", os.defpath)) is not None:
         return
@@ -159,13 +158,13 @@ def run_program(
     errors: ErrorOutput | None = None,
     count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> ProgramEnd:
-    """Run a program to its end. Main thread only. Raises UsageError if the program is not there.
+    """Run a program to its end. Main thread only. Raises UsageError if there is no such program.
 
-    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, but not those that were sent to the
-    whole group, by the terminal or by a process: the program has had them. `report` gets a line for processes
-    that it left behind, which are ended. `ours`: children that other threads start meanwhile. `stop`: where
-    one asks for the end of a program that hangs: it and its descendants get SIGTERM, and SIGKILL after some
-    seconds. `errors`: what passes on its stderr.
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on, unless they were sent to the whole
+    group, by the terminal or by a process: the program has then received them. `report`: gets a line about
+    leftover processes, which are ended. `ours`: children that other threads start meanwhile. `stop`: requests
+    the end of a program that hangs. The program and its descendants then get SIGTERM, and SIGKILL after some
+    seconds. `errors`: the program's stderr.
     """
     check_program(command, environment)
     kills_before = count_oom_kills()
@@ -174,12 +173,12 @@ def run_program(
     errors = ErrorOutput() if errors is None else errors
     ours.add(*_children(os.getpid()))
     with signals.caught(*_PASSED_ON, signal.SIGCHLD) as came, adopting():
-        with signals.blocked(_PASSED_ON):  # in the witness, and in the program until it is one
+        with signals.blocked(_PASSED_ON):  # for the witness, and for the child until it runs the program
             witness = _Witness(ours)
             process = subprocess.Popen(
                 tethered(list(command)),
                 env=dict(environment),
-                pass_fds=held_handles(os.environ),  # what outlives this process holds its GPUs
+                pass_fds=held_handles(os.environ),  # processes that outlive this one keep its claims of GPUs
                 stdout=errors.stdout,
                 stderr=errors.stderr,
             )
@@ -191,7 +190,7 @@ def run_program(
                 stuck = end_descendants(ours, came, program=process.pid)
                 _report_stuck(stuck, report)
                 if any(one.pid == process.pid for one in stuck):
-                    process.returncode = -signal.SIGKILL  # there is no end to wait for
+                    process.returncode = -signal.SIGKILL  # it will not end, so do not wait
             status = process.wait()
             errors.program_ended(came)
             kills_after = count_oom_kills()
@@ -204,7 +203,7 @@ def run_program(
 def _passed_on(
     program: int, witness: "_Witness", came: int, ours: OwnChildren, stop: ProgramStop
 ) -> set[int]:
-    """Pass signals on until the program has ended, or is to be; return those that came for it."""
+    """Pass signals on until the program ends or its end is requested; return the signals for the program."""
     passed: set[int] = set()
     while not _has_ended(ours, program) and not stop.asked:
         numbers = _waited(came, None)
@@ -215,19 +214,19 @@ def _passed_on(
             passed.add(number)
             if witness.saw(number) and _is_of_our_group(program):
                 continue
-            # Popen.send_signal would reap a program that has ended, and then there is none to wait for.
+            # Popen.send_signal would reap a program that has ended, and later waits for it would fail.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(program, number)
     return passed
 
 
 class _Witness:
-    """Whether a signal was sent to the whole process group.
+    """Detects whether a signal was sent to the whole process group.
 
-    kill(2) reports the same to a process whether the signal was for it alone or for its group, and a batch
-    system may signal each process of a job by itself. The witness is a member of the group that blocks the
-    signals that are blocked where it is made: what is pending there was sent to all. It ends with the pipe
-    that it reads.
+    kill(2) gives a process the same information for a signal to the process and for a signal to its group. A
+    batch system may also signal each process of a job separately. The witness is a member of the group that
+    inherits the blocked signals: a signal that is pending there was sent to the group. It ends when the pipe
+    that it reads is closed.
     """
 
     def __init__(self, ours: OwnChildren) -> None:
@@ -241,7 +240,7 @@ class _Witness:
         self._ours.add(self._process.pid)
 
     def saw(self, number: int) -> bool:
-        """Return whether it was sent this signal since it said so last; False if it was killed."""
+        """Return whether it got this signal since it last returned True; False if it was killed."""
         try:
             status = Path(f"/proc/{self._process.pid}/status").read_text()
         except OSError:
@@ -250,12 +249,12 @@ class _Witness:
         if not int(pending, 16) >> (number - 1) & 1:
             return False
         self.close()
-        with signals.blocked(_PASSED_ON):  # a pending signal stays: a new one has none
+        with signals.blocked(_PASSED_ON):  # the pending signal cannot be removed, but a new witness has none
             self._start()
         return True
 
     def close(self) -> None:
-        """End it."""
+        """End the witness."""
         self._process.kill()
         self._process.communicate()
 
@@ -267,7 +266,7 @@ def _is_of_our_group(pid: int) -> bool:
 
 
 def _end_leftovers(name: str, ours: OwnChildren, came: int, report: Say) -> str | None:
-    """Report, end and return the processes that the program left behind and that do not end by themselves."""
+    """Report, end and return leftover processes of the program that do not end by themselves."""
     deadline = time.monotonic() + LEFT_S
     while left := descendants(ours):
         numbers = _waited(came, deadline - time.monotonic())
@@ -290,7 +289,7 @@ def _report_stuck(stuck: Sequence["Descendant"], report: Say) -> None:
 
 @dataclass(frozen=True)
 class Descendant:
-    """A process of the program: its id and its command line, cut to a few words."""
+    """A process of the program: its id and its shortened command line."""
 
     pid: int
     command: str
@@ -300,7 +299,7 @@ class Descendant:
 
 
 def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
-    """Return the descendants of this process that have not ended, without `ours` and theirs."""
+    """Return the running descendants of this process, without `ours` and their descendants."""
     found: list[Descendant] = []
     with ours.starting:
         waiting = [pid for pid in _children(os.getpid()) if pid not in ours and not ours.has_session_of(pid)]
@@ -321,16 +320,17 @@ def end_descendants(
     kill_s: float = KILL_S,
     program: int | None = None,
 ) -> tuple[Descendant, ...]:
-    """Send SIGTERM to descendants, SIGKILL after `term_s` or at a signal to this process; return the rest.
+    """Send SIGTERM to descendants, and SIGKILL after `term_s` or a signal; return those that still run.
 
-    `came`: the signals to this process, SIGCHLD among them. `program`: one that its own waiter reaps.
+    `came`: the pipe of signals to this process, including SIGCHLD. `program`: the process that its own waiter
+    reaps.
     """
     for signum, limit_s in ((signal.SIGTERM, term_s), (signal.SIGKILL, kill_s)):
         asked: set[int] = set()
         deadline = time.monotonic() + limit_s
         while left := descendants(ours):
             for process in left:
-                if process.pid not in asked:  # one that was started meanwhile is asked, too
+                if process.pid not in asked:  # also for processes that were started meanwhile
                     asked.add(process.pid)
                     _send(process.pid, signum)
             numbers = _waited(came, deadline - time.monotonic())
@@ -338,13 +338,13 @@ def end_descendants(
             if not numbers or (signum == signal.SIGTERM and set(numbers) & {*_STOPS_WAITING}):
                 break
         if not left:
-            _reap(ours, program)  # those that ended without being waited for; init may take its time
+            _reap(ours, program)  # orphans that have ended; init may take its time
             return ()
     return descendants(ours)
 
 
 def _waited(came: int, seconds: float | None) -> list[int]:
-    """Wait for signals and return them; none after so many seconds."""
+    """Wait up to `seconds` for signals and return them."""
     select.select([came], [], [], None if seconds is None else max(seconds, 0.0))
     return signals.take(came)
 
@@ -362,7 +362,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _has_ended(ours: OwnChildren, program: int) -> bool:
-    """Reap orphans that have ended; return whether the program has, which its own waiter reaps."""
+    """Reap orphans that have ended; return whether the program, which its own waiter reaps, has ended."""
     _reap(ours, program)
     return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -378,11 +378,11 @@ def _reap(ours: OwnChildren, program: int | None) -> None:
 def _send(pid: int, signum: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
-        os.kill(pid, signal.SIGCONT)  # one that is stopped would not end by SIGTERM
+        os.kill(pid, signal.SIGCONT)  # a stopped process would not end by SIGTERM
 
 
 def _command(pid: int) -> str | None:
-    """Return the command line of a process; None if it has ended, be it as a zombie."""
+    """Return the command line of a process; None if it has ended, even if it is a zombie."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]

@@ -1,6 +1,7 @@
-"""Records beside a program, in threads of their own: samples and reported steps, as they come.
+"""Records samples and reported steps of a program as they come, in separate threads.
 
-The main thread waits for signals (see `program`), so these threads take none: they cannot hold the program.
+The main thread waits for signals (see `program`). These threads block all signals, so that they cannot delay
+the program.
 """
 
 import contextlib
@@ -30,17 +31,17 @@ from gputopo.values.errors import ExitCode
 from gputopo.values.run.events import Event, Noticed, RankFailed, Sample, Step
 from gputopo.values.run.program import ProgramSpec
 
-# How long a process may take to write its stacks, and without a further line has written them. Seconds
+# In seconds: how long a process may take to write its stacks, and the pause after which they are complete.
 STACKS_S = 1.0
 WRITTEN_S = 0.05
 _HELD = ("T", "t", "D")  # states of a process that is stopped, or waits for a device: proc(5)
 
 
 class StallWatch:
-    """Follows the reports of a program and asks for its end when it hangs. Times: of a monotonic clock.
+    """Follows the reports of a program and requests its end if it hangs. Times: of a monotonic clock.
 
-    `who`: the program, in words. `stacks`: the file that its processes write their stacks to, if any.
-    `ours`: the children of this process that are not the program's. `errors`: the program's stderr.
+    `who`: the program, in words. `stacks`: the file for the stacks of its processes, if any. `ours`: children
+    of this process that do not belong to the program. `errors`: the program's stderr.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class StallWatch:
     ) -> None:
         self._watchdog = Watchdog(patience, now_s, who)
         self._stop, self._ours, self._errors, self._stacks = stop, ours, errors, stacks
-        self._notice_s: float | None = now_s + patience.min_s  # when it is noticed that there is no step
-        self._stepping: set[int] = set()  # the processes that take steps
+        self._notice_s: float | None = now_s + patience.min_s  # when to report that there has been no step
+        self._stepping: set[int] = set()  # the ids of processes with steps
         self._sample: Sample | None = None
 
     def sampled(self, sample: Sample) -> None:
@@ -77,7 +78,7 @@ class StallWatch:
         self._watchdog.record_event(step, now_s)
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds to wait at most for the next report; None: as long as it takes."""
+        """Maximum seconds to wait for the next report; None for no limit."""
         if self._stepping:
             return self._watchdog.wait_s(now_s)
         return None if self._notice_s is None else max(0.0, self._notice_s - now_s)
@@ -88,13 +89,13 @@ class StallWatch:
             self._watchdog.end_wait(now_s)
 
     def look(self, now_s: float) -> Noticed | RankFailed | None:
-        """Return the failure of a program that hangs, whose end it asks for, or that there is no step."""
+        """Return the failure of a hung program and request its end, or a notice that there is no step."""
         if self._notice_s is not None and now_s >= self._notice_s:
             return self.unwatched()
         verdict = self._watchdog.verdict(now_s) if self._stepping else None
         if verdict is None:
             return None
-        # One that was killed could not report its end.
+        # A process that was killed could not report its end.
         self._stepping &= {process.pid for process in descendants(self._ours)}
         if not self._stepping:
             return None
@@ -125,7 +126,7 @@ class StallWatch:
         )
 
     def unwatched(self) -> Noticed | None:
-        """Return the notice that the program has reported no step, unless it has, or that was noticed."""
+        """Return the notice that the program has reported no step, once, and only if that is so."""
         if self._notice_s is None:
             return None
         self._notice_s = None
@@ -137,7 +138,7 @@ class StallWatch:
 
 
 def write_stacks(pids: list[int], file: Path) -> bool:
-    """Have processes write the stacks of their threads, one after another; return whether one did."""
+    """Make processes write the stacks of their threads, one after another; return whether one did."""
     written = False
     for pid in filter(_awaits_signal, pids):
         with contextlib.suppress(OSError), file.open("ab") as stacks:
@@ -150,7 +151,7 @@ def write_stacks(pids: list[int], file: Path) -> bool:
 
 
 def _awaits_signal(pid: int) -> bool:
-    """Return whether the process has a handler of the signal, which else would end it: SigCgt, proc(5)."""
+    """Return whether the process handles the signal, which would end it otherwise: SigCgt, proc(5)."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
             caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
@@ -160,7 +161,7 @@ def _awaits_signal(pid: int) -> bool:
 
 
 def _grew(file: Path, began: int) -> bool:
-    """Wait until a file has grown and then grows no more; return whether it has grown."""
+    """Wait until a file has grown and stopped growing; return whether it has grown."""
     deadline, last = time.monotonic() + STACKS_S, began
     while time.monotonic() < deadline:
         time.sleep(WRITTEN_S)
@@ -181,7 +182,7 @@ def _size(file: Path) -> int:
 class ProgramRecord(EventRecord):
     """The record of a program's run. One thread at a time may add events.
 
-    Other than a worker's, the program goes on whatever becomes of the file: `on_problem` gets a line then.
+    Unlike a worker, the program continues if the file cannot be written: `on_problem` gets a line.
     """
 
     def __init__(
@@ -192,7 +193,7 @@ class ProgramRecord(EventRecord):
         self._has_failed = False
 
     def add(self, event: Event) -> None:
-        """Record the next event, and what it shows of the hardware. Never raises for the file."""
+        """Record the next event and its hardware findings. Never raises if the file cannot be written."""
         self._has_failed = self._has_failed or isinstance(event, RankFailed)
         self._record(event)
         hardware = self.summary.hardware
@@ -206,7 +207,7 @@ class ProgramRecord(EventRecord):
         if ending.left is not None:
             self.add(Noticed(time_s=time.time(), says=ending.left))
         failure = failure_of(command, ending, time_s=time.time()) if ending.stopped is None else None
-        if failure is not None and not self._has_failed:  # one that hung has failed then
+        if failure is not None and not self._has_failed:  # a program that hung has failed already
             self.add(failure)
         stopped = failure is not None and failure.kind in STOPPED.values()
         failed = failure is not None or self._has_failed
@@ -224,10 +225,9 @@ class ProgramRecord(EventRecord):
         self._on_problem(says)
 
 
-# What is still to be written at the end takes some ms; a file on a disk that hangs is given up; not measured
+# In seconds. The last writes take some ms; a file on a disk that hangs is given up. Not measured.
 END_S = 10.0
-# A full pipe, and what came while it was read: what processes that were left behind go on to report is not
-# waited for.
+# A full pipe, and data that came during its reading. Later reports of leftover processes are not awaited.
 _READINGS_AT_THE_END = 2
 
 
@@ -240,10 +240,10 @@ def recording(
     *,
     stall: StallWatch | None = None,
 ) -> Iterator["Recording"]:
-    """Record samples and steps until the end of the context, then all that has come by then.
+    """Record samples and steps until the end of the context, then everything that has come by then.
 
-    `spec`: of the program. `stall`: what looks whether it hangs. Use it in the main thread. A thread that
-    does not end within `END_S` is left behind with its record.
+    `spec`: of the program. `stall`: checks whether the program hangs. Use it in the main thread. A thread
+    that does not end within `END_S` is left behind with its record.
     """
     over, end = os.pipe()
     state = Recording()
@@ -265,7 +265,7 @@ def recording(
 
 @dataclass
 class Recording:
-    """`stuck`: the thread could not be ended: its record must not be touched any more."""
+    """`stuck`: the thread could not be ended, so its record must not be used any more."""
 
     stuck: bool = False
 
@@ -303,7 +303,7 @@ class _Work:
             self.record.add(unwatched)
 
     def _waited(self, waiting: select.poll) -> set[int]:
-        """Wait until something has come, or the stall is to be looked for; return the handles with news."""
+        """Wait until data has come or the stall check is due; return the readable handles."""
         limit_s = None if self.stall is None else self.stall.wait_s(time.monotonic())
         came = waiting.poll(None if limit_s is None else math.ceil(1000 * limit_s))
         if self.stall is not None:
@@ -317,8 +317,8 @@ class _Work:
             yield self.pipe.handle
 
     def _take(self) -> None:
-        """Take what has come."""
-        if self.samples is not None and not self.state.stuck:  # then it is closed
+        """Take the available data."""
+        if self.samples is not None and not self.state.stuck:  # if stuck, the record is closed
             for event in self.samples.take():
                 self.record.add(event)
                 if self.stall is not None and isinstance(event, Sample):

@@ -1,6 +1,6 @@
-"""A program of the user on the planned GPUs: started, recorded beside, and reported in a few lines on stderr.
+"""A program of the user on the planned GPUs: started, recorded, and reported in a few lines on stderr.
 
-Its stdin, stdout, stderr and exit code are its own. What cannot be recorded is reported and left out.
+Its stdin, stdout, stderr and exit code are not changed. What cannot be recorded is reported and skipped.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ from gputopo.values.run.verdict import OUTSIDE
 def run_own(program: tuple[str, ...], target: Target, options: OutputOptions) -> int:
     """Run a program to its end with a record of it, and return its exit code.
 
-    1 instead of 0 where something is wrong and --fail-on asks for it. Raises GputopoError before the start.
+    1 instead of 0 if there is a problem that --fail-on selects. Raises GputopoError before the start.
     """
     environment = target.environment(os.environ, None)
     check_program(program, environment)
@@ -61,14 +61,14 @@ def run_own(program: tuple[str, ...], target: Target, options: OutputOptions) ->
 
 
 def other_gpus(machine: Machine | None, spec: ProgramSpec) -> list[int]:
-    """Return the GPUs of this host that are not of the plan: the program should not be seen there."""
+    """Return the GPUs of this host outside the plan, on which the program should not run."""
     if machine is None or not spec.gpus:
         return []
     return [gpu.index for gpu in machine.gpus if gpu.index not in spec.gpus]
 
 
 def runs_on(name: str, target: Target) -> str:
-    """Return on which GPUs of a host a program runs, or why on none."""
+    """Return on which GPUs of a host a program runs, or why it runs without a GPU."""
     if target.backend != "gpu" and target.rehearsal_of is None:
         return f"{target.why_cpu}: {name} runs without a GPU"
     return f"{name} runs on GPU {', '.join(map(str, target.plan.choice.gpus))}"
@@ -77,9 +77,9 @@ def runs_on(name: str, target: Target) -> str:
 def make_folder(
     spec: ProgramSpec, plan: Plan, machine: Machine | None, options: OutputOptions
 ) -> runs.RunFolder | None:
-    """Make the run's folder; None where the usual place cannot be written.
+    """Create the run's folder; None if the default place cannot be written.
 
-    Raises GputopoError for a folder that the user named.
+    Raises GputopoError for a folder that the user gave.
     """
     try:
         return runs.create(
@@ -97,7 +97,7 @@ def make_folder(
         return None
 
 
-# Signals for a group of processes by which a process of gputopo, such as the watch, must not end.
+# Signals to the process group that must not end gputopo's own processes, such as the watch.
 _FOR_THE_PROGRAM = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -109,9 +109,9 @@ def run_recorded(
     folder: runs.RunFolder | None,
     options: OutputOptions,
 ) -> int:
-    """Run the program beside its record, save and report the result, and return the exit code.
+    """Run and record the program, save and report the result, and return the exit code.
 
-    `others`: GPUs that are not of the plan; the program should not be seen there.
+    `others`: GPUs outside the plan, on which the program should not run.
     """
     ours, stop = OwnChildren(), ProgramStop()
     display = _Display(options.prometheus, options.on_anomaly, ours)
@@ -179,7 +179,7 @@ def _finished(
 
 
 def _exit_code(code: int, result: Result, options: OutputOptions) -> int:
-    """Return the program's exit code, or 1 where that is 0 and what --fail-on asks for was found."""
+    """Return the program's exit code, or 1 if it is 0 and --fail-on selects a problem of the run."""
     if code != 0 or options.fail_on is None:
         return code
     severities = {fault.severity for fault in result.hardware.faults} if result.hardware else set()
@@ -200,7 +200,7 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
 
 
 def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPipe | None:
-    """Make the pipe that a program reports its steps through; None where none can be made."""
+    """Create the pipe for the program's reports of steps; None if it cannot be created."""
     try:
         return stack.enter_context(contextlib.closing(StepPipe(None if folder is None else folder.path)))
     except OSError:
@@ -209,7 +209,7 @@ def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPip
 
 @contextlib.contextmanager
 def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
-    """Make the file that a program writes its stacks to, and remove it if it stayed empty."""
+    """Create the file for the program's stacks, and remove it if it stays empty."""
     file = None if folder is None else folder.stacks.absolute()  # the program may change its folder
     try:
         if file is not None:
@@ -223,7 +223,7 @@ def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
 
 
 class _Display:
-    """What is shown and told while the program runs: notices on stderr, the metrics file, the alarm."""
+    """Output while the program runs: notices on stderr, the metrics file, and the alarm."""
 
     def __init__(self, prometheus: str | None, on_anomaly: str | None, ours: OwnChildren) -> None:
         self._alarm: Alarm | None = None
@@ -235,7 +235,7 @@ class _Display:
             self._metrics = MetricsFile(Path(prometheus), note).event
 
     def event(self, event: Event) -> None:
-        """Show an event that a user wants to read at once."""
+        """Show an event that a user wants to read immediately."""
         if self._shows and isinstance(event, Noticed | Anomaly | AnomalyOver):
             line = news(event)
             if line is not None:
@@ -249,10 +249,10 @@ class _Display:
             self._alarm.event(event)
 
     def close(self) -> None:
-        """Wait a little for what is not told yet."""
+        """Wait a short time for pending deliveries."""
         if self._alarm is not None:
             self._alarm.close()
 
     def ends(self) -> None:
-        """Show no more: the report has it."""
+        """Show no more events, because the report has them."""
         self._shows = False

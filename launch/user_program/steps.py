@@ -1,7 +1,7 @@
-"""Steps that the processes of a program report, as steps of one run. Pure.
+"""Combines the steps that the processes of a program report into steps of one run.
 
-In synchronous training the k-th steps of all processes are one step. Processes of different speeds each have
-their own: of one that is ahead several steps are taken at once, so that speeds add up.
+In synchronous training, the k-th steps of all processes are one step. Processes of different speeds have
+separate steps. If one is ahead, several of its steps are taken at once, so that the speeds add up.
 """
 
 import contextlib
@@ -24,14 +24,15 @@ from gputopo.launch.throughput import (
 from gputopo.values.run.events import Noticed, Step, TowerMarks, WarmupDone
 from gputopo.values.run.program import MAX_PROCESSES
 
-# Steps that a process is ahead of another in synchronous training, at most: reports of one step arrive almost
-# together, and pipelines run a few steps ahead; not measured
+# Maximum number of steps by which a process is ahead of another in synchronous training. Reports of one step
+# arrive almost together, and pipelines run a few steps ahead. Not measured.
 MAX_AHEAD = 8
-# A process that reported nothing in so many steps of another one, and in so many seconds, has ended, or is
-# stuck. Of thousands of steps a second a pipe has tens of ms of one process alone; not measured
+# A process has ended or is stuck if it reported nothing during this many steps of another process and this
+# many seconds. With thousands of steps per second, a pipe may have tens of ms of only one process. Not
+# measured.
 GONE_STEPS, GONE_S = 200, 1.0
 
-NO_COST = 0.05  # share of the speed: less that first steps of epochs cost is not reported; not measured
+NO_COST = 0.05  # share of the speed: a smaller cost of first steps is not reported; not measured
 
 
 class _Process:
@@ -41,7 +42,7 @@ class _Process:
         self.heard_s = 0.0
 
     def take(self) -> list[StepDone]:
-        """Take its next step, or all of them where it is ahead."""
+        """Take its next step, or all steps if it is ahead."""
         number = len(self.waiting) if len(self.waiting) > MAX_AHEAD else 1
         return [self.waiting.popleft() for _ in range(number)]
 
@@ -49,7 +50,7 @@ class _Process:
 class Joined:
     """Makes the steps of a run from reports. `towers`: of the devices, in the order of the program.
 
-    The first step of a process is its warm-up: it builds and compiles.
+    The first step of a process is its warm-up, because it builds and compiles.
     """
 
     def __init__(self, towers: Sequence[int]) -> None:
@@ -57,13 +58,13 @@ class Joined:
         self._processes: dict[int, _Process] = {}  # by pid
         self._number = 0
         self._warmup_steps, self._warmup_s = 0, 0.0
-        self._late = 0  # steps that were reported with a later one
-        # Of the counted steps, those that are the first after a `begin` apart.
+        self._late = 0  # steps that were reported together with a later one
+        # Counted steps: first all others, then the first ones after a `begin`.
         self._images, self._seconds = [0, 0], [0.0, 0.0]
         self._unit = EXAMPLES
 
     def add(self, report: Report, time_s: float) -> Iterator[Step | WarmupDone]:
-        """Add a report and return the steps that are complete with it. `time_s`: when it came, epoch."""
+        """Add a report and yield the steps that it completes. `time_s`: epoch time at which it came."""
         if isinstance(report, StepsEnded):
             if report.pid in self._processes:
                 self._processes[report.pid].ended = True
@@ -83,7 +84,7 @@ class Joined:
         yield from self._complete(time_s)
 
     def finish(self, time_s: float) -> Iterator[Step | WarmupDone | Noticed]:
-        """Return what is left, and notices of what limits the figures: no process reports more."""
+        """Yield the remaining steps, and notices about limits of the figures. No process reports more."""
         for process in self._processes.values():
             process.ended = True
         yield from self._complete(time_s)
@@ -112,7 +113,7 @@ class Joined:
         if process is None:
             return
         process.ended, process.heard_s = False, time_s
-        if not others:  # those of further processes are the same step
+        if not others:  # the first steps of other processes are the same step
             self._warmup_steps += 1
             self._warmup_s += report.seconds
             yield _step([[report]], 0, (), time_s)
@@ -143,12 +144,12 @@ def _step(
     towers: Sequence[int],
     time_s: float,
 ) -> Step:
-    """Return the step that is made of these of each process."""
+    """Return the step that combines the taken steps of each process."""
     reports = [one for steps in taken for one in steps]
     images = sum(one.examples for one in reports)
     speed = sum(sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken)
     marks = {}
-    # A device with another batch is neither slow nor quick for that, so then they are not compared.
+    # Devices with different batches are not compared.
     if len({one.examples for one in reports}) == 1:
         for steps in taken:
             mark = _mark(steps, towers)
@@ -165,7 +166,7 @@ def _step(
 
 
 def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None:
-    """Return what a process was busy; None where it has no device, or none of these towers."""
+    """Return the busy time of a process; None if it has no device, or a device outside these towers."""
     device = steps[0].device
     busy_s = [one.busy_s for one in steps if one.busy_s is not None]
     if device is None or not 0 <= device < len(towers) or len(busy_s) < len(steps):
@@ -178,11 +179,11 @@ _AT_ONCE = 65_536  # bytes: a full pipe
 
 
 class StepPipe:
-    """The reader's end. `name`: the pipe, in a folder of this user's own; `handle` becomes readable.
+    """The reader's end. `name`: the pipe, in a folder of only this user; `handle` becomes readable.
 
-    `folder`: of the run; one of its own is made where there is none, or where that can hold no pipe.
-    A pipe keeps nothing on a disk, and a writer that finds it full loses that report and does not wait.
-    Raises OSError where none can be made.
+    `folder`: of the run; without a folder, or if it cannot have a pipe, a temporary one is created. A pipe
+    stores nothing on disk. A writer that finds it full loses that report and does not wait. Raises OSError if
+    no pipe can be created.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -203,7 +204,7 @@ class StepPipe:
         name = folder / PIPE_FILE
         os.mkfifo(name, 0o600)
         try:
-            # For reading and writing: so there is no end of file when the last writer has left.
+            # Open for reading and writing, so that there is no end of file when the last writer closes it.
             self.handle = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             name.unlink()
@@ -211,7 +212,7 @@ class StepPipe:
         self.name = name
 
     def take(self) -> Iterator[Report]:
-        """Return the reports of one reading; lines that are none are passed over."""
+        """Yield the reports of one read; invalid lines are skipped."""
         data = b""
         with contextlib.suppress(BlockingIOError):
             data = os.read(self.handle, _AT_ONCE)
@@ -223,7 +224,7 @@ class StepPipe:
                 yield report
 
     def close(self) -> None:
-        """Close and remove it."""
+        """Close and remove the pipe."""
         os.close(self.handle)
         with contextlib.suppress(OSError):
             self.name.unlink()
