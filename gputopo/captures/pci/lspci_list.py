@@ -96,7 +96,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _acs(text: str) -> str | None:
-    """Return whether access control redirects peer traffic anywhere, or None if the text does not report it."""
+    """Return whether access control redirects peer traffic anywhere, or None if not reported."""
     redirects = [_redirects(match[1]) for match in _ACS.finditer(text)]
     return ("on" if any(redirects) else "off") if redirects else None
 
@@ -171,7 +171,7 @@ class _Reading:
         )
 
     def gpu(self, address: str, body: str, *, lost: bool) -> None:
-        """Read facts that only a GPU has: the size of the window to its memory, and whether the GPU answers."""
+        """Read what only a GPU has: the size of the window to its memory, and whether it answers."""
         size = _BAR1.search(body)
         mib = round(int(size[1]) * _UNITS[size[2]]) if size else None
         earlier = self.found.gpus.get(address, Gpu(index=0))
@@ -204,7 +204,7 @@ class _Reading:
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
     def redirects_above(self) -> bool:
-        """Return whether a bridge above a GPU or a network card redirects traffic; True if there is neither."""
+        """Return whether a bridge above a GPU or a network card redirects traffic; True without either."""
         devices = [node.address for node in self.nodes.values() if node.kind in ("gpu", "nic")]
         above = {bridge for where in devices for bridge in bridges_above(self.nodes, where)[0]}
         return not devices or any(self.nodes[bridge].acs for bridge in above)

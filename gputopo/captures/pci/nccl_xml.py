@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SOURCE = "nccl xml"
 
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
-_ITSELF = "itself"  # the other end of NVLinks whose target is the GPU itself
+_ITSELF = "itself"  # other end of NVLinks whose target is their GPU
 _PORT = ".port"  # represents the downstream port of a switch, which NCCL omits
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
 # What may be before the first element, and how it ends.
@@ -79,9 +79,7 @@ class TopologyReading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
-    nvlinks: dict[str, dict[str, int]] = field(
-        default_factory=dict
-    )  # for each <gpu>: number of links by other end
+    nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # by <gpu>: links by other end
     arch: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:

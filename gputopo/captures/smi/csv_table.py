@@ -121,7 +121,7 @@ def _scan(text: str, origin: str) -> _Scan:
 
 
 def claims(text: str) -> Claims:
-    """Return as read the column names and the lines below that fit them, as known the lines of other queries."""
+    """Return as read the column names and matching lines below, as known the lines of other queries."""
     scan = _scan(text, "")
     silent = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
     return Claims(
@@ -257,7 +257,7 @@ class _Table:
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
 
     def _is_value(self, line: _Line) -> bool:
-        """Return whether a line of one cell is a value of the only column, or a reason why there is no value."""
+        """Return whether a line of one cell is a value of the only column, or the reason for none."""
         return _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:

@@ -4,9 +4,9 @@
     # Idx      W      C      C      %      %      %      %      %      %    MHz    MHz
         0     25     35      -      0      0      0      0      0      0    405    210
 
-Each line is a row of what `nvidia-smi --query-gpu=... -l` prints, and is read as that: a series of samples.
-A GPU that was below its clocks for a part of the time by its power limit (`pviol`, %) or its temperature
-(`tviol`, 0 or 1), NVML's performance policies, has that reason in the sample.
+Each line is read like a row of `nvidia-smi --query-gpu=... -l`: a series of samples.
+If the power limit (`pviol`, %) or temperature (`tviol`, 0 or 1) lowered a GPU's clocks for part of the time
+(NVML's performance policies), the sample has that reason.
 """
 
 import functools

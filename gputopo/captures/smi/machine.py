@@ -72,7 +72,7 @@ def with_unanswered(
 
 
 def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
-    """Return a machine with the GPUs that did not answer, by their numbers; GPUs without a number come last."""
+    """Return a machine with the GPUs that did not answer, by number; GPUs without one come last."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     missing = dict(machine.missing)
     for one in sorted(lost, key=lambda one: (one.number is None, one.number, one.address or "")):

@@ -44,7 +44,7 @@ GPU = (*_declared(Gpu), *(NameRow(fact, smi.kind or "", smi) for fact, smi in OF
 
 
 class Named(NamedTuple):
-    """A fact and how its value is written, as in a `NameRow`; `rank`: how good this name is (0 is the best)."""
+    """A fact and how its value is written, as in a `NameRow`; `rank`: of this name, 0 is the best."""
 
     fact: str
     kind: str

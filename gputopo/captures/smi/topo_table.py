@@ -211,7 +211,7 @@ def _row(number: int, text: str, columns: tuple[str, ...], affinity: tuple[Colum
 
 
 def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
-    """Return the word of each affinity column. If words are missing, use their tabs, else what they can be."""
+    """Return the word of each affinity column. If words are missing, use tabs, else what they can be."""
     if len(tail) >= len(affinity) > 0:
         return dict(zip(affinity, tail, strict=False))
     if not affinity:

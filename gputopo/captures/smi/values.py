@@ -57,7 +57,7 @@ def clean(text: str) -> str:
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Return a number of GPUs; None for anything else, such as digits of other scripts or very long numbers."""
+    """Return a number of GPUs; None for anything else, such as digits of other scripts or long numbers."""
     return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
 

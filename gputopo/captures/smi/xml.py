@@ -164,7 +164,7 @@ class _Log:
             self._add(Entry("pci/pci_bus_id", address, self._line(), f"<gpu id={address!r}>"))
 
     def _take(self, text: str | None, beside: str, line: int) -> bool:
-        """Read an element: its text, or None if it has child elements. Returns False if it is not understood."""
+        """Read an element: its text, or None if it has children. Returns False if not understood."""
         path = "/".join(self._path)
         if beside.strip():
             self._note(line, f"<{self._path[-1]}> {beside}")
