@@ -60,13 +60,7 @@ _LOAD_S = 120.0  # longest time to the last line of a load. Not measured; chosen
 # Commands that print the log of this boot or of an earlier one (`-b 1` is the oldest that is stored).
 _COMMAND = re.compile(r"\b(?:dmesg|journalctl)\b")
 EARLIER = re.compile(r"\bjournalctl\b.* (?:-\w*b|--boot)[ =]?-?[1-9](?![0-9a-f]{5})|\bdmesg\.\d")
-_OF_MODULE = (
-    "xid",
-    "sxid",
-    "lost",
-    "nvlink",
-    "nvrm",
-)  # kinds of events that become old when the module is loaded
+_OF_MODULE = ("xid", "sxid", "lost", "nvlink", "nvrm")  # kinds of events that a load of the module ends
 _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
