@@ -117,9 +117,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
 
 
 def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
-    """Return a log's machine with all lines that are not the kernel's as known. `earlier`: log of an earlier
-    boot.
-    """
+    """Return a log's machine; lines that are not the kernel's are known. `earlier`: of an earlier boot."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
     events = (replace(event, earlier=earlier or event.earlier) for event in machine.kernel_events)
     return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
@@ -148,8 +146,7 @@ def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
 
 
 def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines with values of the moment (load, clocks, link now) only from the output with most
-    of them.
+    """Return the machines with momentary values (load, clocks, link now) only in the one with most of them.
 
     The commands of a report run within seconds: differences between them are not two states of the machine.
     """

@@ -48,7 +48,7 @@ def formats() -> tuple[Format, ...]:
 
 
 def format_of(text: str, *, but: Format | None = None) -> Format | None:
-    """Return the first format, other than `but`, that recognises a text."""
+    """Return the first format, other than `but`, that recognizes a text."""
     if but is None:
         return _first_format(text)
     return next((kind for kind in formats() if kind is not but and kind.detect(text)), None)

@@ -21,7 +21,7 @@ from gputopo.values.errors import InputError
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects
 # Bytes that no text has: control characters except tab, line ends, form feed, escape and Ctrl-Z.
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
-_MAX_UNKNOWN = 0.05  # share of characters. Not measured; chosen because names in an old code page are few.
+_MAX_UNKNOWN = 0.05  # share of letters. Not measured; chosen because a name or path in a code page has few.
 _MIN_ZEROS = 0.8  # share of every second byte. Not measured; chosen because ASCII in UTF-16 has zeros only.
 
 _LINE_END = re.compile(r"\r*\n|\r")
@@ -51,7 +51,7 @@ _DIFF = re.compile(r"\s*(?:diff --git |Index: |--- \S.*\n\+\+\+ |@@ -\d)")
 _QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of an email or a comment
 _QUOTATION = re.compile(rf"(?:{_QUOTED.pattern}[^\n]*\n?){{3,}}", re.MULTILINE)
 _MIN_LINES = 3  # with fewer lines, a prefix may be part of the text
-_MAX_PREFIXES = 4  # of a line: a margin, a time, a host, a quotation
+_MAX_PREFIXES = 4  # prefixes of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
 _HOSTS_SHOWN = 4
 
@@ -92,7 +92,7 @@ _DOCUMENT = re.compile(
 _LINES_AHEAD = 3  # lines after one that may start a capture
 
 
-Begins = Callable[[Sequence[str]], bool]  # the first line of these starts an output; none is blank
+Begins = Callable[[Sequence[str]], bool]  # whether the first line starts an output; no line is blank
 
 
 def decoded(data: bytes) -> str | None:
@@ -171,9 +171,7 @@ def _filled(text: str) -> list[str]:
 
 
 def _has_margin(lines: Sequence[str]) -> bool:
-    """Return whether all lines start with a tab or two spaces; a tool may put one space before its whole
-    table.
-    """
+    """Return whether all lines start with a tab or two spaces; some tools put one space before a table."""
     if not lines[0].startswith(("\t", "  ", " \t")):
         return False
     first = textwrap.dedent("\n".join(lines)).split("\n", 1)[0]
@@ -257,8 +255,7 @@ _TAR = slice(257, 262)
 
 
 def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
-    """Return the content of a compressed file. Files with several members (`gzip -c a b`, logrotate) are
-    joined.
+    """Return the content of a compressed file, with all its members (`gzip -c a b`, logrotate) joined.
 
     Data that is not compressed is returned unchanged. Raises InputError if the content is longer than
     `max_bytes` (before more is unpacked), if the file is damaged or cut, and for an archive of several files

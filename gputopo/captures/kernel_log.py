@@ -1,12 +1,11 @@
-"""Lines of the kernel log (dmesg, journalctl -k, /var/log/kern.log) in any text, and of the fabric manager's
-log: text in, Machine out.
+"""Lines of the kernel log and of the fabric manager's log in any text: text in, Machine out.
 
     [ 1234.567890] NVRM: Xid (PCI:0000:44:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 
-Each line is recognized by the text before the message, or by the message, so kernel lines are found between
-lines of other captures. Errors of GPUs, NVSwitches and PCIe become `KernelEvent`s. Formats: Linux,
-Documentation/PCI/pcieaer-howto.rst and drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User
-Guide" (SXid).
+The kernel log is from dmesg, journalctl -k or /var/log/kern.log. Each line is recognized by the text before
+the message, or by the message, so kernel lines are found between lines of other captures. Errors of GPUs,
+NVSwitches and PCIe become `KernelEvent`s. Formats: Linux, Documentation/PCI/pcieaer-howto.rst and
+drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User Guide" (SXid).
 """
 
 import re
@@ -150,9 +149,7 @@ class Taken(NamedTuple):
 
 
 def detect(text: str) -> bool:
-    """Return whether a kernel line has an error of a GPU or of PCIe, or whether there are several kernel
-    lines.
-    """
+    """Return whether a kernel line has an error of a GPU or of PCIe, or there are several kernel lines."""
     return take(text).is_log
 
 
@@ -295,9 +292,7 @@ class _Log:
         self.is_earlier, self.last = earlier, None
 
     def _restarted(self, *, module: bool = False, after_s: float = 0.0, at: str | None = None) -> None:
-        """Mark events as earlier: those before a boot, or of the `module` more than `after_s` seconds before
-        a load.
-        """
+        """Mark events as earlier: before a boot, or over `after_s` seconds before a load of the `module`."""
         self.end()
         self._receive()
         for key, event in [*self.events.items()]:

@@ -14,7 +14,7 @@ MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or 
 # A text is in memory several times (bytes, text, lines): this and MAX_LINES keep reading under 500 MiB.
 MAX_TEXT_BYTES = 32 * 2**20
 MAX_LINES = 1_000_000
-MAX_LINE = 2**20  # of a text that is not JSON or XML
+MAX_LINE = 2**20  # characters; not for JSON or XML
 MAX_GPUS = 256  # for one machine; the largest sold have 16, a rack of GB200 72
 MAX_READING_S = 6.0  # CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
 
@@ -35,9 +35,7 @@ def require_text_size(text: str, origin: str) -> None:
 
 
 def require_gpus(gpus: Sized, origin: str) -> None:
-    """Raise InputError if there are more GPUs than in any machine; readers call this before they process
-    GPUs.
-    """
+    """Raise InputError if there are more GPUs than in any machine; call this before working on GPUs."""
     if len(gpus) > MAX_GPUS:
         raise TooMuchError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
 

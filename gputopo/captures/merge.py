@@ -58,8 +58,8 @@ _MAX_SAID = 8  # sources that a contradiction lists
 _PART = "part of the reasons"
 _STATUS = "driver.status"
 _JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
-_MAX_GAP_S = 60.0  # between commands run in sequence. Not measured; chosen because they take less.
-_MAX_COMPARED = 64  # more captures are a loop, one sample each. Not measured; limits the pairs to compare
+_MAX_GAP_S = 60.0  # between commands of one sample. Not measured; chosen because they usually run in sequence
+_MAX_COMPARED = 64  # captures compared in pairs; more are a loop. Not measured; chosen to limit the work
 
 Reports = Sequence[tuple[str, Any]]  # values of a fact by source
 Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
@@ -162,9 +162,7 @@ def _disagree(one: Facts, other: Facts) -> bool:
 
 
 def _is_beyond(part: Facts, whole: Facts) -> bool:
-    """Return whether a partial list of throttle reasons has a reason that is not in the other capture's full
-    list.
-    """
+    """Return whether a partial list of throttle reasons has one that is not in the other's full list."""
     return any(
         not set(reasons) <= set(whole[index, _REASONS])
         for (index, path), reasons in part.items()
@@ -206,9 +204,7 @@ class _Merge:
         self.sample: Collection[str] = self.names  # captures of the sample whose facts are used
 
     def machine(self) -> Machine:
-        """Return the merged machine. Its facts that change are from the last sample by time, else from the
-        first.
-        """
+        """Return the merged machine. Facts that change are from the last sample by time, else the first."""
         groups = self._groups()
         samples = [self._sample(group) for group in groups]
         if samples:
@@ -248,8 +244,7 @@ class _Merge:
         )
 
     def _groups(self) -> list[list[int]]:
-        """Return the captures of each sample, by place; captures of a sample disagree with the same other
-        captures.
+        """Return the captures of each sample, by place; they all disagree with the same other captures.
 
         A capture without facts about the load that disagrees with none (states of NVLinks) is in each sample.
         """
@@ -344,9 +339,7 @@ class _Merge:
         return reasons
 
     def _only_with_reserve(self, fact: str) -> bool:
-        """Return whether every source of a fact has a reservation about it; for a changing fact, in the
-        sample only.
-        """
+        """Return whether every source of a fact (in the sample, if it changes) has a reservation about it."""
         passes = FactPath.parse(fact).fact in PASSING
         sources = [
             name

@@ -370,9 +370,7 @@ class NcclLog:
         return max(self.nodes, len({host for host, _ in self.ranks} | {ends[0] for ends, _ in self.edges}))
 
     def transports(self) -> tuple[dict[tuple[int, int], set[str]], set[str]]:
-        """Return the transports between GPUs of the host, and between hosts. A network may also be within a
-        host.
-        """
+        """Return the transports between GPUs of the host, and between hosts. Both may be a network."""
         found: dict[tuple[int, int], set[str]] = {}
         between: set[str] = set()
         by_bus, here = self.by_bus, self.host

@@ -60,9 +60,7 @@ def _names(sources: Sequence[str]) -> list[str]:
 
 
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
-    """Raise InputError if two files are from two machines, according to the identities of the host and its
-    GPUs.
-    """
+    """Raise InputError if two files are from two machines, by the identities of the host and its GPUs."""
     given = zip(sources, _names(sources), machines, strict=True)
     for (path, first, one), (other_path, second, other) in combinations(given, 2):
         hosts = {one.host.fingerprint, other.host.fingerprint}
@@ -295,7 +293,7 @@ def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Mach
 
 
 def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
-    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are of several machines."""
+    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are from several machines."""
     outputs = [machine for machine in machines if machine.source.startswith("nvidia-smi -q")]
     if len(outputs) > 1:
         from gputopo.captures.smi.machine import identity_of, refuse_others

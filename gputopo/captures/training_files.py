@@ -101,9 +101,7 @@ def encodable(path: str) -> str:
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:
-    """Iterate over the files of a path; run folders are not opened. The flag: whether the path itself was
-    given.
-    """
+    """Iterate over the files and run folders of a path; the flag says whether the path itself was given."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -144,9 +142,7 @@ def _read_file_or_run(path: Path, read_run: ReadRun, read_json: ReadJson) -> Seq
 
 
 def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
-    """Return the measurements of a text, or None if it has none. `origin`: its path, which may also state
-    facts.
-    """
+    """Return the measurements of a text, or None if it has none. `origin`: its path, which may have facts."""
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)

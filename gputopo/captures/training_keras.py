@@ -3,8 +3,9 @@
 Keras: the progress lines of keras/utils/generic_utils.py (2) and keras/src/utils/progbar.py (3), and
 "Samples/sec" of rossumai/keras-multi-gpu. The result is the median of the epochs without the first. Step
 times have few digits, and Keras does not print the batch or the devices: a log without a batch has steps but
-no images/sec. Horovod: examples/*/*_synthetic_benchmark.py, whose "+-" is 1.96 standard deviations of its
-iterations.
+no images/sec.
+
+Horovod: examples/*/*_synthetic_benchmark.py, whose "+-" is 1.96 standard deviations of its iterations.
 """
 
 import math

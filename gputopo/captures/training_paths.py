@@ -25,7 +25,7 @@ _BOX = re.compile(
     r"(?:GeForce|Quadro|Tesla|TITAN|Titan|RTX|GTX|Radeon|[AHLPV]\d{2,4}\b).*)$"
 )
 _TAG = re.compile(r"_(?:TF\d+_\d+|XLA|trt\d*|NVLink|HP16|with_Max-Q_Design)(?=_|$)")
-_NUMBERED = re.compile(r"^\d{1,3}_")  # a number in front of the name, from a selection
+_NUMBERED = re.compile(r"^\d{1,3}_")  # a number added to the file's name
 
 
 def facts_of(path: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _THROUGHPUT = re.compile(
     r"Throughput \((samples|steps)/sec\)(?:'|\")?: (\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?)"
 )
 _TOWERS = re.compile(r"Training a model of (\d{1,4}) towers?|Building graph for training tower (\d{1,4}) on")
-VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")  # of TensorFlow
+VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")  # TensorFlow's version
 
 
 def detect(text: str) -> bool:

@@ -94,9 +94,7 @@ def cut_affinities(machine: Machine) -> tuple[Affinity, ...]:
 
 
 def believed_links(machine: Machine) -> Mapping[tuple[int, int], Link]:
-    """Return the links by pair; SYS between GPUs of one NUMA node becomes NODE, the farthest class within a
-    node.
-    """
+    """Return the links by pair; SYS within a NUMA node becomes NODE, the farthest class within a node."""
     links = links_by_pair(machine)
     return links | {
         pair: msgspec.structs.replace(links[pair], hop=Hop.NODE) for pair in sys_within_node(machine)

@@ -137,9 +137,7 @@ def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str],
 
 
 def max_rate(node: PciNode | None) -> float | None:
-    """Return the highest rate of a link over all lanes in GT/s, which is enough for ratios between links of
-    one kind.
-    """
+    """Return the highest rate of a link over all lanes in GT/s, for ratios between links of one kind."""
     if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
         return None
     return node.max_speed_gt_per_s * node.max_width

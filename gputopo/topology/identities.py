@@ -88,9 +88,7 @@ def program_name(command: str, user: str | None = None) -> str | None:
 
 
 def without_identities(machine: Machine) -> Machine:
-    """Return the machine without names of hosts and users, UUIDs and folders of programs, and with scrubbed
-    texts.
-    """
+    """Return the machine without names of hosts and users, UUIDs and program folders; texts are scrubbed."""
     replace = msgspec.structs.replace
     detail = machine.driver.detail
     return replace(

@@ -52,8 +52,7 @@ def gpu_nodes(machine: Machine) -> list[PciNode]:
 
 
 def gpus_of_other_drivers(machines: Sequence[Machine]) -> dict[str, str]:
-    """Return the other kernel driver of each GPU that has one, by PCI address; the first reading has
-    priority.
+    """Return the other kernel driver of each GPU that has one, by PCI address; the first reading wins.
 
     GPUs with a name are not returned: only NVIDIA's driver reports names. If there are more names than GPUs
     without another driver, the bus was read at another time, and the result is empty. A GPU whose driver is

@@ -310,8 +310,7 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots, ratios and checks, or None if it is not
-    clear.
+    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
 
     If several programs fit, the program mentioned in another line or the file name is used.
     """

@@ -170,9 +170,7 @@ class NvbandwidthReport:
                 self.peers.setdefault(pair, False)
 
     def fail(self, name: str | None, message: str) -> None:
-        """Add a test that ended in an error; it is a failure if the message has CUDA's error or reports wrong
-        data.
-        """
+        """Add a test that ended in an error; CUDA's error or wrong data in the message make it a failure."""
         self.complete = _ENDS_RUN.search(message) is None
         message = message.strip()[:300]
         error = _CUDA_ERROR.search(message)

@@ -63,9 +63,7 @@ class Version:
 
 @dataclass(slots=True)
 class P2pMatrix:
-    """One matrix, with its heading in `line`. `enabled`: None without a heading. `reads`: the row's GPU
-    fetches.
-    """
+    """One matrix; its heading is in `line`. `enabled`: None without one. `reads`: the row's GPU fetches."""
 
     kind: Kind | None  # None: connectivity, or the CPU's part of a latency matrix
     version: Version
@@ -224,9 +222,7 @@ def _path(
 
 
 def _kind_without_heading(table: P2pMatrix, notes: list[str]) -> Kind:
-    """Return the kind of a matrix without a heading: rates above any link's rate are for both directions
-    together.
-    """
+    """Return the kind of a matrix without a heading: both directions if faster than any link in one."""
     if table.kind == "latency":
         return "latency"
     between = [value for (a, b), value in table.cells.items() if a != b]
@@ -251,7 +247,7 @@ _HEADING = re.compile(
     r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?(?:Bandwidth|Matrix)|P2P ?=.{0,40}?Latency).{0,60}$",
     re.IGNORECASE,
 )
-# The headings up to CUDA 9; people who type them omit or add words.
+# The headings up to CUDA 9; people who write their own headings omit or add words.
 _OLDER = re.compile(
     r"Unidirectional P2P=Enabled Bandwidth Matrix \(GB/s\)$|P2P=Enabled Latency Matrix \(us\)$"
 )
@@ -349,9 +345,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
 
 
 def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
-    """Add a row's cells. Returns False if it is not a row of this table, or has a cell that is not a
-    measurement.
-    """
+    """Add a row's cells. Returns False if it is not a row of this table, or a cell is no measurement."""
     cells = row(line)
     if cells is None:
         return False

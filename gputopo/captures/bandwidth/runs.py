@@ -75,8 +75,7 @@ _S = TypeVar("_S", bound=Scanned)
 
 
 def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin: str) -> ProgramRead:
-    """Read the runs of a text. `scan` reads one run; it gets the run above, the first run gets the whole
-    text's.
+    """Read the runs of a text. `scan` gets a run and the scan of the run above (first: of the whole text).
 
     Raises InputError if the runs list different GPUs.
     """

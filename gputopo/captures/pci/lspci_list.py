@@ -102,9 +102,7 @@ def _acs(text: str) -> str | None:
 
 
 def _redirects(control: str) -> bool:
-    """Return whether requests or completions of peers are sent upstream (PCIe Base Specification, ACS
-    control).
-    """
+    """Return whether peers' requests or completions go upstream (PCIe Base Specification, ACS control)."""
     return "ReqRedir+" in control or "CmpltRedir+" in control
 
 
@@ -155,9 +153,7 @@ class _Reading:
             self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
 
     def with_earlier(self, node: PciNode) -> PciNode:
-        """Add the facts of an earlier line about the device. Raises InputError if the line is about another
-        device.
-        """
+        """Add the facts of an earlier line about the device. Raises InputError if it is another device."""
         earlier = self.nodes.get(node.address, node)
         names = () if earlier.device_id or node.device_id else ("name",)  # `-nn` writes `Device` for a number
         both = [(getattr(earlier, name), getattr(node, name)) for name in (*_IDENTITY, *names)]

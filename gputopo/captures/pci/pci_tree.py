@@ -41,10 +41,11 @@ def machine(
     nvlinks: Callable[[str, str], int | None] = lambda a, b: None,
     whole: Callable[[Tree], Tree] = lambda tree: tree,
 ) -> Machine:
-    """Return the machine of a tree. `nvlinks` counts the NVLinks between two GPUs by address, None if not
-    known; `whole` returns the tree used for hops, for captures without some bridges.
+    """Return the machine of a tree.
 
-    GPUs have the capture's numbers if it numbers every GPU, else they are numbered in PCI order.
+    `nvlinks` counts the NVLinks between two GPUs by address, None if not known. `whole` returns the tree used
+    for hops, for captures without some bridges. GPUs have the capture's numbers if it numbers every GPU, else
+    they are numbered in PCI order.
     """
     tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
     missing = dict(found.missing)

@@ -130,9 +130,7 @@ def claims(text: str) -> Claims:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs, one per line. Raises InputError if no line fits the columns, or if two have the same
-    index.
-    """
+    """Read the GPUs, one per line. Raises InputError if no line fits the columns or GPUs share an index."""
     scan = _scan(text, origin)
     for line in scan.outside if scan.tables else ():
         scan.tables[0].take_unanswered(line)
@@ -175,9 +173,7 @@ def _names_column(cell: str) -> bool:
 
 
 def _is_header(line: _Line, below: _Line | None) -> bool:
-    """Return whether a line has the column names. A single name must be followed by a value, and not by a
-    list.
-    """
+    """Return whether a line has the column names. A single name must precede a value, and no list."""
     known = sum(map(_names_column, line.cells))
     if known == 0 or _COMMAND.match(line.text) or _is_other_query(line):
         return False
@@ -226,9 +222,7 @@ class _Table:
                 self._note(self.head.number, f"column {cell}")
 
     def is_plain_row(self, line: _Line) -> bool:
-        """Return whether a line is surely a row: it has several cells, and the first one is not a column
-        name.
-        """
+        """Return whether a line is surely a row: several cells, of which the first is no column name."""
         return (
             len(line.cells) == len(self.columns) > 1
             and not _names_column(line.cells[0])
@@ -269,9 +263,7 @@ class _Table:
         return True
 
     def machine(self) -> Machine:
-        """Return the GPUs as a machine. If the text is a log, the machine includes the samples that are
-        stored.
-        """
+        """Return the GPUs as a machine; if the text is a log, with the samples to store."""
         samples = self._samples()
         if len(samples) > 1:
             return self._series(samples)
@@ -392,9 +384,7 @@ class _Table:
         return line._replace(cells=tuple(cells))
 
     def _series(self, samples: Sequence[_Rows]) -> Machine:
-        """Return the GPUs of a log: its last whole sample, the samples to store, and the counts over all
-        samples.
-        """
+        """Return the GPUs of a log: its last whole sample, the samples to store, and counts over all."""
         last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and the place of its sample
             index: (place, line) for place, rows in enumerate(samples) for index, line in rows
         }

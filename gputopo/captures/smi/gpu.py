@@ -179,9 +179,7 @@ class ReportedGpu:
             missing["throttle.reasons"] = _PART
 
     def _gather(self, values: dict[str, Any], missing: dict[str, str]) -> None:
-        """Put facts that are keys of a dictionary of the Gpu into it; an empty dictionary becomes a missing
-        fact.
-        """
+        """Collect the facts of each dictionary of the Gpu; an empty dictionary becomes a missing fact."""
         for prefix in _DICTIONARIES:
             keys = [fact for fact in values if fact.startswith(prefix)]
             if keys:

@@ -510,7 +510,7 @@ FABRIC_HEALTH: Mapping[str, Smi] = {
 }
 
 # What a GPU needs before it can be used again. Drivers since 570 report the action (`GPU Recovery Action`).
-# Drivers since 530 answer two questions instead, which nvml.h deprecates in favor of the action.
+# Older drivers, since 530, answer two questions instead, which nvml.h deprecates in favor of the action.
 RECOVERY = "recovery_action"
 RESET_REQUIRED = "recovery_action.reset_required"
 DRAIN_RECOMMENDED = "recovery_action.drain_and_reset_recommended"

@@ -233,8 +233,9 @@ def machine(
     without_mask: bool = True,
     gaps: Sequence[Gap] = (),
 ) -> Machine:
-    """Combine the GPUs, by index, into a machine. `attached`: the number of GPUs that the output reports, as
-    written; `time`: as written.
+    """Combine the GPUs, by index, into a machine.
+
+    `attached`: the number of GPUs that the output reports, as written; `time`: as written.
     """
     limits.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)

@@ -85,9 +85,7 @@ class Names(NamedTuple):
         return None
 
     def completed(self, path: str) -> str:
-        """Return the path of a fragment with the headings that were cut off above it, if exactly one path
-        fits.
-        """
+        """Return the path of a fragment with the headings cut off above it, if exactly one path fits."""
         known = {*self.facts, *self.processes, *self.sections}
         whole = [one for one in known if one.endswith(f"/{path}")] if path not in known else []
         return whole[0] if len(whole) == 1 else path

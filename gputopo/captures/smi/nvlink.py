@@ -78,9 +78,7 @@ def _gpu_line(line: str) -> re.Match[str] | None:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs and the links of each. Raises InputError if there is no GPU, or if two lines about one
-    differ.
-    """
+    """Read the GPUs and their links. Raises InputError if there is no GPU, or two lines about one differ."""
     reported: dict[int, _ReportedGpu] = {}
     lost: dict[str | int | None, Unanswered] = {}
     gpu: _ReportedGpu | None = None
@@ -168,8 +166,9 @@ def _machine(
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
-    """Return all links of a GPU as down, as many as another GPU of its model has here; empty if none has
-    links.
+    """Return the links of a GPU with all links down; empty if no GPU of its model here has links.
+
+    The number of links is from another GPU of its model.
     """
     same_model = [other.links for other in reported if other.name == gpu.name]
     return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}

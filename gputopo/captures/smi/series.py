@@ -55,9 +55,7 @@ class Clock(dict[str, float | None]):
         return found
 
     def read(self, time: str) -> float | None:
-        """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`, or None if the text is no
-        timestamp.
-        """
+        """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`, or None for any other text."""
         minute, second = self[time[:16]], time[17:]
         if minute is None or not second.replace(".", "", 1).isdecimal():
             return None
@@ -65,8 +63,7 @@ class Clock(dict[str, float | None]):
 
 
 def groups(times: Sequence[float | None], heads: Sequence[int]) -> list[range]:
-    """Return the rows of each sample if rows do not identify a GPU; a row's position in its sample is the
-    GPU.
+    """Return the rows of each sample of a log without GPU names; a row's position is its GPU.
 
     Samples are divided by repeated column names (`heads`: rows above each), else by time. Without times, up
     to 16 rows are one sample; more rows are samples of one GPU. Samples with an unusual number of rows are

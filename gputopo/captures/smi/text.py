@@ -155,9 +155,7 @@ def _sections(lines: Sequence[_Line]) -> int:
 
 @dataclass
 class _Output:
-    """The content of one output: its GPUs by address ("" if no line has an address), and the lines above
-    them.
-    """
+    """The content of one output: its GPUs by address ("" without addresses), and the lines above them."""
 
     headed: bool  # a line with the address is above each GPU
     line: int
@@ -320,8 +318,7 @@ class _Reading:
         return path if self.headed else names("text").completed(path)
 
     def _flat_path(self, line: _Line) -> str:
-        """Find the nearest heading above under which the name is known; an unknown heading ends all headings
-        above.
+        """Find the nearest heading above that has the name; an unknown heading ends all headings above.
 
         Below a heading without any place in a Machine, a name belongs to that heading unless it is known
         elsewhere.

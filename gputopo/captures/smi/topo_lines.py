@@ -86,9 +86,7 @@ def header_words(text: str) -> Head | None:
 
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
-    """Return the kind of cells in the first row below a header, which is the first line; None if either is
-    missing.
-    """
+    """Return the kind of cells in the first row below a header (the first line), or None without either."""
     head = header_words(lines[0].replace("|", "\t")) if "GPU" in lines[0] else None
     if head is None:
         return None

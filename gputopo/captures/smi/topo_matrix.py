@@ -48,9 +48,7 @@ class Affinities:
 
 
 def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
-    """Read the affinity words of the GPUs' rows. Raises nothing: a word that is no affinity is listed as
-    unread.
-    """
+    """Read the affinity words of the GPUs' rows. Raises nothing: any other word is listed as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
     lists = {row.affinity.get("cpu", "") for row in rows.values()}

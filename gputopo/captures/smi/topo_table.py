@@ -236,9 +236,7 @@ def _fields(rest: str, affinity: tuple[Column, ...]) -> dict[Column, str]:
 
 
 def _is_peer_table(matrix: TopoMatrix, legend: bool) -> bool:
-    """Return whether the matrix is a `topo -p2p` table, which looks the same but has cells such as OK and
-    CNS.
-    """
+    """Return whether it is a `topo -p2p` table, which looks the same but has cells such as OK and CNS."""
     cells = {cell for row in matrix.rows for cell in row.cells}
     return bool(cells & PEER_STATUS) or (legend and cells <= {"X"} and not matrix.affinity)
 

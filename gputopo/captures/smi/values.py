@@ -134,7 +134,7 @@ def _lower(text: str) -> ReportedValue | None:
 
 
 def _fabric(text: str) -> ReportedValue | None:
-    """Parse a state or an error in the driver's words. One driver wrote `state Completed` in a CSV."""
+    """Parse a state or an error in the driver's words. One driver wrote `state  Completed` in a CSV."""
     return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
 
 
