@@ -99,7 +99,7 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 
 _ROWS = rows_of(__file__, "kernel_log.csv")
-# Messages: kind (None if the message is no error), driver, text (a template of the pattern's groups; empty:
+# Messages: kind (None: not an error), driver, text (a template of the pattern's groups; empty:
 # the group `text`), pattern. The first match is used.
 _FORMS = [
     (

@@ -85,7 +85,7 @@ def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradi
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
-    """Return why two captures by one tool have no GPU in common; different numbers are no reason."""
+    """Return why two captures by one tool have no GPU in common; a different count is not a reason."""
     if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
         return None
     for why, first in _identities(one).items():

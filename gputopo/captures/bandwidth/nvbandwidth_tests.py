@@ -119,7 +119,7 @@ class NvbandwidthReport:
     def add(
         self, name: str, part: Part | None, columns: Sequence[int], rows: Mapping[int, Sequence[str]]
     ) -> list[tuple[int, str]]:
-        """Add a matrix; return row and word of cells that are no measurement (unknown test: all rows)."""
+        """Add a matrix; return row and word of cells that are not measurements (unknown test: all)."""
         test = named_test(name)
         if test is None:
             nodes = name.startswith("multinode_")

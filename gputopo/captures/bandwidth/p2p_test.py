@@ -345,7 +345,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
 
 
 def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
-    """Add a row's cells. Returns False if it is not a row of this table, or a cell is no measurement."""
+    """Add a row's cells. Returns False if it is not a row of this table, or a cell is not a number."""
     cells = row(line)
     if cells is None:
         return False

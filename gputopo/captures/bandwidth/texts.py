@@ -10,8 +10,7 @@ from gputopo.captures.ledger import read_lines
 from gputopo.values.facts import at_link
 from gputopo.values.machine import Contradiction, Link, Machine
 
-# Far above any link or memory of a GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no
-# measurement.
+# Far above any link or memory of a GPU (HBM4 boards stay below 25 000 GB/s): a larger number is an error.
 MAX_GB_PER_S = 100_000.0
 MAX_US = 10_000_000.0  # ten seconds for one small copy
 MAX_DEVICES = 1024

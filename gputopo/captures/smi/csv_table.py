@@ -173,7 +173,7 @@ def _names_column(cell: str) -> bool:
 
 
 def _is_header(line: _Line, below: _Line | None) -> bool:
-    """Return whether a line has the column names. A single name must precede a value, and no list."""
+    """Return whether a line has the column names. A single name must precede a value, not a list."""
     known = sum(map(_names_column, line.cells))
     if known == 0 or _COMMAND.match(line.text) or _is_other_query(line):
         return False
@@ -222,7 +222,7 @@ class _Table:
                 self._note(self.head.number, f"column {cell}")
 
     def is_plain_row(self, line: _Line) -> bool:
-        """Return whether a line is surely a row: several cells, of which the first is no column name."""
+        """Return whether a line is surely a row: several cells, the first not a column name."""
         return (
             len(line.cells) == len(self.columns) > 1
             and not _names_column(line.cells[0])

@@ -63,7 +63,7 @@ class Line:
 
 
 def header_words(text: str) -> Head | None:
-    """Return the devices and the affinity columns of a header line, or None if the line is no header."""
+    """Return the devices and the affinity columns of a header line, or None if the line is not a header."""
     start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
     if start is None:
         return None

@@ -262,7 +262,7 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
 
 
 def _meaning(cell: str) -> Hop | int | None:
-    """Return the hop of a cell, or the number of its NVLinks; None for X and for words that are no cell."""
+    """Return the hop of a cell, or the number of its NVLinks; None for X and for words that are not cells."""
     if CELL.fullmatch(cell) is None or cell == "X":
         return None
     if cell.startswith("NV"):
