@@ -46,7 +46,7 @@ def unnamed(reason: str) -> str:
 
 
 def reasons_of(throttle: Throttle) -> tuple[str, ...]:
-    """Return all reasons from the mask, or from the texts if a capture has no mask."""
+    """Return all reasons: the mask's, then reasons that a capture has only as text."""
     decoded = decode(throttle.mask) if throttle.mask is not None and throttle.mask >= 0 else ()
     return decoded + tuple(name for name in throttle.reasons or () if name not in decoded)
 

@@ -27,7 +27,7 @@ def pcie_max(gpu: Gpu | None) -> float:
 
 
 def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
-    """Return the pairs of GPUs, low index first, whose copies are faster than any of their PCIe links.
+    """Return the pairs of GPUs, low index first, whose copies are faster than their PCIe links allow.
 
     If both models are unknown, a rate above 16 lanes of generation 5 is enough, provided that copies with the
     host reach less than a third of it.
