@@ -1,4 +1,4 @@
-"""Parsers of what other tools print: text in, values out. One module a format, listed in `detect.formats`."""
+"""Parsers of other tools' output: text in, values out. One module per format, listed in `detect.formats`."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def load(sources: Sequence[str], *, read_tree: "Callable[[Path], Machine] | None" = None) -> "Machine":
     """Read one machine from captures, as `gputopo.captures.reading.load` describes.
 
-    The formats are loaded with the first capture: a live reading uses small parts of this package only.
+    The formats are loaded with the first capture: a live reading uses only small parts of this package.
     """
     from gputopo.captures import reading
 

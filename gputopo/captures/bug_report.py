@@ -1,8 +1,8 @@
-"""nvidia-bug-report.log: outputs of many commands of one machine, each below a rule and its title.
+"""nvidia-bug-report.log: outputs of many commands on one machine, each below a rule and its title.
 
-The parts that show the machine are read as captures of their own; all others (X logs, build logs, package
-lists, hex dumps) are skipped by their titles. Files of /proc/driver/nvidia and lists of lspci are each a part
-of the same list, and are joined before they are read.
+Parts that show the machine are read as separate captures. All others (X logs, build logs, package lists, hex
+dumps) are skipped by their titles. Files of /proc/driver/nvidia are parts of one list, and so are lists of
+lspci; the parts of a list are joined before they are read.
 """
 
 import re
@@ -32,7 +32,7 @@ _LISTING = re.compile(r"^\*\*\* ls: .*$", re.MULTILINE)
 _MODULE = re.compile(r"/proc/driver/nvidia/\S*(?:version|information)$")
 _LSPCI = re.compile(r"\blspci\b(?!.* -\w*t)")
 _LOG = re.compile(r"dmesg|journalctl|/var/log/(?:messages|kern|syslog)|/run/log|Scanning kernel log files")
-# Logs of X and of builds, and what has no fact of the machine: the larger part of a report.
+# X logs, build logs and other parts without facts about the machine: most of a report.
 _SKIPPED = re.compile(
     r"_COMM=|Xorg|xorg|gdm|make\.log|dkms|install|xrandr|xset|glxinfo|vulkan|nvidia-settings|debugdump|base64"
     r"|acpidump|dmidecode|lsusb|modinfo|profiles|\bldd\b|systemctl|nvidia-smi .*(?:--unit|-u\b)",
@@ -43,7 +43,7 @@ _CONTENT = re.compile(r"NVSMI LOG|^\| NVIDIA-SMI |<nvidia_smi_log|NVRM: |SXid \(
 
 _PASSING = PASSING - {"lost"}
 
-Captures = Callable[[str, str], list[Machine]]  # (text, origin): the captures in a text
+Captures = Callable[[str, str], list[Machine]]  # (text, origin) -> captures in the text
 
 
 class BugReportPart(NamedTuple):
@@ -67,7 +67,7 @@ def detect(text: str) -> bool:
 
 
 def parts(text: str) -> list[BugReportPart]:
-    """Return the parts between the rules; several files under one rule are a part each."""
+    """Return the parts between the rules; several files under one rule are separate parts."""
     found: list[BugReportPart] = []
     bounds = [*_BOUNDARY.finditer(text)]
     line, at = 0, 0
@@ -87,7 +87,7 @@ def parts(text: str) -> list[BugReportPart]:
 
 
 def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
-    """Read the parts that show the machine. Raises InputError if none does."""
+    """Read the parts that show the machine. Raises InputError if there is none."""
     machines: list[Machine] = []
     refused: list[Unread] = []
     not_understood = 0
@@ -117,7 +117,7 @@ def parse(text: str, origin: str, captures: Captures) -> list[Machine]:
 
 
 def _without_other_lines(machine: Machine, earlier: bool) -> Machine:
-    """Return the machine of a log, of an earlier boot or not: lines that are not the kernel's are known."""
+    """Return a log's machine; lines that are not the kernel's are known. `earlier`: of an earlier boot."""
     lines = (replace(of, known=of.known + of.not_understood, not_understood=0) for of in machine.lines)
     events = (replace(event, earlier=earlier or event.earlier) for event in machine.kernel_events)
     return replace(machine, unread=(), lines=tuple(lines), kernel_events=tuple(events))
@@ -131,7 +131,7 @@ def _with_lines(machine: Machine, above: int) -> Machine:
 
 
 def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
-    """Return the parts; those of one list as one, each line at its place."""
+    """Return the parts, with the parts of each list joined; each line keeps its position."""
     whole: dict[str, BugReportPart] = {}
     others: list[BugReportPart] = []
     for part in found:
@@ -146,9 +146,9 @@ def _joined(found: "Iterator[BugReportPart]") -> list[BugReportPart]:
 
 
 def _passing_from_one(machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines, with what passes (load, clocks, link now) only in the output that has most of it.
+    """Return the machines with momentary values (load, clocks, link now) only in the one with most of them.
 
-    The commands of a report run within seconds: their differences are not two states of the machine.
+    The commands of a report run within seconds: differences between them are not two states of the machine.
     """
     passing = [sum(len(of_sample(facts_of(gpu))) for gpu in machine.gpus) for machine in machines]
     most = max(range(len(machines)), key=lambda at: passing[at])

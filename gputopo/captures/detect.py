@@ -1,4 +1,4 @@
-"""Which format a text is of, and what it is if it is of none that gputopo reads."""
+"""Detects the format of a text, and identifies known outputs that gputopo does not read."""
 
 import functools
 import json
@@ -16,7 +16,7 @@ _JSON = re.compile(r"\s*(?:\{|\[\s*(?:[\[{\"\]]|-?\d+(?:\.\d+)?\s*,))")  # not `
 
 
 def formats() -> tuple[Format, ...]:
-    """Return the formats in the order in which they are tried: the one that is surest of itself first."""
+    """Return the formats in the order in which they are tried, the most specific first."""
     from gputopo.captures import host, kernel_log, kernel_module, nccl_log, tensorflow_log
     from gputopo.captures.bandwidth import network, nvbandwidth, programs
     from gputopo.captures.pci import lspci_list, lspci_tree, nccl_xml
@@ -48,33 +48,33 @@ def formats() -> tuple[Format, ...]:
 
 
 def format_of(text: str, *, but: Format | None = None) -> Format | None:
-    """Return the first format, other than `but`, that recognises a text."""
+    """Return the first format, other than `but`, that recognizes a text."""
     if but is None:
         return _first_format(text)
     return next((kind for kind in formats() if kind is not but and kind.detect(text)), None)
 
 
-@functools.lru_cache(maxsize=1)  # a text that is one section is asked for several times
+@functools.lru_cache(maxsize=1)  # a text with one section is detected several times
 def _first_format(text: str) -> Format | None:
     if recording.detect(text):
-        return recording.FORMAT  # without loading the others
+        return recording.FORMAT  # the other formats are not loaded
     return next((kind for kind in formats() if kind.detect(text)), None)
 
 
 def sections(text: str) -> list[str]:
-    """Return the captures in a text, each as a text with all other lines blank."""
+    """Return the captures in a text, each as the text with all other lines blank."""
     if text.lstrip().startswith("{"):
         return [text]
     return intake.sections(text, [kind.begins for kind in formats() if kind.begins is not None])
 
 
 def is_readable(text: str) -> bool:
-    """Return whether a text, or a section of it, is of a format."""
+    """Return whether a text, or a section of it, has a known format."""
     return format_of(text) is not None or any(format_of(section) is not None for section in sections(text))
 
 
 def known_output(text: str) -> dict[str, str] | None:
-    """Return the row of `known_outputs.csv` whose pattern a text has: `what` it is, and the `hint`."""
+    """Return the row of `known_outputs.csv` whose pattern matches: `what` the text is, and the `hint`."""
     for row in rows_of(__file__, "known_outputs.csv"):
         if re.search(row["pattern"], text, re.MULTILINE):
             return row
@@ -82,7 +82,7 @@ def known_output(text: str) -> dict[str, str] | None:
 
 
 def refusal(text: str, *, origin: str) -> InputError:
-    """Return the error for a text that no format recognises."""
+    """Return the error for a text of no known format."""
     if option := _OPTION_ERROR.search(text):
         return InputError(f"{origin} is an error text of nvidia-smi: {option[0].strip()[:120]}", _CAPTURE)
     if output := known_output(text):

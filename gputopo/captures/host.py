@@ -13,7 +13,7 @@ from gputopo.values.machine import Host, Machine, NumaNode
 _LSCPU = "lscpu"
 _NUMACTL = "numactl"
 _HINT = "copy the whole output of `lscpu` or `numactl -H` again"
-_LONGEST = 4000  # the flags of a CPU
+_LONGEST = 4000  # flags of a CPU
 _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT
 _PAIR = re.compile(r"\s*(?P<name>[A-Z][\w ()./,+-]{0,60}?):(?:\s+(?P<value>\S.*?))?\s*")
 _OF_LSCPU = re.compile(
@@ -27,7 +27,7 @@ _SIZE = re.compile(r"(\d{1,9}) MB")
 _DISTANCES = re.compile(r"node distances:\s*")
 _COLUMNS = re.compile(r"node\s+(\d{1,4}(?:\s+\d{1,4})*)\s*")
 _DISTANCE = re.compile(r"\s*(\d{1,4}):((?:\s+\d{1,3})+)\s*")
-# As the probes name them, by lscpu's hypervisor vendor.
+# The probes' names, by lscpu's hypervisor vendor.
 _VIRTUAL = {
     "kvm": "kvm",
     "microsoft": "hyper-v",
@@ -47,7 +47,7 @@ def detect(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is one that only these tools print."""
+    """Return whether only these tools print such a line."""
     return _begins(lines[0])
 
 
@@ -56,7 +56,7 @@ def _begins(line: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the host. Raises InputError if nothing is known of it, or a node is described in two ways."""
+    """Read the host. Raises InputError if no fact was read, or if two descriptions of a node differ."""
     reading = _Reading()
     lines = read_lines(text, reading.take, bare=str.rstrip, longest=_LONGEST)
     if len(reading.facts) + len(reading.nodes) == 0:
@@ -66,17 +66,17 @@ def parse(text: str, *, origin: str) -> Machine:
 
 @dataclass
 class _Reading:
-    """What the lines so far show. `facts`: of lscpu by name; `nodes`: facts of each NUMA node."""
+    """The content of the lines so far. `facts`: by lscpu's names; `nodes`: facts of each NUMA node."""
 
     facts: dict[str, str] = field(default_factory=dict)
     nodes: dict[int, dict[str, Any]] = field(default_factory=dict)
     sources: dict[str, None] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    column: int | None = None  # where lscpu's values begin
-    columns: list[int] | None = None  # of the distances
+    column: int | None = None  # where lscpu's values start
+    columns: list[int] | None = None  # nodes of the distances
 
     def take(self, number: int, line: str) -> bool:
-        """Read a line. False where it is not understood."""
+        """Read a line. Returns False if it is not understood."""
         return self._take_numactl(line) or self._take_lscpu(line)
 
     def _take_numactl(self, line: str) -> bool:

@@ -1,7 +1,7 @@
 """From the bytes of a file to the captures in it.
 
-Packed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
-`sections`. Every step keeps the numbers of the lines.
+Compressed files are unpacked, bytes become `decoded` text, its lines `clean`, and each capture one of the
+`sections`. Every step keeps the line numbers.
 """
 
 import bz2
@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from gputopo.values.errors import InputError
 
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")  # as PowerShell redirects
-# Bytes that no text has: control characters other than tab, line ends, form feed, escape and Ctrl-Z.
+# Bytes that no text has: control characters except tab, line ends, form feed, escape and Ctrl-Z.
 _CONTROL = re.compile(rb"[\x00-\x08\x0b\x0e-\x19\x1c-\x1f]")
-_MAX_UNKNOWN = 0.05  # of the letters: a user's name or a path in an old code page is a few. Ours.
-_MIN_ZEROS = 0.8  # of every second byte: all of ASCII in UTF-16, fewer of other scripts. Ours.
+_MAX_UNKNOWN = 0.05  # share of letters. Not measured; chosen because a name or path in a code page has few.
+_MIN_ZEROS = 0.8  # share of every second byte. Not measured; chosen because ASCII in UTF-16 has zeros only.
 
 _LINE_END = re.compile(r"\r*\n|\r")
-# ECMA-48: CSI and OSC sequences, character sets and single functions; also where a page shows the escape
-# character, or has lost it before a colour.
+# ECMA-48: CSI and OSC sequences, character sets and single functions; also if a page shows the escape
+# character, or lost it before a color.
 _ESCAPE = re.compile(
     r"(?:\x1b|\^\[|\\x1b|\\033|\\e|\\u001b)"
     r"(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[=>78DEHMZc])"
@@ -35,28 +35,28 @@ _ESCAPE = re.compile(
 _ESCAPED = ("\x1b", "^[", "\\x1b", "\\033", "\\e[", "\\u001b", "[0m", "[m[K")
 _ENTITY = re.compile(r"&(?:[lg]t|amp|quot|nbsp|#\d{1,4});")
 _TAG = re.compile(r"^[ \t]*<", re.MULTILINE)
-# Of a page, and of no capture in XML.
+# Tags of web pages that no capture in XML has.
 _PAGE = re.compile(
     r"</?(?:html|body|pre|code|br|p|div|span|font|blockquote)(?=[\s/>])[^<>\n]{0,200}>", re.IGNORECASE
 )
-# A character that no table repeats so often: many patterns try again at each of them.
+# No table repeats a character so often: many patterns would start at each of them.
 _MAX_RUN = 256
 _RUNS = tuple(character * _MAX_RUN for character in " \t|<>,=#.:;-+*()\"'/\\")
 _RUN = re.compile(r"([^\w\n\[{])\1{255,}")
-_CONTINUED = re.compile(r"(?:(?<=\S)[ \t]+\\|[ \t]*[\u2502\u2503])$", re.MULTILINE)  # in Markdown; a border
+_CONTINUED = re.compile(r"(?:(?<=\S)[ \t]+\\|[ \t]*[\u2502\u2503])$", re.MULTILINE)  # Markdown; a border
 _ENDS = ("\\\n", "\u2502\n", "\u2503\n")
 _INVISIBLE = re.compile("[\u200b-\u200d\u2060\ufeff]")  # zero-width characters of web pages and chats
-_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*$)', re.MULTILINE)  # of Ansible's lists
+_STRING = re.compile(r'^[ \t]*"((?:[^"\\\n]|\\["\\t])*)",?(?=[ \t]*$)', re.MULTILINE)  # Ansible's lists
 _DIFF = re.compile(r"\s*(?:diff --git |Index: |--- \S.*\n\+\+\+ |@@ -\d)")
-_QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of a mail or a comment
+_QUOTED = re.compile(r"^[ \t]*>(?: ?>)*(?: |$)", re.MULTILINE)  # a line of an email or a comment
 _QUOTATION = re.compile(rf"(?:{_QUOTED.pattern}[^\n]*\n?){{3,}}", re.MULTILINE)
-_MIN_LINES = 3  # of fewer, a prefix may be a part of the text
-_MAX_PREFIXES = 4  # of one line: a margin, a time, a host, a quotation
+_MIN_LINES = 3  # with fewer lines, a prefix may be part of the text
+_MAX_PREFIXES = 4  # prefixes of one line: a margin, a time, a host, a quotation
 _MAX_HOSTS = 64
 _HOSTS_SHOWN = 4
 
-# Before each line by a container's runtime, a CI service, a logger or syslog, but for what the kernel and the
-# fabric manager write. TensorFlow's own lines have a colon behind their time.
+# Prefixes of container runtimes, CI services, loggers or syslog, except the prefixes of the kernel and the
+# fabric manager. TensorFlow's own lines have a colon after their time.
 _LEVEL = r"\[?(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\]?"
 _PLACE = r"(?:\[[\w./-]{1,80}:\d{1,6}\]|\{[\w./-]{1,80}:\d{1,6}\}):?"
 _TIME = re.compile(
@@ -68,10 +68,11 @@ _TIME = re.compile(
     rf"(?: std(?:out|err) [FP])?(?:[ \t|-]+{_PLACE})?"
     rf"(?:[ \t|-]+{_LEVEL}(?:[ \t|-]+{_PLACE}|[ ]*[:|-])?)?(?:[ \t]|$)"
 )
-_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|$)")  # by cat -n and editors
-# By mpirun --tag-output (with the host and process, or the whole name of the job) and horovodrun.
+_NUMBER = re.compile(r"[ \t]*(\d{1,6})[:.|)]?(?:[ \t]|$)")  # line numbers of cat -n and editors
+# Prefix of mpirun --tag-output (with the host and process, or the whole name of the job) and horovodrun.
 RANK_MARK = r"\[[\w.@-]{1,100}(?:,\d{1,6})?\](?:\[[\w.:-]{1,100}\])?<std(?:out|err)>:"
-# By pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, in mails and comments.
+# Prefixes of pdsh, clush, srun -l, torchrun, kubectl logs --prefix, stern, docker compose, Ray, emails,
+# comments.
 _ORIGIN = re.compile(
     rf"(?:{RANK_MARK}|(?!NVRM:|nvidia-)\[?[\w.-]{{1,64}}\]?:(?: |$)|\[default\d{{1,5}}\]:"
     rf"|{_LEVEL}:\w{{1,40}}:|\[(?!\d+\.\d{{6}}\])[\w.-]+(?:/[\w.-]+){{0,3}}\](?: |$)"
@@ -79,25 +80,25 @@ _ORIGIN = re.compile(
     r"|\(\w{1,64} pid=\d{1,9}(?:, ip=[\w.:]{1,45})?\)(?: |$)"
     r"|[a-z0-9]{1,64}(?:-[a-z0-9]{1,64}){1,12} [a-z0-9-]{1,64}(?: |$))"
 )
-_ONE_RUN = re.compile(r"\bnThread \d+ nGpus \d+ |\balgbw +busbw\b")  # of nccl-tests, over all its ranks
+_ONE_RUN = re.compile(r"\bnThread \d+ nGpus \d+ |\balgbw +busbw\b")  # nccl-tests over all its ranks
 _HOST = re.compile(r"\[.*|[\w.-]+\d[\w.-]*:|\d+:")
 
-# A whole document of a tool that writes XML, with what may stand before its first element.
+# A whole document of a tool that writes XML, with what may be before its first element.
 _DOCUMENT = re.compile(
     r"^[ \t]*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*"
     r"<(nvidia_smi_log|topology|system)\b.*?</\1>[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
-_LINES_AHEAD = 3  # of one that may begin a capture
+_LINES_AHEAD = 3  # lines after one that may start a capture
 
 
-Begins = Callable[[Sequence[str]], bool]  # whether the first of these lines, none blank, begins an output
+Begins = Callable[[Sequence[str]], bool]  # whether the first line starts an output; no line is blank
 
 
 def decoded(data: bytes) -> str | None:
-    """Return the text of UTF-8, of UTF-16 with or without its mark, or of a code page; None for binary data.
+    """Return the text in UTF-8, UTF-16 (with or without its mark) or a code page; None for binary data.
 
-    Letters of a code page, which is unknown, become U+FFFD.
+    Letters of a code page become U+FFFD, because the code page is unknown.
     """
     try:
         text = data.decode("utf-16") if data[:2] in _UTF_16_MARKS else data.decode("utf-8-sig")
@@ -123,7 +124,7 @@ def _utf_16_without_mark(data: bytes) -> str | None:
 def clean(text: str, *, origin: str) -> str:
     """Return a text without what terminals, logs, pages and chats add to it; each line keeps its number.
 
-    Raises InputError for a diff, and if the lines come from several machines or ranks.
+    Raises InputError for a diff, and if the lines are from several machines or ranks.
     """
     if _DIFF.match(text):
         raise InputError(f"{origin} is a diff of two texts", "give each text as a separate file")
@@ -152,7 +153,7 @@ def clean(text: str, *, origin: str) -> str:
 
 
 def _without_prefix(text: str) -> str | None:
-    """Take one prefix off all lines; None where they have none in common."""
+    """Remove one prefix from all lines; returns None if they have no prefix in common."""
     filled = _filled(text)
     if len(filled) < _MIN_LINES:
         return None
@@ -170,7 +171,7 @@ def _filled(text: str) -> list[str]:
 
 
 def _has_margin(lines: Sequence[str]) -> bool:
-    """Whether all lines begin with a tab or two blanks; a tool may write one blank before its whole table."""
+    """Return whether all lines start with a tab or two spaces; some tools put one space before a table."""
     if not lines[0].startswith(("\t", "  ", " \t")):
         return False
     first = textwrap.dedent("\n".join(lines)).split("\n", 1)[0]
@@ -178,12 +179,12 @@ def _has_margin(lines: Sequence[str]) -> bool:
 
 
 def _counted(prefixes: Sequence[str]) -> bool:
-    """Whether the lines are numbered one by one, from 1 or later. (Rows of a matrix begin at 0.)"""
+    """Return whether the lines are numbered one by one, from 1 or higher. (Rows of a matrix start at 0.)"""
     numbers = [int(prefix.strip(" \t:.|)")) for prefix in prefixes]
     return numbers[0] > 0 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
 
 
-# Each prefix with what those of all lines must have in common.
+# Each prefix, with the condition for the prefixes of all lines.
 _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] = (
     (_TIME, bool),
     (_NUMBER, _counted),
@@ -192,7 +193,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] =
 
 
 def _refuse_several_hosts(text: str, origin: str) -> None:
-    """Raise InputError if the lines come from several hosts, none of which has few of them."""
+    """Raise InputError if the lines are from several hosts, each with many lines."""
     filled = _filled(text)
     if not filled or _ORIGIN.match(filled[0]) is None or _ONE_RUN.search(text):
         return
@@ -211,9 +212,9 @@ def _refuse_several_hosts(text: str, origin: str) -> None:
 
 
 def sections(text: str, formats: Sequence[Begins]) -> list[str]:
-    """Return a text for each XML document and each format in it, all other lines blanked.
+    """Return a text for each XML document and each format, with all other lines blank.
 
-    Prose between two captures belongs to the one above it. A text with one capture is returned as it is.
+    Prose between two captures belongs to the capture above. A text with one capture is returned unchanged.
     """
     documents = ["\n" * text.count("\n", 0, one.start()) + one[0] for one in _DOCUMENT.finditer(text)]
     rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
@@ -229,9 +230,9 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
 
 
 def _owners(lines: Sequence[str], formats: Sequence[Begins]) -> list[Begins | None]:
-    """Return for each line the format whose output it is in, or below."""
+    """Return the format of the output that each line is in or below."""
 
-    @functools.lru_cache(maxsize=4096)  # outputs of a loop have the same lines again and again
+    @functools.lru_cache(maxsize=4096)  # outputs of a loop repeat their lines
     def begun(ahead: tuple[str, ...]) -> Begins | None:
         return next((kind for kind in formats if kind(ahead)), None)
 
@@ -248,16 +249,17 @@ _PACKED: Mapping[bytes, tuple[str, Callable[[io.BytesIO], io.BufferedIOBase]]] =
     b"\x1f\x8b": ("gzip", lambda file: gzip.GzipFile(fileobj=file)),
     b"BZh": ("bzip2", bz2.BZ2File),
     b"\xfd7zXZ\x00": ("xz", lzma.LZMAFile),
-    b"": ("", lambda file: file),  # anything else
+    b"": ("", lambda file: file),  # not compressed
 }
 _TAR = slice(257, 262)
 
 
 def unpacked(data: bytes, *, origin: str, max_bytes: int) -> bytes:
-    """Return the content of a packed file, of all its members: `gzip -c a b` and logrotate write several.
+    """Return the content of a compressed file, with all its members (`gzip -c a b`, logrotate) joined.
 
-    What is not packed is returned as it is. Raises InputError if it is longer than `max_bytes`, before it is
-    unpacked further, if the file is damaged or cut, and for an archive of several files (tar).
+    Data that is not compressed is returned unchanged. Raises InputError if the content is longer than
+    `max_bytes` (before more is unpacked), if the file is damaged or cut, and for an archive of several files
+    (tar).
     """
     kind, opened = next(of for magic, of in _PACKED.items() if data.startswith(magic))
     hint = f"copy the file again, or unpack it ({kind} -d) and give the text"

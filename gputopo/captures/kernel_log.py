@@ -1,12 +1,11 @@
-"""Lines of the kernel log (dmesg, journalctl -k, /var/log/kern.log) in any text, and of the fabric manager's
-log: text in, Machine out.
+"""Lines of the kernel log and of the fabric manager's log in any text: text in, Machine out.
 
     [ 1234.567890] NVRM: Xid (PCI:0000:44:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 
-Each line is known by what stands before the message, or by the message itself, so the lines are found between
-those of other captures. Errors of GPUs, NVSwitches and PCIe become `KernelEvent`s. Formats: Linux,
-Documentation/PCI/pcieaer-howto.rst and drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User
-Guide" (SXid).
+The kernel log is from dmesg, journalctl -k or /var/log/kern.log. Each line is recognized by the text before
+the message, or by the message, so kernel lines are found between lines of other captures. Errors of GPUs,
+NVSwitches and PCIe become `KernelEvent`s. Formats: Linux, Documentation/PCI/pcieaer-howto.rst and
+drivers/pci/pcie/aer.c; NVIDIA, "XID Errors" and "Fabric Manager User Guide" (SXid).
 """
 
 import re
@@ -25,16 +24,16 @@ SOURCE = "kernel log"
 _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
-_MAX_LISTED = 1000  # lines of no daemon
+_MAX_LISTED = 1000  # lines that are not from a daemon
 _MAX_STAMPED = 500  # lines
-_MAX_EVENTS = 512  # of different kinds, codes or devices
-_MIN_LINES = 3  # of fewer without an event, the text is not called a kernel log
+_MAX_EVENTS = 512  # events of different kinds, codes or devices
+_MIN_LINES = 3  # a text with fewer lines and no event is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-_MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"  # by quotations, tools for many hosts
+_MARK = r"[\s>|#%;]{0,40}(?:\[?[\w.-]{1,64}\]?:[ ])?(?:<\d{1,3}>)?"  # quotations, tools for many hosts
 _SINCE_BOOT = r"\[ *(?P<boot>\d{1,9}\.\d{6})(?: <[ .\d]{1,20}>)?\]"
 _LOCAL = r"\[\w{3} (?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) (?P<year>\d{4})\]"
-# By the fabric manager of NVSwitches in its own log.
+# The fabric manager of NVSwitches, in its own log.
 _FABRIC = r"\[(?P<fabric>[A-Z][a-z]{2} \d\d \d{4} \d\d:\d\d:\d\d)\] (?=\[[A-Z]{3,8}\] \[tid \d)"
 _HUMAN = r"\[(?: *\+\d{1,6}\.\d{6}|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\]"  # dmesg -H: no seconds, or a delta
 _ISO_STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d"
@@ -43,7 +42,7 @@ _SYSLOG = (
     rf"(?:(?:\w{{3}} )?(?P<iso>{_ISO_STAMP}){_FRACTION}(?: [A-Z]{{2,5}})?"
     r"|(?P<syslog>(?:[^\W\d_]{3,9}\.?|\d{1,2}\S) {1,2}\d{1,2} \d\d:\d\d:\d\d(?:\.\d{1,6})?))"
 )
-_RAW = r"\d{1,3},\d{1,12},\d{1,15},\S{1,20}?;"  # of /dev/kmsg
+_RAW = r"\d{1,3},\d{1,12},\d{1,15},\S{1,20}?;"  # /dev/kmsg
 _LEVEL = r"(?:[a-z]{1,8} *:[a-z]{1,8} *: )?"  # dmesg -x: `kern  :err   : `
 _OF_KERNEL = re.compile(
     rf"{_MARK}{_LEVEL}(?:(?:{_SYSLOG} \S{{1,64}} kernel: ?|\[ *(?P<mono>\d{{1,9}}\.\d{{6}})\] \S{{1,64}} "
@@ -56,11 +55,11 @@ _BOOT = re.compile(r"-- (?:Boot [0-9a-f]{8}|Reboot)|Linux version \d")
 _LOAD = re.compile(
     r"nvidia-nvlink: Nvlink Core is being initialized|nvidia: (?:loading out-of-tree|module lic)"
 )
-_LOAD_S = 120.0  # at most from it to the last line of a load. Ours.
-# Commands for the log of this boot, and those for one before it (`-b 1` is the oldest that is stored).
+_LOAD_S = 120.0  # longest time to the last line of a load. Not measured; chosen because drivers load in less.
+# Commands that print the log of this boot or of an earlier one (`-b 1` is the oldest that is stored).
 _COMMAND = re.compile(r"\b(?:dmesg|journalctl)\b")
 EARLIER = re.compile(r"\bjournalctl\b.* (?:-\w*b|--boot)[ =]?-?[1-9](?![0-9a-f]{5})|\bdmesg\.\d")
-_OF_MODULE = ("xid", "sxid", "lost", "nvlink", "nvrm")  # kinds of events that end as the module is loaded
+_OF_MODULE = ("xid", "sxid", "lost", "nvlink", "nvrm")  # kinds of events that a load of the module ends
 _WITHOUT_PREFIX = re.compile(
     rf"{_MARK}(?=nvidia-nv(?:switch|link)\S*: |nvidia [0-9a-f]{{4}}:|pcieport [0-9a-f]{{4}}:)"
 )
@@ -80,7 +79,7 @@ _WORDS = (
     "[tid ",
 )
 _STAMPED = re.compile(r"\[(?: *\+?\d{1,9}\.\d{6}|[A-Z][a-z]{2} )|[T ]\d\d:\d\d:\d\d,\d{6}")
-# What stands for parts of the patterns in kernel_log.csv.
+# The parts that these names represent in the patterns of kernel_log.csv.
 _PARTS = {
     "@BDF@": r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{1,2}:[0-9a-f]{1,2}(?:\.[0-7])?",
     "@SEVERITY@": r"(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able)(?: \((?:Non-)?Fatal\))?)",
@@ -100,8 +99,8 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 
 _ROWS = rows_of(__file__, "kernel_log.csv")
-# Messages: the kind (None of one that is no error), the driver, the words (of the parts of the pattern; else
-# its text), and the pattern. The first that fits counts.
+# Messages: kind (None: not an error), driver, text (a template of the pattern's groups; empty:
+# the group `text`), pattern. The first match is used.
 _FORMS = [
     (
         msgspec.convert(row["kind"] or None, KernelEventKind | None),
@@ -111,7 +110,7 @@ _FORMS = [
     )
     for row in _ROWS
 ]
-# An error that stands anywhere in a line is of the kernel, whatever is before it.
+# A line with such an error is the kernel's, whatever is before the error.
 _ANYWHERE = re.compile("|".join(row["mark"] for row in _ROWS if row["mark"]))
 _NVRM = re.compile(r"(?P<driver>NVRM|nvidia-nv(?:link|switch)\S{0,8}): (?P<text>.*)")
 _OF_GPU = re.compile(
@@ -119,8 +118,8 @@ _OF_GPU = re.compile(
     r"|\[tid \d"
     r"|fabricmanager"
 )
-_INTERNAL = re.compile(r"_?[a-z]\w+: ")  # of a function of the driver: hundreds follow from one failure
-# A line of the module that goes on with the one above it.
+_INTERNAL = re.compile(r"_?[a-z]\w+: ")  # functions of the driver: one failure causes hundreds
+# A line of the module that continues the line above it.
 _CONTINUED = re.compile(
     r"(?!\w*[A-Z_])[a-z(]|None of the|GPU firmware|NVIDIA (?:graphics )?(?:GPU|device|driver|\d+\.\d)"
 )
@@ -128,34 +127,34 @@ _FINISHED = re.compile(r"[.!]$")
 
 
 class Taken(NamedTuple):
-    """The kernel's lines of a text, and the text without them."""
+    """The kernel's lines of a text, and the text without these lines."""
 
     machine: Machine
     rest: str
-    lines: int  # how many are of the kernel
-    read: int = 0  # those about GPUs and PCIe
-    stamped: str = ""  # the first messages of lines that only a time in brackets marks as the kernel's
+    lines: int  # number of kernel lines
+    read: int = 0  # number of lines about GPUs and PCIe
+    stamped: str = ""  # first lines that only a time in brackets marks as the kernel's
 
     @property
     def is_log(self) -> bool:
-        """Whether there are enough lines of the kernel to call the text its log."""
+        """Whether there are enough kernel lines to call the text a kernel log."""
         return bool(self.machine.kernel_events) or self.lines >= _MIN_LINES
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing stands beside the log but lines of daemons that name no GPU."""
+        """Whether all other lines in the text are lines of daemons without a GPU."""
         others = (line for line in self.rest.split("\n") if line.strip())
         of_daemons = all(_OF_SYSLOG.match(line[:_LONGEST]) for line in others)
         return self.is_log and "GPU" not in self.rest and of_daemons
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has an error of a GPU or of PCIe in a line of the kernel, or several lines."""
+    """Return whether a kernel line has an error of a GPU or of PCIe, or there are several kernel lines."""
     return take(text).is_log
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the kernel's lines; all others are not understood. Raises InputError if there is none."""
+    """Read the kernel's lines; others are not understood. Raises InputError if there is no kernel line."""
     taken = take(text)
     if not taken.lines:
         raise InputError(f"{origin} has no line of the kernel log in it", _HINT)
@@ -163,10 +162,10 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def take(text: str, *, stamps: bool = True) -> Taken:
-    """Read the kernel's lines, and return the text without them; every line keeps its number.
+    """Read the kernel's lines, and return the text without them; line numbers stay.
 
-    `stamps`: a time in brackets marks a line as one of the kernel; else such a line goes on without it, for
-    some tool has put it before each line of another output.
+    `stamps`: a time in brackets marks a line as the kernel's. If False, such a line keeps its text without
+    the time, because some tool put times before the lines of another output.
     """
     log = _Log()
     if not any(word in text for word in _WORDS) and _STAMPED.search(text) is None:
@@ -195,9 +194,9 @@ def take(text: str, *, stamps: bool = True) -> Taken:
 
 
 def counted(taken: Taken, *, alone: bool = False) -> Machine:
-    """Return the machine of the log with its lines counted; messages of other devices are known.
+    """Return the machine of the log with its lines counted; messages about other devices are known.
 
-    `alone`: nothing else is in the text, so lines of no daemon beside it are not understood.
+    `alone`: the text is only this log, so other lines are not understood unless a daemon wrote them.
     """
     rest = [(number, line) for number, line in enumerate(taken.rest.split("\n"), 1) if alone and line.strip()]
     others = [
@@ -213,12 +212,12 @@ def counted(taken: Taken, *, alone: bool = False) -> Machine:
 class _Message(NamedTuple):
     time: str | None
     text: str
-    stamped: str | None = None  # with its blanks, where a time in brackets alone stands before it
-    up_s: float | None = None  # since boot, where a date stands before it, too
+    stamped: str | None = None  # the line, if only a time in brackets marks it
+    up_s: float | None = None  # seconds since boot, if the line also has a date
 
 
 def _message(line: str) -> _Message | None:
-    """Return the message of a line of the kernel; None for any other line."""
+    """Return the message of a kernel line, or None for any other line."""
     if prefix := _OF_KERNEL.match(line):
         message = line[prefix.end() :]
         up_s = float(prefix["boot"]) if prefix["boot"] and (prefix["iso"] or prefix["syslog"]) else None
@@ -235,7 +234,7 @@ def _message(line: str) -> _Message | None:
 
 
 def _time(prefix: re.Match[str]) -> str | None:
-    """Return the time before a message: a date where there is one, else the seconds since boot."""
+    """Return the time before a message: a date if there is one, else the seconds since boot."""
     if stamp := prefix["iso"] or prefix["dmesg"]:
         return stamp.replace(" ", "T", 1).partition(",")[0]
     if prefix["syslog"]:
@@ -248,7 +247,7 @@ def _time(prefix: re.Match[str]) -> str | None:
 
 
 def _passed(before: str | None, time: str | None) -> float | None:
-    """Return the seconds between two times of one log; None where they are not of one kind, or unknown."""
+    """Return the seconds between two times of one log, or None if they are of different kinds or unknown."""
     first, second = _clock(before or ""), _clock(time or "")
     return second[1] - first[1] if first and second and first[0] == second[0] else None
 
@@ -268,32 +267,32 @@ def _shown(text: str) -> str:
 
 
 def _address(text: str | None) -> str | None:
-    """Return the address of a function; that of function 0 where only bus and device are named."""
+    """Return the address of a function; function 0 if the text has only bus and device."""
     if text is None:
         return None
     return kernel_address(text if "." in text else f"{text}.0")
 
 
 class _Log:
-    """The events so far, by what makes two lines the same event."""
+    """The events so far, by the facts that make two lines the same event."""
 
     def __init__(self) -> None:
         self.events: dict[tuple[object, ...], KernelEvent] = {}
         self.earlier: dict[tuple[object, ...], KernelEvent] = {}
-        self.is_earlier = False  # the log is of an earlier boot as a whole
-        self.last: tuple[str | None, float] | None = None  # date and time since boot of a line with both
+        self.is_earlier = False  # the whole log is from an earlier boot
+        self.last: tuple[str | None, float] | None = None  # date and time since boot, from a line with both
         self.received: list[tuple[_Message, re.Match[str]]] = []
-        self.begun: _Message | None = None  # of the module, which may go on in its next line
-        self.read = 0  # lines
+        self.begun: _Message | None = None  # message of the module that the next line may continue
+        self.read = 0  # number of lines
 
     def begin(self, *, earlier: bool) -> None:
-        """Begin with the log of this boot, or of an earlier one."""
+        """Start with the log of this boot, or of an earlier boot."""
         self.end()
         self._receive()
         self.is_earlier, self.last = earlier, None
 
     def _restarted(self, *, module: bool = False, after_s: float = 0.0, at: str | None = None) -> None:
-        """Set aside what came before the machine booted, or the `module` was loaded, by `after_s` seconds."""
+        """Mark events as earlier: before a boot, or over `after_s` seconds before a load of the `module`."""
         self.end()
         self._receive()
         for key, event in [*self.events.items()]:
@@ -307,7 +306,7 @@ class _Log:
             )
 
     def _has_booted(self, message: _Message) -> bool:
-        """Return whether a line is the first of a boot: its time since boot fell, and its date did not."""
+        """Return whether a line is the first of a boot: its time since boot fell, its date did not."""
         before = self.last
         if message.up_s is not None:
             self.last = message.time, message.up_s
@@ -316,7 +315,7 @@ class _Log:
         return _BOOT.match(message.text) is not None
 
     def add(self, message: _Message) -> None:
-        """Take a line; one of the module that goes on is put together with those below it."""
+        """Read a line; a line of the module is joined with the lines that continue it."""
         if self._has_booted(message):
             self._restarted()
         elif _LOAD.match(message.text):
@@ -337,7 +336,7 @@ class _Log:
             self._take(message)
 
     def end(self) -> None:
-        """Take the message of the module that may have gone on."""
+        """Read the message of the module that the next line could have continued."""
         if self.begun is not None:
             self._take(self.begun)
         self.begun = None
@@ -347,7 +346,7 @@ class _Log:
         kind, driver, says, found = next(fits, (None, None, "", None))
         if kind is None or found is None:
             return
-        if "port" in found.groupdict():  # what a port received, which the next lines may describe
+        if "port" in found.groupdict():  # received by a port; the next lines may describe it
             self.received.append((message, found))
             return
         parts = {name: part for name, part in found.groupdict().items() if part}
@@ -373,7 +372,7 @@ class _Log:
         at: str | None = None,
         driver: str | None = None,
     ) -> None:
-        """Add an event; of messages without a code each is one, whatever numbers are in it."""
+        """Add an event; messages without a code are the same event if they differ in numbers only."""
         apart = kind in ("nvrm", "nvlink")
         where = _address(at)
         words = re.sub(r"\b(?:0x)?[0-9a-f]*\d[0-9a-f]*\b", "", _shown(text or "")) if apart else None
@@ -406,7 +405,7 @@ class _Log:
         return Machine(source=SOURCE, kernel_events=(*self.earlier.values(), *self.events.values()))
 
     def _receive(self) -> None:
-        """Add what ports received, unless an error that followed described it."""
+        """Add what ports received, except errors that a following line described."""
         events = self.earlier if self.is_earlier else self.events
         described = {(event.pci_address, event.severity) for event in events.values() if event.kind == "aer"}
         for message, found in self.received:
@@ -418,7 +417,7 @@ class _Log:
 
 
 def _severity(text: str) -> str:
-    """Return a severity in one word; AER's without a kind an uncorrected error is not called fatal."""
+    """Return a severity in one word; an uncorrected AER error of unspecified kind is not called fatal."""
     lower = text.lower().replace("-", "")
     if lower.startswith("uncorrect"):
         return "fatal" if "(fatal" in lower else "nonfatal"

@@ -1,6 +1,6 @@
 """Files of the NVIDIA kernel module in /proc/driver/nvidia: text in, Machine out.
 
-`version`, and `gpus/*/information` of each GPU that is bound to the module, whether NVML answers or not:
+`version`, and `gpus/*/information` for each GPU bound to the module, even if NVML does not answer:
 
     NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023
 
@@ -47,7 +47,7 @@ def detect(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is the version, or the first of a GPU's file."""
+    """Return whether a line is the version, or the first line of a GPU's file."""
     return _VERSION.fullmatch(lines[0].strip()) is not None or _BEGIN.match(lines[0]) is not None
 
 

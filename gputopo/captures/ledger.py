@@ -1,7 +1,7 @@
-"""The ledger of lines: each line of an input is read, known to hold nothing, or listed as not understood.
+"""The ledger of lines: each line of an input is read, known to have no facts, or listed as not understood.
 
-A reader lists the lines that it does not understand itself, or states which lines are its own (`claims`): all
-others are listed here.
+A reader either lists the lines that it does not understand, or reports the lines of its format (`claims`);
+then all other lines are listed here.
 """
 
 import re
@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from gputopo.values.machine import LineCounts, Machine, Unread
 
 _LONGEST = 200
-_MAX_LISTED = 1000  # lines of one capture; all of them are counted
+_MAX_LISTED = 1000  # lines per capture; all are counted
 _TOOLS = (
     r"nvidia-smi|lspci|lscpu|numactl|dmesg|journalctl|cat|grep|watch|ssh|srun|docker"
     r"|p2pBandwidthLatencyTest|bandwidthTest|nvbandwidth|gputopo"
 )
 _NOISE = re.compile(
-    r"^(?:\W*|\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)\W*"  # rules, fences
-    r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, headings of Markdown
+    r"^(?:\W*|\W*(?:text|console|bash|sh(?:ell)?|plaintext|log)\W*"  # rules, code fences
+    r"|[^\s$%#>]{0,80}(?:[$%>]|#{1,6}) .*"  # prompts, Markdown headings
     r"|(?:\(\w+\) )?(?:[^\s@]+@[^\s$#]*|\[[^\s@]+@\S+ [^\]]*\])[$#].*|PS [A-Z]:\\\S*>.*|[A-Z]:\\[^>]{0,80}>.*"
     rf"|(?:\+ )?(?:sudo )?\S*(?:{_TOOLS})(?:\.exe)?(?: +[-/|\w].*)?"
     r"|</?(?:pre|code|details|summary)\b[^>]{0,80}>.*|exit|logout|Every \d+(?:[.,]\d+)?s: .*)$"
@@ -33,7 +33,7 @@ _DTD = re.compile(r"<\?xml[^>]{0,200}\?>|<!DOCTYPE[^>\[]{0,400}(?:\[[^\]]*\]\s*)
 
 
 class Claims(NamedTuple):
-    """The numbers of the lines that a format reads, and of those that it knows and sets aside."""
+    """The numbers of the lines that a format reads, and of known lines that it skips."""
 
     read: frozenset[int]
     known: frozenset[int]
@@ -44,11 +44,11 @@ class Format:
     """One format of text, and its reader."""
 
     reads: str  # what it reads, in words
-    facts: str  # the facts in it, for the page of the formats
-    detect: Callable[[str], bool]  # by a cheap test: the text is, or tries to be, of this format
-    parse: Callable[..., Machine]  # (text, *, origin); raises InputError that names `origin`
-    begins: Callable[[Sequence[str]], bool] | None = None  # the first of these lines begins an output of it
-    # The lines of a text that are its own, where the reader passes over what it does not know.
+    facts: str  # the facts in it, for the page about formats
+    detect: Callable[[str], bool]  # a quick test: the text has this format, or looks like it
+    parse: Callable[..., Machine]  # (text, *, origin); raises InputError with `origin`
+    begins: Callable[[Sequence[str]], bool] | None = None  # the first of these lines starts such an output
+    # The lines of this format in a text, if the reader skips unknown lines.
     claims: Callable[[str], Claims] | None = None
 
 
@@ -58,20 +58,20 @@ def is_noise(line: str) -> bool:
 
 
 class Lines(NamedTuple):
-    """The numbers of the lines that a reader took, and the other lines with content by number."""
+    """The numbers of the lines that a reader took, and the other non-blank lines by number."""
 
     taken: frozenset[int]
     rest: dict[int, str]
 
     def unread(self, source: str) -> tuple[Unread, ...]:
-        """Return the others as not understood, but for rules, fences, prompts and commands."""
+        """Return the other lines as not understood, except rules, fences, prompts and commands."""
         return tuple(unread(source, number, line) for number, line in self.rest.items() if not is_noise(line))
 
 
 def read_lines(
     text: str, take: Callable[[int, str], bool], *, bare: Callable[[str], str] = str.strip, longest: int = 400
 ) -> Lines:
-    """Offer each line with content, `bare` of what is around it, to `take`: True where it is understood."""
+    """Pass each non-blank line, stripped by `bare`, to `take`, which returns whether it understood it."""
     taken: set[int] = set()
     rest: dict[int, str] = {}
     for number, raw in enumerate(text.splitlines(), 1):
@@ -85,31 +85,31 @@ def read_lines(
 
 
 def unread(source: str, line: int, text: str) -> Unread:
-    """Return a line that was not understood, shortened, with no UUID in it."""
+    """Return a line that was not understood, shortened and without UUIDs."""
     return Unread(source=source, line=line, text=_UUID.sub("...", " ".join(text.split()))[:_LONGEST])
 
 
 def by_line(text: str, read: Callable[[str], object], known: Callable[[str], object]) -> Claims:
-    """Return the claims of a format whose lines are known by themselves."""
+    """Return the claims of a format whose lines can be classified one by one."""
     lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     of_format = frozenset(number for number, line in lines if read(line))
     return Claims(of_format, frozenset(n for n, line in lines if n not in of_format and known(line)))
 
 
 def xml_lines(text: str) -> Claims:
-    """Return the claims of a format in XML: the lines that have a tag or an attribute; comments are known."""
+    """Return the claims of an XML format: lines with a tag or an attribute are read, comments are known."""
     claims = by_line(text, _MARKUP.search, lambda line: False)
     without = _COMMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
     return claims._replace(known=frozenset(filled(text).keys() - filled(without).keys() - claims.read))
 
 
 def filled(text: str) -> dict[int, str]:
-    """Return the lines with content by number."""
+    """Return the non-blank lines by number."""
     return {number: line for number, line in enumerate(text.splitlines(), 1) if line.strip()}
 
 
 def completed(machine: Machine, text: str, kind: Format) -> Machine:
-    """Return the machine of a section with its lines counted, and all listed that were not understood."""
+    """Return the machine of a section with its lines counted, and lines listed that were not understood."""
     lines = filled(text)
     listed = {unread_line.line for unread_line in machine.unread}
     others = lines.keys() - listed
@@ -125,7 +125,7 @@ def completed(machine: Machine, text: str, kind: Format) -> Machine:
 
 
 def without(machine: Machine, lines: Collection[int]) -> Machine:
-    """Return a machine of whose lines these are no longer listed as not understood, but counted as read."""
+    """Return a machine with these lines counted as read and no longer listed as not understood."""
     kept = tuple(unread_line for unread_line in machine.unread if unread_line.line not in lines)
     if not machine.lines:
         return replace(machine, unread=kept)
@@ -135,7 +135,7 @@ def without(machine: Machine, lines: Collection[int]) -> Machine:
 
 
 def with_strays(machines: Sequence[Machine], text: str, sections: Iterable[str]) -> list[Machine]:
-    """Return the machines of a text; the first also lists the lines that no section has."""
+    """Return the machines of a text; the first one also lists the lines that are in no section."""
     sections = list(sections)
     if not machines or any(section.strip() == text.strip() for section in sections):
         return list(machines)

@@ -1,4 +1,4 @@
-"""Limits of a capture, which other people and other programs made: past one it is refused in two lines."""
+"""Limits for captures, which come from other people and programs: a larger capture is refused."""
 
 import contextlib
 import io
@@ -10,21 +10,21 @@ from types import FrameType
 from gputopo.values.errors import InputError
 
 _PART = "give only the capture, or a part of it"
-MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or a disk image
-# A text is in memory several times (bytes, text, lines): this and MAX_LINES keep a reading under 500 MiB.
+MAX_FILE_BYTES = 64 * 2**20  # far above any capture; stops at a device file or disk image
+# A text is in memory several times (bytes, text, lines): this and MAX_LINES keep reading under 500 MiB.
 MAX_TEXT_BYTES = 32 * 2**20
 MAX_LINES = 1_000_000
-MAX_LINE = 2**20  # of a text that is no JSON or XML
-MAX_GPUS = 256  # of one machine; the largest sold have 16, a rack of GB200 72
-MAX_READING_S = 6.0  # of CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
+MAX_LINE = 2**20  # characters; not for JSON or XML
+MAX_GPUS = 256  # for one machine; the largest sold have 16, a rack of GB200 72
+MAX_READING_S = 6.0  # CPU time for one file; a capture takes milliseconds, a log of 100,000 rows 2 s
 
 
 class TooMuchError(InputError):
-    """A file that is beyond a limit, whatever it holds."""
+    """A file that exceeds a limit, whatever its content."""
 
 
 def require_text_size(text: str, origin: str) -> None:
-    """Raise InputError for a text that is longer than any capture."""
+    """Raise InputError if a text is longer than any capture."""
     if len(text) > MAX_TEXT_BYTES:
         raise TooMuchError(f"{origin} is text of more than {MAX_TEXT_BYTES >> 20} MiB", _PART)
     if text.count("\n") > MAX_LINES:
@@ -35,17 +35,17 @@ def require_text_size(text: str, origin: str) -> None:
 
 
 def require_gpus(gpus: Sized, origin: str) -> None:
-    """Raise InputError for more GPUs than any machine has; a reader asks before it works on each of them."""
+    """Raise InputError if there are more GPUs than in any machine; call this before working on GPUs."""
     if len(gpus) > MAX_GPUS:
         raise TooMuchError(f"{origin} lists more than {MAX_GPUS} GPUs", "pass the capture of one machine")
 
 
 @contextlib.contextmanager
 def limited_time(origin: str, seconds: float = MAX_READING_S) -> Iterator[None]:
-    """Raise InputError in the block after so many seconds of CPU time of this process.
+    """Raise InputError in the block after `seconds` of CPU time of this process.
 
-    The timer is the process's own (ITIMER_PROF), so it works in the main thread only, elsewhere there is no
-    limit. Regular expressions look for signals while they search.
+    The timer is the process's only one (ITIMER_PROF). It works only in the main thread; in other threads
+    there is no limit. Regular expressions check for signals while they search.
     """
     if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_PROF)[0]:
         yield

@@ -1,8 +1,8 @@
-"""Which GPU of one capture is which of another, and a capture renumbered to fit the first.
+"""Matches the GPUs of one capture to the GPUs of another, and renumbers a capture to fit the first.
 
-Ends (`gpu:3`) name the GPUs of a bandwidth. Captures of the PCI bus count every GPU, NVIDIA's driver only
-those bound to it: the latter counts, so a GPU that is bound to vfio-pci or nouveau beside others has no
-number, as on a machine that is read live. Where no GPU is bound to NVIDIA's driver, all keep a number.
+Ends (`gpu:3`) identify the GPUs of a bandwidth. Captures of the PCI bus list every GPU, NVIDIA's driver only
+the GPUs bound to it. The driver's numbering is used: if some GPUs are bound to vfio-pci or nouveau, they have
+no number, as in a live reading. If no GPU is bound to NVIDIA's driver, all keep a number.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -23,17 +23,17 @@ from gputopo.values.machine import Contradiction, Gpu, Hop, Link, Machine, Nic
 
 @dataclass(frozen=True, slots=True)
 class ListedGpu:
-    """A device as a CUDA program lists it. `address`: domain, bus and device as it has them."""
+    """A device in the list of a CUDA program. `address`: domain, bus and device as in the list."""
 
     name: str | None = None
     address: str | None = None
 
 
 def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...], dict[int, int]]:
-    """Return the GPUs of a CUDA program's list, and the index of each by its CUDA number.
+    """Return the GPUs of a CUDA program's list, and their indices by CUDA number.
 
-    GPUs are numbered by PCI address, as NVML does, where the list has the address of every one; CUDA's own
-    order is the fastest first. Without addresses CUDA's numbers stand.
+    GPUs are numbered by PCI address, as in NVML, if the list has an address for every GPU; CUDA's default
+    order has the fastest GPU first. Without all addresses, CUDA's numbers are kept.
     """
 
     addresses = {number: kernel_address(device.address or "") for number, device in devices.items()}
@@ -47,7 +47,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
     gpus = [
         Gpu(
             index=index_of[number],
-            cuda_index=number if reordered else None,  # in PCI order it may have been asked for that order
+            cuda_index=number if reordered else None,  # the program may have been told to use PCI order
             name=device.name,
             pci_address=addresses[number],
         )
@@ -57,7 +57,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
 
 
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
-    """Return the same measurement with other GPU indices; what is of a GPU that `gpus` lacks is left out."""
+    """Return the same measurement with other GPU indices, without values of GPUs that are not in `gpus`."""
     known = gpus.keys()
     return msgspec.structs.replace(
         bandwidth,
@@ -80,16 +80,16 @@ T = TypeVar("T", Gpu, Nic)
 
 SINGLE_DEVICE = "bandwidthTest"  # sees one device of a machine and calls it 0
 
-# Programs whose numbers are CUDA's and which may show no address.
+# Programs that use CUDA's numbers and may print no address.
 _COUNT_AS_CUDA = (SINGLE_DEVICE, "nvbandwidth", "p2pBandwidthLatencyTest")
-# Captures that show some GPUs, or them by what is known of their names.
+# Captures that show only some GPUs, or find GPUs by known names.
 _PARTS = ("lspci -tv", "/sys", "error text", "nccl log", "nvidia-smi nvlink")
-_COUNTED = ("ok", "no_device")  # the driver states in which an empty list of GPUs is a statement
+_COUNTED = ("ok", "no_device")  # driver states in which an empty list of GPUs means no GPU
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """A fact on which two captures disagree: the value of the first and that of the other."""
+    """A fact on which two captures disagree: the first one's value and the other's value."""
 
     fact: str
     first: str
@@ -99,18 +99,18 @@ class Disagreement:
 def aligned(
     first: Machine, other: Machine, cuda: Mapping[int, int] | None = None
 ) -> tuple[Machine, list[Disagreement]]:
-    """Renumber the GPUs and NICs of `other` as `first` numbers them, and leave out those it does not have.
+    """Renumber the GPUs and NICs of `other` as in `first`, without devices that `first` does not have.
 
-    They are matched by UUID or PCI address (NICs: or name) where both have one, else by index; where `other`
-    is of a program that counts as CUDA does, by `cuda`, the first's index of CUDA's numbers. The list has
-    the disagreements on which devices there are.
+    Devices are matched by UUID or PCI address (NICs also by name) if both captures have one, else by index.
+    If `other` is from a program that uses CUDA's numbers, `cuda` gives the index in `first` of each CUDA
+    number. The list has the disagreements about which devices exist.
     """
     order = (cuda or {}) if other.source in _COUNT_AS_CUDA else {}
     gpus, found = _matched("gpus", "GPU", first.gpus, other.gpus, _gpu_identities, order)
     if _is_part(other) or other.source in _PARTS:
         found = [said for said in found if said.fact != "gpus"]
     nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
-    if first.source != other.source:  # nvidia-smi lists cards that can RDMA, NCCL those it uses, lspci all
+    if first.source != other.source:  # nvidia-smi lists cards capable of RDMA, NCCL used cards, lspci all
         more = []
     renumbered = msgspec.structs.replace(
         other,
@@ -132,7 +132,7 @@ def aligned(
 
 
 def cuda_order(first: Machine, machines: Iterable[Machine]) -> dict[int, int]:
-    """Return the first's index of each of CUDA's numbers that any capture has."""
+    """Return the index in `first` of each CUDA number that any capture reports."""
     renumbered = [machine if machine is first else aligned(first, machine)[0] for machine in machines]
     gpus = [gpu for machine in renumbered for gpu in machine.gpus]
     return {gpu.cuda_index: gpu.index for gpu in reversed(gpus) if gpu.cuda_index is not None}
@@ -156,7 +156,7 @@ def _matched(
     identities: Callable[[T], dict[str, str]],
     order: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[dict[int, int], list[Disagreement]]:
-    """Return the first's index of each device of the other that it has, and the disagreements."""
+    """Return the first's indices by the other's indices, for devices in both, and the disagreements."""
     if not first and fact == "nics":  # most captures have no NICs
         return {device.index: device.index for device in other}, []
     found: list[Disagreement] = []
@@ -171,7 +171,7 @@ def _matched(
             if shared and theirs[kind := min(shared)] == mine[kind]:
                 numbers[device.index] = index
     if fact == "nics" and len(first) != len(other):
-        return numbers, found  # one lists cards that the other leaves out: their order is no help
+        return numbers, found  # one lists more cards: their order does not help
     by_index = {device.index: device for device in first}
     for device in other:
         there = by_index.get(order.get(device.index, device.index))
@@ -207,24 +207,24 @@ def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
 
 
 def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
-    """Renumber the devices in a fact's address; None where it names one that is left out."""
+    """Return a fact's path with new device numbers, or None if a device in it was removed."""
     renumbered = FactPath.parse(fact).renumbered(gpus, nics)
     return None if renumbered is None else renumbered.text
 
 
 def first_with_gpus(machines: Iterable[Machine]) -> Machine | None:
-    """Return the first capture that shows which GPUs there are, if only that there are none."""
+    """Return the first capture that shows the machine's GPUs, or that there are none."""
     whole = [m for m in machines if not _is_part(m)]
     return next((m for m in whole if m.gpus or m.driver.status in _COUNTED), None)
 
 
 def _is_part(machine: Machine) -> bool:
-    """Return whether a capture is of some GPUs of a machine only, without their number."""
+    """Return whether a capture shows only some GPUs of a machine, without their numbers."""
     return machine.source == SINGLE_DEVICE
 
 
 def without_gpus_of_other_drivers(machines: Sequence[Machine]) -> list[Machine]:
-    """Return the captures of one machine without the GPUs that any of them shows bound to another driver."""
+    """Return the captures of one machine without GPUs that any capture shows bound to another driver."""
     bound = gpus_of_other_drivers(machines)
     return [_without(machine, bound) for machine in machines]
 

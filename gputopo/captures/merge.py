@@ -1,10 +1,10 @@
 """Several captures of one machine become one Machine, in whatever order they are given.
 
-The most trusted capture wins; what it lacks is filled from the others; where they disagree it is reported in
-`contradictions`. What passes (power draw, clocks now, error counts, ...) is never a contradiction: captures
-that agree on it are one sample, others are samples of their own, and no sample is a mixture of two times. A
-value with a reservation in its source's `missing` ("only a part of the reasons is reported") yields to
-another's without.
+The most trusted capture wins; facts that it does not have come from the others; disagreements are listed in
+`contradictions`. Facts that change by themselves (power draw, clocks now, error counts, ...) are never a
+contradiction: captures that agree on them are one sample, others are separate samples, and no sample mixes
+two times. A value with a reservation in its source's `missing` ("only a part of the reasons is reported") is
+replaced by another source's value without one.
 """
 
 import re
@@ -33,13 +33,13 @@ from gputopo.values.samples import (
     without_settings,
 )
 
-_REASONS = "throttle.reasons"  # empty: not throttled; other empty lists are lists of nothing known
-_ONE_READING = "throttle"  # its mask and its reasons are of the same time and report the same
-# NCCL leaves root ports and downstream ports out of its tree, has the minimum of device and slot, and writes
-# PHB for host bridges that it does not distinguish: any other source knows better.
+_REASONS = "throttle.reasons"  # empty: not throttled; other empty lists mean that nothing is known
+_ONE_READING = "throttle"  # its mask and its reasons are from the same time and have the same content
+# NCCL omits root ports and downstream ports from its tree, reports the minimum of device and slot, and writes
+# PHB for host bridges that it does not distinguish: any other source is more exact.
 _VAGUE_SOURCES = ("nccl xml", "nccl log")
 _VAGUE = frozenset({"root", "parent", "kind", "max_speed_gt_per_s", "max_width"})
-# Sources by how much they know of the GPUs and their numbers, by the start of their names; "": any other.
+# Sources, the most trusted about GPUs and their numbers first, by the start of their names; "": any other.
 _TRUST = (
     "live",
     "nvidia-smi -q",
@@ -53,23 +53,23 @@ _TRUST = (
     *_VAGUE_SOURCES,
 )
 _NUMBER = re.compile(r" \(\d+\)$")
-_MAX_NAMED = 4  # sources of one kind
-_MAX_SAID = 8  # sources of a contradiction
+_MAX_NAMED = 4  # sources of one kind that are listed by name
+_MAX_SAID = 8  # sources that a contradiction lists
 _PART = "part of the reasons"
 _STATUS = "driver.status"
 _JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
-_MAX_GAP_S = 60.0  # Commands that are run one after the other, and are of one sample. Ours.
-_MAX_COMPARED = 64  # captures of which each is compared with each; more are a loop, each a sample. Ours.
+_MAX_GAP_S = 60.0  # between commands of one sample. Not measured; chosen because they usually run in sequence
+_MAX_COMPARED = 64  # captures compared in pairs; more are a loop. Not measured; chosen to limit the work
 
-Reports = Sequence[tuple[str, Any]]  # a fact's value by source
+Reports = Sequence[tuple[str, Any]]  # values of a fact by source
 Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
 
 
 def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Machine:
-    """Merge captures of one machine. Equal ones count once; one alone is unchanged.
+    """Merge captures of one machine. Equal captures count once; a single capture is unchanged.
 
-    GPUs are matched by UUID or PCI address where both sides have it, else by index. `files`: the name of each
-    in messages; without, they are called by their formats. Raises ValueError if there is no machine.
+    GPUs are matched by UUID or PCI address if both captures have it, else by index. `files`: the captures'
+    names in messages; the default is their formats. Raises ValueError if there is no machine.
     """
     if not machines:
         raise ValueError("there is no machine to merge")
@@ -101,7 +101,7 @@ def _content(machine: Machine) -> bytes:
 
 
 def _taken_apart(machine: Machine) -> list[Machine]:
-    """Return a machine for each sample, named as the sample is; what is of no sample is in the first."""
+    """Return a machine for each sample, named like the sample; facts outside samples are in the first."""
     if len(machine.samples) < 2:
         return [machine]
     first, *others = (
@@ -112,7 +112,7 @@ def _taken_apart(machine: Machine) -> list[Machine]:
 
 
 def _rank(machine: Machine, content: bytes) -> tuple[Any, ...]:
-    """Return the place of a capture: by trust, source and time, then the one with more content first."""
+    """Return the sort key of a capture: by trust, source and time, then by content, the longest first."""
     trust = max((len(start), place) for place, start in enumerate(_TRUST) if machine.source.startswith(start))
     return trust[1], machine.source, _time(machine) or "", -len(content), content
 
@@ -122,7 +122,7 @@ def _time(machine: Machine) -> str | None:
 
 
 def _names(names: Sequence[str]) -> list[str]:
-    """Name each capture, the second of one name `nvidia-smi topo (2)`."""
+    """Return a unique name for each capture, such as `nvidia-smi topo (2)` for the second with one name."""
     seen: Counter[str] = Counter()
     found: list[str] = []
     for name in names:
@@ -132,7 +132,7 @@ def _names(names: Sequence[str]) -> list[str]:
 
 
 def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
-    """Return the names of all sources, joined by " + "; those of one kind are counted where they are many."""
+    """Return the names of all sources, joined by " + "; many sources of one kind are counted."""
     counts = Counter(_NUMBER.sub("", name) for source in sources for name in source.split(" + "))
     names = []
     for name, count in counts.items():
@@ -146,7 +146,7 @@ def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
 
 
 def _sample_facts(machine: Machine) -> Facts:
-    """Return the facts of a capture by which its sample is known from others."""
+    """Return the facts of a capture that distinguish its sample from others."""
     return {
         (gpu.index, _PART if path == _REASONS and at_gpu(gpu.index, path) in machine.missing else path): value
         for gpu in machine.gpus
@@ -155,14 +155,14 @@ def _sample_facts(machine: Machine) -> Facts:
 
 
 def _disagree(one: Facts, other: Facts) -> bool:
-    """Return whether two captures have different values of a fact."""
+    """Return whether two captures have different values of any fact."""
     if any(not same(key[1], one[key], other[key]) for key in one.keys() & other.keys() if key[1] != _PART):
         return True
     return _is_beyond(one, other) or _is_beyond(other, one)
 
 
 def _is_beyond(part: Facts, whole: Facts) -> bool:
-    """Return whether a part of the throttle reasons has one that the whole list of another capture lacks."""
+    """Return whether a partial list of throttle reasons has one that is not in the other's full list."""
     return any(
         not set(reasons) <= set(whole[index, _REASONS])
         for (index, path), reasons in part.items()
@@ -171,7 +171,7 @@ def _is_beyond(part: Facts, whole: Facts) -> bool:
 
 
 class _Merge:
-    """One merging: the captures, renumbered as the first one is, and the contradictions found."""
+    """One merge: the captures, renumbered like the first one, and the contradictions found."""
 
     def __init__(self, machines: Sequence[Machine], files: Sequence[str | None], source: str) -> None:
         self.source = source
@@ -201,10 +201,10 @@ class _Merge:
             name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
             for name, machine in zip(self.names, self.machines, strict=True)
         }
-        self.sample: Collection[str] = self.names  # the captures of the sample whose facts are taken
+        self.sample: Collection[str] = self.names  # captures of the sample whose facts are used
 
     def machine(self) -> Machine:
-        """Return the merged machine. What passes in it is of its last sample by time, else of its first."""
+        """Return the merged machine. Facts that change are from the last sample by time, else the first."""
         groups = self._groups()
         samples = [self._sample(group) for group in groups]
         if samples:
@@ -244,9 +244,9 @@ class _Merge:
         )
 
     def _groups(self) -> list[list[int]]:
-        """Return the captures of each sample, by place: those that disagree with the same others.
+        """Return the captures of each sample, by place; they all disagree with the same other captures.
 
-        A capture that has no fact of the load and disagrees with none (states of NVLinks) is in each sample.
+        A capture without facts about the load that disagrees with none (states of NVLinks) is in each sample.
         """
         facts = [_sample_facts(machine) for machine in self.machines]
         times = [seconds(_time(machine)) for machine in self.machines]
@@ -273,7 +273,7 @@ class _Merge:
         ]
 
     def _sample(self, group: Sequence[int]) -> Sample:
-        """Return the sample of these captures, with all settings of theirs."""
+        """Return the sample of these captures, with all their settings."""
         self.sample = frozenset(self.names[place] for place in group)
         gpus = self._fact("gpus", [(self.names[place], self.machines[place].gpus) for place in group])
         times = [time for place in group if (time := _time(self.machines[place])) is not None]
@@ -284,7 +284,7 @@ class _Merge:
         )
 
     def _fact(self, path: str, reports: Reports) -> Any:
-        """Return the first known value of a fact; note where a later one differs."""
+        """Return the first known value of a fact; note a contradiction if a later value differs."""
         field = field_at(Machine, path)
         passes = field.stability in ("state", "volatile") or field.counter
         if passes and path.startswith("gpus["):
@@ -293,7 +293,7 @@ class _Merge:
                 return type(reports[0][1])() if isinstance(reports[0][1], msgspec.Struct) else field.default
             reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
-        if path == _STATUS:  # an error counts, also next to an output of nvidia-smi that shows none
+        if path == _STATUS:  # an error wins, also over an output of nvidia-smi without one
             known = [one for one in known if one[1] != "ok"][:1] or known
         if not known:
             return reports[0][1]
@@ -323,7 +323,7 @@ class _Merge:
         return first
 
     def _each(self, path: str, reports: Reports) -> tuple[Any, ...]:
-        """Merge lists of devices: each device of any list once, its facts from all that have it."""
+        """Merge lists of devices: each device is listed once, with its facts from all lists that have it."""
         lists = [(name, {key_of(value): value for value in values}) for name, values in reports]
         return tuple(
             self._fact(item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values])
@@ -339,7 +339,7 @@ class _Merge:
         return reasons
 
     def _only_with_reserve(self, fact: str) -> bool:
-        """Return whether every source that has a fact, of the sample if it passes, has a reservation."""
+        """Return whether every source of a fact (in the sample, if it changes) has a reservation about it."""
         passes = FactPath.parse(fact).fact in PASSING
         sources = [
             name
@@ -357,7 +357,7 @@ class _Merge:
         at, source = FactPath.parse(path), self.kinds[name]
         if (
             source.startswith("lspci") and at.group == "gpus"
-        ):  # its link capabilities change as power is saved
+        ):  # link capabilities in lspci change with power saving
             return at.fact.startswith("pcie.") or at.fact == "name"
         if not source.startswith(_VAGUE_SOURCES):
             return False
@@ -365,7 +365,7 @@ class _Merge:
 
 
 def _gone(leader: Machine, machine: Machine, fitted: Machine) -> list[int]:
-    """Return the GPUs that NVML counted at one time and not at another, known by their identities."""
+    """Return the GPUs, known by identity, that NVML counted at one time but not at another."""
     counted = leader.driver.status == machine.driver.status == "ok"
     if not counted or None in (_time(leader), _time(machine)) or len(fitted.gpus) < len(machine.gpus):
         return []
@@ -381,7 +381,7 @@ def _with_lost(machine: Machine, gone: Sequence[int], listed: str | None, time: 
 
 
 def _in_short(said: Mapping[str, str]) -> dict[str, str]:
-    """Return what sources say; of many only the first with each value."""
+    """Return what sources say; if there are many, only the first source of each value."""
     if len(said) <= _MAX_SAID:
         return dict(said)
     firsts = {words: name for name, words in reversed([*said.items()])}
@@ -389,7 +389,7 @@ def _in_short(said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _longest(histories: Iterable[GpuHistory]) -> tuple[GpuHistory, ...]:
-    """Return of each GPU the history with the most samples."""
+    """Return the history with the most samples for each GPU."""
     found: dict[int, GpuHistory] = {}
     for one in histories:
         if one.gpu not in found or one.samples > found[one.gpu].samples:
@@ -402,7 +402,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
-    """Join measurements: the lists of all, and every other fact from the first that knows it."""
+    """Join measurements: all their lists, and every other fact from the first one that has it."""
     if len(measured) < 2:
         return measured[0] if measured else None
     lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
@@ -418,7 +418,7 @@ def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
 
 
 def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join lists, those values left out that an earlier one has; what one list has twice stays twice."""
+    """Join lists, without values that an earlier list has; repeated values within one list are kept."""
     joined: list[Any] = []
     for values in lists:
         known = list(joined)
@@ -427,7 +427,7 @@ def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:
-    """Return whether a fact such as `gpus[0].pcie.gen_now` or `links[*].hop` is known of all it names."""
+    """Return whether a fact such as `gpus[0].pcie.gen_now` or `links[*].hop` is known for all its devices."""
     values = values_at(machine, fact)
     return bool(values) and all(_is_known(fact, value) for value in values)
 

@@ -1,8 +1,8 @@
 """Known error messages of drivers, CUDA, NVML, frameworks, NCCL and containers, in any line of any text.
 
-They are the rows of `program_errors.csv`; of several that fit a line the first counts. A `status` is one of
-the driver, or "lost": a GPU that does not answer; "else": used if no other fits. NVML's texts are those of
-nvmlErrorString, CUDA's those of cudaGetErrorString, its numbers those of cudaError_t.
+They are the rows of `program_errors.csv`; the first row that matches a line is used. A `status` is a driver
+status; "lost": a GPU does not answer; "else": used if no other row matches. NVML's texts are from
+nvmlErrorString, CUDA's texts from cudaGetErrorString, CUDA's numbers from cudaError_t.
 """
 
 import re
@@ -24,12 +24,12 @@ _LONGEST = 1000
 _MAX_DETAIL = 160
 _MAX_WORDS = 300
 _MAX_EVENTS = 64
-_AHEAD = 16  # lines of one message: a table of dcgmi, a list of NCCL RAS
+_AHEAD = 16  # lines of one message: a dcgmi table, a NCCL RAS list
 _MESSAGES = [
     (row["status"], row["program"], row["says"], re.compile(row["pattern"], re.IGNORECASE | re.MULTILINE))
     for row in rows_of(__file__, "program_errors.csv")
 ]
-# Of several the cause, and not its effect.
+# The cause is before its effects.
 _ORDER: tuple[DriverStatus, ...] = (
     "version_mismatch",
     "too_old",
@@ -39,7 +39,7 @@ _ORDER: tuple[DriverStatus, ...] = (
     "no_permission",
     "failed",
 )
-# Each line with a message has one of these: a long log is searched for them first.
+# Each line with a message has one of these words: a long log is searched for them first.
 _WORDS = [
     "rror",
     "ERR",
@@ -89,7 +89,7 @@ _WORDS = [
     "unknown error",
 ]
 _GPU = re.compile(r"\bGPU ?#?(\d{1,3})\b(?!:\d\d:)", re.IGNORECASE)
-_VERSIONS = (  # of NVML, of the kernel module, of CUDA's library
+_VERSIONS = (  # versions of NVML, the kernel module, CUDA's library
     re.compile(r"NVML library version: (\d{3}(?:\.\d{1,3}){1,2})"),
     # TensorFlow: "kernel version 470.57.2 does not match DSO version 470.63.1"
     re.compile(r"kernel (?:reported )?version (?:is: )?(\d{3}(?:\.\d{1,3}){1,2})"),
@@ -99,7 +99,7 @@ _PROCESS = re.compile(r"(?: managed by process \d+)? on node \S+")
 
 
 class Message(NamedTuple):
-    """One message: the number of its line, status, program and words of its row, and the match."""
+    """One message: its line number, the status, program and text of its row, and the match."""
 
     line: int
     status: str
@@ -109,9 +109,9 @@ class Message(NamedTuple):
 
 
 def add(machines: Sequence[Machine], text: str) -> list[Machine]:
-    """Return the machines of a text and one more with its known messages, if there is any.
+    """Return the machines of a text, and another one with its known messages if there are any.
 
-    Their lines are no longer listed as not understood.
+    The messages' lines are no longer listed as not understood.
     """
     messages = _messages(text)
     if not messages:
@@ -128,7 +128,7 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
 def _messages(text: str) -> list[Message]:
     words = [word for word in _WORDS if word in text]
     lines = text.splitlines() if words else []
-    shapes: dict[str, tuple[str, str, str, re.Pattern[str]] | None] = {}  # of lines, by the row that fits
+    shapes: dict[str, tuple[str, str, str, re.Pattern[str]] | None] = {}  # matching row by shape of line
     messages: list[Message] = []
     end = 0
     for number, line in enumerate(lines, 1):
@@ -149,12 +149,12 @@ def _messages(text: str) -> list[Message]:
 
 
 def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]) -> Machine:
-    """Return what the messages show. `machines`: what else is in the text, of which GPUs may be lost."""
+    """Return the machine of the messages. `machines`: the other captures in the text, which list GPUs."""
     said = {message.status: message.found[0].strip()[:_MAX_DETAIL] for message in reversed(messages)}
     lost = {one.address or one.number: one for one in map(_lost, messages) if one is not None}
     gpus = [gpu for machine in machines for gpu in machine.gpus]
     listed = {gpu.index for gpu in gpus} | {gpu.pci_address for gpu in gpus}
-    if any(gpu.lost for gpu in gpus):  # another reader has them
+    if any(gpu.lost for gpu in gpus):  # another reader reports lost GPUs
         lost = {}
     if strangers := {key for key in lost if key is None or (gpus and key not in listed)}:
         said.setdefault("failed", said["lost"])
@@ -191,7 +191,7 @@ def _lost(message: Message) -> Unanswered | None:
 
 def _in_words(message: Message) -> str:
     parts = message.found.groupdict("")
-    # dcgmi breaks its text after 46 characters, wherever that is.
+    # dcgmi breaks its text after 46 characters, even within a word.
     cells = [cell for cell in parts.get("text", message.found[0]).split("|") if cell.strip()]
     words = "".join(cell.removeprefix(" ").removesuffix("  ") for cell in cells)
     words = "; ".join(line.strip() for line in _PROCESS.sub("", words).splitlines())

@@ -1,10 +1,10 @@
-"""NCCL's log (`NCCL_DEBUG=INFO`) of any version since 2.4, alone or among nccl-tests: text in, Machine out.
+"""NCCL's log (`NCCL_DEBUG=INFO`) of any version since 2.4, by itself or in nccl-tests: text in, Machine out.
 
     n1:70:91 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
 
-Messages of several processes may be mixed within one line. GPUs are named by bus id (`1b000`: 0000:1b:00.0)
-or NVML's index. Of a job over several hosts the GPUs are those of the host of rank 0. Hops are in the paths
-of `NCCL_DEBUG_SUBSYS=INIT,GRAPH`, and in its tree of the system, with rates in GB/s as NCCL computes them of
+A line may mix messages of several processes. GPUs have bus ids (`1b000`: 0000:1b:00.0) or NVML's
+indices. In a job on several hosts, only the GPUs of rank 0's host are read. Hops are in the paths of
+`NCCL_DEBUG_SUBSYS=INIT,GRAPH`, and in NCCL's tree of the system, with rates in GB/s that NCCL computes from
 generation, width and number of links; NCCL does not distinguish host bridges:
 
     n1:70:91 [0] NCCL INFO CPU/0 (1/2/-1)
@@ -66,9 +66,9 @@ _ROOT = re.compile(r"CPU/(?:\d{1,3}-)?(\d{1,4}) \(")
 _BRANCH = re.compile(
     r"( {0,400})\+ (PCI|NVL)\[(\d{1,5}\.\d)\] - (GPU|PCI|NVS)/(?:\d{1,3}-)?([0-9A-Fa-f]{1,10})(?= |$)"
 )
-# GB/s that NCCL counts for an NVLink, and how many a GPU has at most: src/graph/topo.h (`SM80_NVLINK_BW`).
+# GB/s that NCCL uses for an NVLink, and the maximum number per GPU: src/graph/topo.h (`SM80_NVLINK_BW`).
 _NVLINKS = ((20.0, 12), (20.6, 18), (40.1, 18), (31.2, 36), (12.0, 4), (18.0, 4))
-_SLOW_SHARE = 0.6  # Not measured; chosen because half of the lanes or one generation less is a half.
+_SLOW_SHARE = 0.6  # Not measured; chosen because with half the lanes or one generation less the rate is half.
 _NO_P2P = re.compile(
     r"Could not enable P2P between dev \d{1,4}\(=([0-9a-f]{1,10})\) and dev \d{1,4}\(=([0-9a-f]{1,10})\)"
     r"|P2P is disabled between (?:connected )?GPUs (\d{1,4}) and (\d{1,4})"
@@ -82,7 +82,7 @@ _SET = re.compile(
     r"(?<!can set )(?<!message with )"  # advice
     r"\b(NCCL_[A-Z0-9_]{2,60})(?: set (?:by environment )?to |=)([^\s\"';]{1,80}?)\.?(?=[\s\"';]|$)"
 )
-# Variables that decide by which paths and algorithms NCCL copies.
+# Variables that select the paths and algorithms with which NCCL copies.
 _DECIDING = re.compile(r"NCCL_(?:P2P_DISABLE|P2P_LEVEL|SHM_DISABLE|NVLS_ENABLE|ALGO|PROTO|MAX_NCHANNELS)=")
 _HOPS = {hop.value: hop for hop in Hop}
 _REFUSED = "CUDA reports that one cannot access the other"
@@ -90,44 +90,44 @@ _FABRICS = {"IB": "InfiniBand", "RoCE": "Ethernet"}
 
 
 def is_line(line: str) -> bool:
-    """Return whether a line is NCCL's, or one of its variables."""
+    """Return whether a line is from NCCL, or has one of its variables."""
     return _LINE.search(line) is not None
 
 
 def version_in(line: str) -> tuple[str, str | None] | None:
-    """Return NCCL's version in a line, and that of the CUDA that it was built for."""
+    """Return NCCL's version in a line, and the CUDA version that it was built for."""
     found = _VERSION.search(line)
     return None if found is None else (found[1], found[2])
 
 
 def deciding(settings: Iterable[str]) -> dict[str, None]:
-    """Return the variables that decide how NCCL copies, as `NCCL_ALGO=Ring`."""
+    """Return the variables that select how NCCL copies, such as `NCCL_ALGO=Ring`."""
     return {setting: None for setting in settings if _DECIDING.match(setting)}
 
 
 def settings_in(line: str) -> list[str]:
-    """Return the variables of NCCL in a line, as `NCCL_ALGO=Ring`."""
+    """Return NCCL's variables in a line, such as `NCCL_ALGO=Ring`."""
     return [f"{name}={value}" for name, value in _SET.findall(line)] if "NCCL_" in line else []
 
 
 def detect(text: str) -> bool:
-    """Return whether a line shows a path, a rank, a network or a warning of NCCL."""
+    """Return whether a line shows a path, a rank, a network or a warning from NCCL."""
     lines = (line[:_LONGEST] for line in text.splitlines() if "NCCL " in line) if "NCCL " in text else ()
     return any(one.search(line) for line in lines for one in (_EDGE, _RANK, _USING, _WARN, _SYSTEM))
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is NCCL's."""
+    """Return whether a line is from NCCL."""
     return "NCCL INFO " in lines[0] or "NCCL WARN " in lines[0]
 
 
 def claims(text: str) -> Claims:
-    """Return NCCL's lines; those of the program around them are known."""
+    """Return NCCL's lines; lines of the program around them are known."""
     return by_line(text, is_line, lambda line: True)
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the log. Raises InputError if it names no GPU and has no warning, or is RCCL's."""
+    """Read the log. Raises InputError if it has no GPU and no warning, or is from RCCL."""
     if "RCCL" in text or "/XGMI)" in text:
         raise InputError(f"{origin} is from RCCL, which is for AMD GPUs", "gputopo supports NVIDIA GPUs only")
     reading = NcclLog()
@@ -141,37 +141,37 @@ def parse(text: str, *, origin: str) -> Machine:
     return reading.machine(gpus)
 
 
-Ends = tuple[str, int, str, int, str]  # host of the message, rank and GPU of the sender and of the receiver
+Ends = tuple[str, int, str, int, str]  # host that wrote the message; rank and GPU of sender and receiver
 
 
 @dataclass
 class NcclLog:
-    """What the lines so far show. GPUs are as NCCL writes them: bus ids, or NVML's indices."""
+    """The content of the lines so far. GPUs have the names in the log: bus ids, or NVML's indices."""
 
     facts: dict[str, str] = field(default_factory=dict)  # version, cuda, network, channels
     ranks: dict[tuple[str, int], tuple[str | None, str]] = field(default_factory=dict)  # NVML's index, bus id
-    count: int = 0  # of ranks
+    count: int = 0  # number of ranks
     nodes: int = 1
     edges: dict[tuple[Ends, str], None] = field(default_factory=dict)
     rings: dict[str, None] = field(default_factory=dict)
-    trees: dict[int, dict[int, int]] = field(default_factory=dict)  # of each channel the parent of each rank
+    trees: dict[int, dict[int, int]] = field(default_factory=dict)  # each rank's parent, by channel
     hops: dict[tuple[str, str, str], Hop] = field(default_factory=dict)  # by host
-    no_p2p: dict[tuple[str, str, str, bool], None] = field(default_factory=dict)  # by host; by bus id?
+    no_p2p: dict[tuple[str, str, str, bool], None] = field(default_factory=dict)  # by host; whether bus ids
     cards: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # port and kind, by host
-    printers: dict[str, str] = field(default_factory=dict)  # of each host's tree: the process
+    printers: dict[str, str] = field(default_factory=dict)  # by host: the process whose tree is read
     trees_of: dict[str, nccl_xml.TopologyReading] = field(default_factory=dict)
-    numa: int = 0  # of the branch that is being read
-    above: list[tuple[int, str, float]] = field(default_factory=list)  # its indentation, nodes, lowest rates
-    rates: dict[tuple[str, int], float] = field(default_factory=dict)  # of paths to GPUs, by host and bus id
+    numa: int = 0  # node of the present branch
+    above: list[tuple[int, str, float]] = field(default_factory=list)  # indentation, address, lowest rate
+    rates: dict[tuple[str, int], float] = field(default_factory=dict)  # GPUs' paths, by host, bus id
     nvls: bool | None = None
     settings: dict[str, None] = field(default_factory=dict)
     warnings: dict[str, None] = field(default_factory=dict)
-    index: dict[tuple[bool, int], int] = field(default_factory=dict)  # by (whether bus id, name)
+    index: dict[tuple[bool, int], int] = field(default_factory=dict)  # by (whether name is a bus id, name)
 
     def take(self, line: str) -> dict[str, None]:
         """Read a line, in which messages of several processes may be mixed.
 
-        Return what it shows of how NCCL copies: P2P, SHM, NET/IB, GDRDMA, NVLS, cards, NCCL_ALGO=Ring.
+        Return what the line shows about NCCL's copies: P2P, SHM, NET/IB, GDRDMA, NVLS, cards, NCCL_ALGO=Ring.
         """
         if version := version_in(line):
             self.facts["version"] = version[0]
@@ -188,7 +188,7 @@ class NcclLog:
         return shown
 
     def branch(self, process: str, host: str, text: str) -> bool:
-        """Read a line of the tree of the system, by the first process of a host. False for any other line."""
+        """Read a line of the system tree from a host's first process. Returns False for any other line."""
         root, found = _ROOT.match(text), _BRANCH.match(text)
         if root and self.printers.setdefault(host, process) == process:
             self.numa, self.above = int(root[1]), []
@@ -219,7 +219,7 @@ class NcclLog:
         return True
 
     def message(self, host: str, text: str) -> dict[str, None]:
-        """Read a message of a process on a host, and return what it shows of how NCCL copies."""
+        """Read a message of a process on a host, and return what it shows about NCCL's copies."""
         if found := _EDGE.search(text):
             a, a_gpu, b, b_gpu, via = found.groups()
             via = _CARD_NUMBER.sub("", via).strip().replace("direct shared memory", "SHM/direct")
@@ -248,12 +248,12 @@ class NcclLog:
         return {}
 
     def about_all(self, text: str) -> dict[str, None]:
-        """Read a message about the communicator as a whole, and return what it shows of how NCCL copies."""
+        """Read a message about the whole communicator, and return what it shows about NCCL's copies."""
         for name, form in (("network", _NETWORK), ("cuda", _CUDA), ("channels", _CHANNELS)):
             if found := form.search(text):
                 self.facts[name] = ".".join(found.groups()).strip()
         for channel, first, rank, last in _TREE.findall(text) if "Trees" in text else ():
-            parent = first if "/" in last else last  # up to 2.6 the parent stands first
+            parent = first if "/" in last else last  # up to 2.6 the parent comes first
             self.trees.setdefault(int(channel), {})[int(rank)] = int(parent) if parent.isdecimal() else -1
         found = _NVLS.search(text)
         if found and not self.nvls:
@@ -270,12 +270,12 @@ class NcclLog:
 
     @property
     def by_bus(self) -> bool:
-        """Whether the ends of paths are bus ids, as up to 2.17."""
+        """Whether the ends of paths are bus ids, as in versions up to 2.17."""
         names = [name for ends, _ in self.edges for name in (ends[2], ends[4])]
         return any(len(name) > 2 or not name.isdecimal() for name in names if name)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs of the host, numbered as NVML does where the log shows it, else by address."""
+        """Return the GPUs of the host, with NVML's numbers if the log shows them, else by address."""
         mine = self.host
         ranks = [names for (host, _), names in self.ranks.items() if host == mine]
         listed = {int(bus, 16): (int(nvml) if nvml else None, int(bus, 16)) for nvml, bus in ranks}
@@ -356,7 +356,7 @@ class NcclLog:
         )
 
     def slow_paths(self, mine: str) -> Iterator[KernelEvent]:
-        """Yield the GPUs whose path to the CPU is slow next to another one's."""
+        """Yield the GPUs whose path to the CPU is slow in comparison with another GPU's path."""
         rates = {self.index[True, bus]: rate for (host, bus), rate in self.rates.items() if host == mine}
         most = max(rates.values(), default=0.0)
         for gpu, rate in sorted(rates.items()):
@@ -366,11 +366,11 @@ class NcclLog:
 
     @property
     def hosts(self) -> int:
-        """How many hosts the job has."""
+        """Number of hosts in the job."""
         return max(self.nodes, len({host for host, _ in self.ranks} | {ends[0] for ends, _ in self.edges}))
 
     def transports(self) -> tuple[dict[tuple[int, int], set[str]], set[str]]:
-        """Return how GPUs of the host reach one another, and how hosts do. A network may be within a host."""
+        """Return the transports between GPUs of the host, and between hosts. Both may be a network."""
         found: dict[tuple[int, int], set[str]] = {}
         between: set[str] = set()
         by_bus, here = self.by_bus, self.host
@@ -385,7 +385,7 @@ class NcclLog:
         return found, between
 
     def pair(self, a: str, b: str, *, by_bus: bool) -> tuple[int, int] | None:
-        """Return two GPUs by index, the lower first; None where one is not known, or both are one."""
+        """Return two GPUs by index, the lower first, or None if one is not known or both are the same."""
         ends = [self.index.get((by_bus, int(name, 16 if by_bus else 10))) for name in (a, b) if name]
         known = sorted({end for end in ends if end is not None})
         return (known[0], known[1]) if len(known) == 2 else None
@@ -401,7 +401,7 @@ class NcclLog:
 
 
 def _nvlink_count(rate: float) -> int:
-    """Return how many NVLinks have this rate together; 0 if no GPU has such a number."""
+    """Return how many NVLinks together have this rate; 0 if no GPU has that many."""
     counts = ((round(rate / each), each, most) for each, most in _NVLINKS)
     return next(
         (count for count, each, most in counts if count <= most and abs(rate - count * each) < 0.1), 0
@@ -409,7 +409,7 @@ def _nvlink_count(rate: float) -> int:
 
 
 def _ports(name: str, port: str, kind: str) -> tuple[NicPort, ...]:
-    """Return the port of a card that NCCL uses; an interface is of a socket."""
+    """Return the port of a card that NCCL uses; without a port number the name is a network interface."""
     if not port:
         return (NicPort(index=0, interface=name),)
     return (NicPort(index=0, rdma_device=name, rdma_port=int(port), link_layer=_FABRICS[kind]),)

@@ -1,4 +1,4 @@
-"""From the files after `--from`, or a text, to a Machine. The content decides the format, not the name."""
+"""Reads the files after `--from`, or a text, into a Machine. The content decides the format."""
 
 import os
 import sys
@@ -21,14 +21,14 @@ _STDIN = "standard input"
 _FINGERPRINT = "host.fingerprint"
 _OTHER_UUIDS = "their GPUs have other UUIDs"
 
-ReadTree = Callable[[Path], Machine]  # reads the folder that holds `sys`
+ReadTree = Callable[[Path], Machine]  # reads the folder that has `sys`
 
 
 def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machine:
     """Read one machine from files, `-` (standard input) or names of bundled machines; several are merged.
 
-    A file wins over a bundled machine of the same name. `read_tree` reads a folder that holds a copied /sys;
-    without it one is refused. Raises InputError.
+    A file has priority over a bundled machine of the same name. `read_tree` reads a folder with a copied
+    /sys; without `read_tree` such a folder is refused. Raises InputError.
     """
     if not sources:
         raise InputError(
@@ -54,13 +54,13 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
 
 
 def _names(sources: Sequence[str]) -> list[str]:
-    """Return the files as messages call them: without folders, unless two have one name."""
+    """Return the files' names for messages: without folders, unless two files have the same name."""
     names = [Path(source).name if source != "-" else _STDIN for source in sources]
     return names if len(set(names)) == len(names) else list(sources)
 
 
 def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine]) -> None:
-    """Raise InputError if two files are of two machines, by all that identifies the host and its GPUs."""
+    """Raise InputError if two files are from two machines, by the identities of the host and its GPUs."""
     given = zip(sources, _names(sources), machines, strict=True)
     for (path, first, one), (other_path, second, other) in combinations(given, 2):
         hosts = {one.host.fingerprint, other.host.fingerprint}
@@ -75,7 +75,7 @@ def _refuse_machines_of_files(sources: Sequence[str], machines: Sequence[Machine
 
 
 def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradiction | None:
-    """Return what several recordings say of their host if not all of them have its fingerprint."""
+    """Return the host fingerprints of several recordings if not all recordings have one."""
     said = {
         name: one.host.fingerprint or "none"
         for name, one in zip(names, machines, strict=True)
@@ -85,7 +85,7 @@ def _unknown_host(names: Sequence[str], machines: Sequence[Machine]) -> Contradi
 
 
 def _other_gpus(one: Machine, other: Machine) -> str | None:
-    """Return why no GPU of two captures of one tool is the same; with other numbers one may list some."""
+    """Return why two captures by one tool have no GPU in common; a different count is not a reason."""
     if one.source != other.source or one.source == SINGLE_DEVICE or len(one.gpus) != len(other.gpus):
         return None
     for why, first in _identities(one).items():
@@ -98,7 +98,7 @@ def _other_gpus(one: Machine, other: Machine) -> str | None:
 
 
 def _identities(machine: Machine) -> dict[str, set[str | None]]:
-    """Return what identifies GPUs, by the words where two machines share none; None: not known."""
+    """Return the identities of GPUs, by the message for two machines that share none; None: not known."""
     gpus = machine.gpus
     return {
         _OTHER_UUIDS: {gpu.uuid for gpu in gpus},
@@ -112,10 +112,10 @@ def _identities(machine: Machine) -> dict[str, set[str | None]]:
 
 
 def _checked(machine: Machine) -> Machine:
-    """Return the machine with its bandwidth checked, now that all captures have named its GPUs."""
+    """Return the machine with its bandwidth checked; this needs the GPUs of all captures."""
     if machine.bandwidth is None:
         return machine
-    from gputopo.copies.physics import checked  # few captures hold a bandwidth
+    from gputopo.copies.physics import checked  # few captures have a bandwidth
 
     return replace(machine, bandwidth=checked(machine.bandwidth, machine))
 
@@ -179,7 +179,7 @@ def _read_bytes(data: bytes, origin: str) -> Machine:
 
 
 def _decoded(data: bytes, origin: str) -> str:
-    """Return the text. Raises InputError if it is none, or too long."""
+    """Return the text. Raises InputError if the data is not text, or too long."""
     if len(data) > limits.MAX_FILE_BYTES:
         size = limits.MAX_FILE_BYTES >> 20
         raise InputError(f"{origin} is larger than {size} MiB", "give only the capture")
@@ -191,9 +191,9 @@ def _decoded(data: bytes, origin: str) -> str:
 
 
 def read_text(text: str, *, origin: str) -> Machine:
-    """Read the text of one file, whatever its format, without its count of lines. Raises InputError.
+    """Read the text of one file in any format, without its count of lines. Raises InputError.
 
-    A text may hold several captures of one machine, as a bug report does: they are merged.
+    A text may have several captures of one machine, such as a bug report: they are merged.
     """
     return replace(_read_text(text, origin), lines=())
 
@@ -234,12 +234,12 @@ def _captures(text: str, origin: str) -> list[Machine]:
 
 
 def _by_format(text: str, origin: str) -> list[Machine]:
-    """Read the formats in a cleaned text, none of which may be there."""
+    """Read all formats in a cleaned text; the list is empty if there is none."""
     from gputopo.captures import kernel_log
     from gputopo.captures.smi import csv_table, dmon
 
     for log in (csv_table, dmon):
-        if log.is_whole(text):  # it may have many lines: no other format is looked for
+        if log.is_whole(text):  # it may have many lines: other formats are not tried
             return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
     taken = kernel_log.take(text)
     if taken.stamped.strip() and detect.is_readable(taken.stamped):
@@ -260,7 +260,7 @@ def _machines(text: str, origin: str) -> list[Machine]:
     try:
         machine, rest = programs.take(text, origin=origin)
     except InputError:
-        if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth program
+        if machines := _sections(text, origin, but=programs.FORMAT):  # it only mentions a bandwidth tool
             return machines
         raise
     others = [*_sections(rest, origin, but=programs.FORMAT), *_parse_nccl_log(text, origin)]
@@ -272,17 +272,17 @@ def _machines(text: str, origin: str) -> list[Machine]:
 
 
 def _parse_nccl_log(text: str, origin: str) -> list[Machine]:
-    """Read the log of NCCL among the output of a program that measures; its lines are counted there."""
+    """Read NCCL's log in the output of a measuring program, which counts the log's lines."""
     from gputopo.captures import nccl_log
 
     try:
         return [nccl_log.parse(text, origin=origin)] if nccl_log.detect(text) else []
     except InputError:
-        return []  # of AMD's, or only a few of its lines
+        return []  # from AMD's RCCL, or only a few lines
 
 
 def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Machine]:
-    """Read the sections of a text that are of a format."""
+    """Read the sections of a text that have a known format."""
     kinds = [(s, kind) for s in detect.sections(text) if (kind := detect.format_of(s, but=but)) is not None]
     machines = [kind.parse(section, origin=origin) for section, kind in kinds]
     _refuse_other_machines(machines, origin)
@@ -293,7 +293,7 @@ def _sections(text: str, origin: str, *, but: Format | None = None) -> list[Mach
 
 
 def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
-    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are of several machines."""
+    """Raise InputError if outputs of `nvidia-smi -q` in one text, XML or not, are from several machines."""
     outputs = [machine for machine in machines if machine.source.startswith("nvidia-smi -q")]
     if len(outputs) > 1:
         from gputopo.captures.smi.machine import identity_of, refuse_others
@@ -304,7 +304,7 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 
 
 def readable() -> list[tuple[str, str]]:
-    """Return each format, and what holds several, with the facts that are read."""
+    """Return each format, and each container of several formats, with the facts that are read."""
     from gputopo.captures import bug_report, messages
 
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]

@@ -1,6 +1,6 @@
 """gputopo's own JSON: `inspect --record` and `--json`, `bandwidth --json`, and the bundled machines.
 
-The fields of a `gputopo.bandwidth/1` stand beside its `machine`, which has none itself.
+The fields of a `gputopo.bandwidth/1` are next to its `machine`, which has no bandwidth itself.
 """
 
 import functools
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OURS = re.compile(r'"schema"\s*:\s*"gputopo\.[a-z]+/')
 _HINT = "give a file that `gputopo inspect --record FILE` or `gputopo inspect --json` wrote"
-# A number below 0 that is no temperature, or one of more than 64 bits.
+# A negative number that is not a temperature, or a number of more than 64 bits.
 _STRANGE = re.compile(r'"(?!gpu"|memory"|margin)\w+"\s*:\s*\[?\s*(?:-[\d.]+|\d{19,})')
 _SUFFIX = ".json"
 
@@ -34,20 +34,20 @@ class _Inspection(msgspec.Struct, tag_field="schema", tag="gputopo.inspect/1"):
 
 
 class _Measured(msgspec.Struct, tag_field="schema", tag="gputopo.bandwidth/1"):
-    """The machine beside a measurement."""
+    """The machine in the JSON of a measurement."""
 
     machine: Machine | None = None
 
 
 def detect(text: str) -> bool:
-    """Return whether the text is, or begins as, a JSON object with one of our schemas."""
+    """Return whether the text is a JSON object, maybe cut, with a gputopo schema."""
     return text.lstrip().startswith("{") and _OURS.search(text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the machine of a recording, an inspection or a measurement, exactly as it was written.
 
-    Raises InputError if the JSON is cut off, of another kind or a newer version, or does not fit together.
+    Raises InputError if the JSON is cut, of another kind, of a newer version, or inconsistent.
     """
     found = schema.schema_of(text)
     if found is not None and found.partition("/")[0] == "gputopo.inspect":
@@ -65,7 +65,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _measured(text: str, origin: str) -> Machine:
-    """Put a measurement into its machine; without one, into a machine of the GPUs that it names."""
+    """Add a measurement to its machine; without a machine, to a machine with the measured GPUs."""
     bandwidth = schema.decode(text, Bandwidth, origin=origin)
     machine = schema.decode(text, _Measured, origin=origin).machine
     if machine is None:
@@ -75,7 +75,7 @@ def _measured(text: str, origin: str) -> Machine:
 
 
 def _check(machine: Machine, origin: str) -> None:
-    """Refuse a machine edited by hand into one that cannot be. Raises InputError."""
+    """Raise InputError for a machine that is impossible, such as after a manual edit."""
     limits.require_gpus(machine.gpus, origin)
     indices = [gpu.index for gpu in machine.gpus]
     if twice := {index for index in indices if indices.count(index) > 1}:

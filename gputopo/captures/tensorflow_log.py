@@ -1,8 +1,8 @@
-"""The lines in which TensorFlow 1.x and 2.x name their GPUs, in any log: text in, Machine out.
+"""The lines in which TensorFlow 1.x and 2.x list their GPUs, in any log: text in, Machine out.
 
-TensorFlow numbers GPUs as CUDA does among those that it may see: that number is `cuda_index`. What
-TensorFlow 1 prints as `memoryClockRate` is cudaDeviceProp.clockRate, the core's boost clock; TensorFlow 2
-calls the same number `coreClock`. It is filed as that. The matrix of Y and N is cuDeviceCanAccessPeer.
+TensorFlow uses CUDA's numbers of the visible GPUs: that number is `cuda_index`. TensorFlow 1 prints
+cudaDeviceProp.clockRate, the core's boost clock, as `memoryClockRate`; TensorFlow 2 prints the same number as
+`coreClock`. It is stored as the core clock. The matrix of Y and N is cuDeviceCanAccessPeer.
 """
 
 import re
@@ -43,7 +43,7 @@ _NOT_MEMORY = "TensorFlow 1 prints the core's boost clock as memoryClockRate"
 
 @dataclass(slots=True)
 class _Device:
-    """One GPU as a block of lines shows it."""
+    """One GPU according to a block of lines."""
 
     number: int
     line: int
@@ -61,7 +61,7 @@ class _Reading:
     peers: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
     block: _Device | None = None
-    columns: list[int] | None = None  # of the matrix
+    columns: list[int] | None = None  # GPUs of the matrix columns
     in_matrix: bool = False
 
     def read(self, text: str) -> Lines:
@@ -69,7 +69,7 @@ class _Reading:
         return read_lines(text, self.take, bare=str.rstrip, longest=2000)
 
     def take(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not about GPUs."""
+        """Read one line. Returns False if it is not about GPUs."""
         if found := _FOUND.search(line):
             self.block = _Device(int(found[1]), number)
             self.devices.append(self.block)
@@ -98,23 +98,23 @@ class _Reading:
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a line in which TensorFlow names a GPU."""
+    """Return whether the text has a line in which TensorFlow lists a GPU."""
     return any(found.search(text) for found in (_FOUND, _CREATED, _ADDRESS))
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether TensorFlow names a GPU in a line."""
+    """Return whether TensorFlow lists a GPU in a line."""
     return detect(lines[0])
 
 
 def claims(text: str) -> Claims:
-    """Return the lines that are about GPUs; other lines that TensorFlow wrote are known."""
+    """Return the lines about GPUs; other lines that TensorFlow wrote are known."""
     lines = _Reading().read(text)
     return Claims(lines.taken, frozenset(n for n, line in lines.rest.items() if _OF_TENSORFLOW.search(line)))
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs of a log. Raises InputError if no line names one with its address."""
+    """Read the GPUs of a log. Raises InputError if no line has a GPU with its address."""
     reading = _Reading()
     reading.read(text)
     machine = _machine(reading)
@@ -124,7 +124,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _add_facts(block: _Device, line: str) -> bool:
-    """Add the content of a line to the device of its block; the first number of each kind counts."""
+    """Add the facts in a line to the device of its block; the first number of each kind is used."""
     if address := _ADDRESS.search(line):
         block.address = block.address or kernel_address(address[1])
     if name := _NAME.search(line):
@@ -174,9 +174,9 @@ def _machine(reading: _Reading) -> Machine:
 
 
 def _numbers(by_address: dict[str, list[_Device]]) -> dict[str, int]:
-    """Return the CUDA number of each address that has just one, where no other address has it too.
+    """Return the CUDA number of each address that has only one, if no other address has the same number.
 
-    A log of several processes, each with one visible GPU, calls each of them device 0.
+    In a log of several processes with one visible GPU each, every process calls its GPU device 0.
     """
     numbers_at = {where: {device.number for device in devices} for where, devices in by_address.items()}
     return {
@@ -194,7 +194,7 @@ def _gpu(
     missing: dict[str, str],
     contradictions: list[Contradiction],
 ) -> Gpu:
-    """Return one GPU from all its blocks, the first one first."""
+    """Return one GPU from all its blocks, in order."""
     names = dict.fromkeys(device.name for device in devices if device.name)
     if len(names) > 1:
         said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}

@@ -1,20 +1,21 @@
-"""Why a training failed, by its log: the first cause in it that is known."""
+"""Why a training failed: the first known cause in its log."""
 
 import re
 from collections.abc import Sequence
 
 from gputopo.values.fields import rows_of
 
-_MAX_LINES = 4000  # from the end that are looked at
-_MAX_WORDS = 160  # of the reason
+_MAX_LINES = 4000  # lines at the end that are searched
+_MAX_WORDS = 160  # characters of the reason
 
-# In order: a program that runs out of memory also raises an error, and a killed one may have a traceback.
+# In order: a program that runs out of memory also raises an error, and a killed program may print a
+# traceback.
 _CAUSES = [(re.compile(row["pattern"]), row["cause"]) for row in rows_of(__file__, "training_causes.csv")]
 _ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Timeout)(?:: .*)?)$")
 
 
 def failure_in(lines: Sequence[str]) -> str | None:
-    """Return the reason in words, with the words of the log; None where no cause is recognised."""
+    """Return the reason with text from the log, or None if no cause is recognized."""
     end = lines[-_MAX_LINES:]
     for pattern, words in _CAUSES:
         for line in end:

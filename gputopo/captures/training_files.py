@@ -1,7 +1,7 @@
-"""Files and folders of measurements: what each is, read within limits.
+"""Files and folders of measurements: detects what each file is, and reads it within limits.
 
-A folder is searched to its depths, links are not followed, and what is no measurement is counted. A file
-that was named itself must be one.
+A folder is searched completely, links are not followed, and files without measurements are counted. A file
+that was given by its own path must have measurements.
 """
 
 import hashlib
@@ -26,8 +26,8 @@ from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.run.several_runs import EXAMPLES, MANIFEST
 
-MAX_LOG_BYTES = 16 * 2**20  # of one log of training; a day of steps has less
-MAX_FILES = 200_000  # that are looked at, of all folders together
+MAX_LOG_BYTES = 16 * 2**20  # one training log; a day of steps has less
+MAX_FILES = 200_000  # files examined, in all folders together
 MAX_MEASUREMENTS = 100_000
 LARGE = f"is larger than {MAX_LOG_BYTES >> 20} MiB, more than any log of training"
 BINARY = "is a binary file, not a log"
@@ -37,13 +37,13 @@ _HINT = (
     "images_per_sec, or run folders of gputopo: gputopo explain report"
 )
 _LEFT_OUT = frozenset({".git", ".venv", "__pycache__", "node_modules", "autotune"})
-# A file of a searched folder with another ending is passed over if it cannot be read: data, pictures, models.
+# A file of a searched folder with another ending is skipped if it cannot be read: data, pictures, models.
 _OF_LOGS = frozenset({"", ".log", ".txt", ".out", ".csv", ".json", ".jsonl"})
-_OURS = frozenset({"result.json", "events.jsonl"})  # one of them makes a folder a run of gputopo
+_OURS = frozenset({"result.json", "events.jsonl"})  # either file makes a folder a gputopo run
 
 
 class FoundMeasurements(NamedTuple):
-    """What was read. `unread`: files that cannot be, with the reason; `passed`: how many others."""
+    """The measurements. `unread`: unreadable files, with reasons; `passed`: number of other files."""
 
     measurements: tuple[Measurement, ...]
     unread: tuple[tuple[str, str], ...] = ()
@@ -55,10 +55,10 @@ ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
 
 
 def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
-    """Return all measurements of files and folders, in the order given, names in a folder sorted.
+    """Return all measurements of files and folders, in the order given; names in a folder are sorted.
 
-    `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError for a
-    path that does not exist, or a file that was named and is no measurement.
+    `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError if a
+    path does not exist, or if a file given by its own path has no measurement.
     """
     found: list[Measurement] = []
     unread: list[tuple[str, str]] = []
@@ -96,12 +96,12 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
 
 
 def encodable(path: str) -> str:
-    """Return a path as text that any file can have: bytes that are no UTF-8 as `\\xff`."""
+    """Return a path as text that any file can store: bytes that are not UTF-8 become `\\xff`."""
     return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:
-    """Iterate over the files of a path, and run folders as they are; whether each was named itself."""
+    """Iterate over the files and run folders of a path; the flag says whether the path itself was given."""
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -126,7 +126,7 @@ def _files(path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _read_file_or_run(path: Path, read_run: ReadRun, read_json: ReadJson) -> Sequence[Measurement] | None:
-    """Return the measurements of a file or a run folder; None: it is something else."""
+    """Return the measurements of a file or a run folder, or None if it is something else."""
     if path.is_dir() or path.name == "events.jsonl":
         run = read_run(path)
         return () if run is None else (run,)
@@ -142,7 +142,7 @@ def _read_file_or_run(path: Path, read_run: ReadRun, read_json: ReadJson) -> Seq
 
 
 def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measurement, ...] | None:
-    """Return the measurements of a text; None: it is none. `origin`: its path, whose names are facts too."""
+    """Return the measurements of a text, or None if it has none. `origin`: its path, which may have facts."""
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
@@ -167,12 +167,12 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     )
 
 
-# What the log itself states of its run has precedence over the names of its folders.
+# Facts of a run in its log have priority over facts in the names of its folders.
 _OF_THE_LOG = ("model", "batch_per_gpu", "n_gpus", "variable_update", "data")
 
 
 def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) -> Measurement:
-    """Return a measurement with what the names of its folders state, and where these contradict its log."""
+    """Return a measurement with the facts in its path, and with the contradictions between path and log."""
     known = {
         name: getattr(one, name)
         for name in _OF_THE_LOG
@@ -190,7 +190,7 @@ def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) 
 
 
 def _content(path: Path) -> bytes | None:
-    """Return the bytes of a regular file, None for a device or a pipe. Raises InputError."""
+    """Return the bytes of a regular file, or None for a device or a pipe. Raises InputError."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(handle, "rb") as file:

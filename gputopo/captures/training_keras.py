@@ -1,9 +1,10 @@
 """Output of Keras `fit` (2 and 3) and of Horovod's synthetic benchmarks: text in, values out.
 
 Keras: the progress lines of keras/utils/generic_utils.py (2) and keras/src/utils/progbar.py (3), and
-"Samples/sec" of rossumai/keras-multi-gpu. Its figure is the median of the epochs without the first. The time
-of a step is printed in few digits, and the batch and the devices not at all: a log that states no batch has
-steps and no images/sec.
+"Samples/sec" of rossumai/keras-multi-gpu. The result is the median of the epochs without the first. Step
+times have few digits, and Keras does not print the batch or the devices: a log without a batch has steps but
+no images/sec.
+
 Horovod: examples/*/*_synthetic_benchmark.py, whose "+-" is 1.96 standard deviations of its iterations.
 """
 
@@ -17,10 +18,10 @@ from gputopo.captures.training_failures import failure_in
 from gputopo.captures.training_tensorpack import VERSION
 from gputopo.values.run.measurement import COMPLETE, FAILED, Measurement
 
-_CONTROL = re.compile(r"\x1b\[[\d;]{0,8}m")  # colours of Keras 3
+_CONTROL = re.compile(r"\x1b\[[\d;]{0,8}m")  # colors of Keras 3
 _LINE_ENDS = re.compile(r"[\r\n\b]+")  # a progress bar goes back with \b or \r
 _EPOCH = re.compile(r"^Epoch (\d{1,9})/(\d{1,9})\s*$")
-# What a progress line begins with, and a whole one with its seconds.
+# The start of a progress line, and a whole progress line with its seconds.
 _BAR = re.compile(r"^\s*\d{1,12}/\d{1,12} (?:\[[=>.]{8}|━|- \d{1,9}s )")
 _WHOLE = re.compile(r"^\s*(\d{1,12})/\1\b[^\d]{0,80}(\d{1,9})s\b")
 _UNIT = re.compile(r"\b(\d{1,9})(us|ms|s)/(?:step|sample)\b")
@@ -38,7 +39,7 @@ _ITERATION = " img/sec per "
 
 
 class _Epoch(NamedTuple):
-    """What the last line of an epoch states. `digits`: half a unit of the last digit as a share."""
+    """The last line of an epoch. `digits`: half a unit of the last digit, as a share of the value."""
 
     steps: int
     seconds_per_step: float
@@ -52,7 +53,7 @@ def is_keras(text: str) -> bool:
 
 
 def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
-    """Return the run of a log, without images/sec, and with the reason, if the log does not state enough."""
+    """Return the run of a log; without images/sec, and with the reason, if the log does not state enough."""
     lines = _lines(text)
     epochs = list(_epochs(lines))
     counted = epochs[1:] or epochs
@@ -70,7 +71,8 @@ def parse_keras(text: str, *, origin: str) -> tuple[Measurement, ...]:
     error = None
     if speed and not tracked:
         spread = stdev(speeds) / len(speeds) ** 0.5 if len(speeds) > 1 else 0.0
-        # A value that was rounded is anywhere within half a unit: the deviation is that over the root of 3.
+        # A rounded value is anywhere within half a unit: its standard deviation is half a unit over the root
+        # of 3.
         error = math.hypot(spread, speed * median(one.digits for one in counted) / math.sqrt(3))
     return (
         Measurement(
@@ -99,7 +101,7 @@ def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
 
 
 def _epochs(lines: Sequence[str]) -> Iterator[_Epoch]:
-    """Iterate over the first whole line after the head of each epoch: later ones are of `evaluate`."""
+    """Iterate over the first whole line after the head of each epoch: later lines are from `evaluate`."""
     is_open = False
     for line in lines:
         if _EPOCH.match(line):
@@ -129,7 +131,7 @@ def is_horovod(text: str) -> bool:
 
 
 def parse_horovod(text: str, *, origin: str) -> tuple[Measurement, ...]:
-    """Return the run of a log; failed with its reason if it has no total."""
+    """Return the run of a log; it failed, with the reason, if the log has no total."""
     lines = text.splitlines()
     stated = {found[1]: found[2] for line in lines if (found := _OF_HOROVOD.match(line))}
     total, count = _TOTAL.search(text), _COUNT.search(text)

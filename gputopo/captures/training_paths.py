@@ -1,6 +1,6 @@
-"""What the path of a training log states.
+"""Facts in the path of a training log.
 
-Names of Lambda's of 2020 (lambdal/lambda-tensorflow-benchmark):
+Lambda's names of 2020 (lambdal/lambda-tensorflow-benchmark):
 `CPU-GPU[_TAG…].logs/DATA-MODE-PRECISION-NgpusOPTIONS/MODEL-BATCH/throughput/REPEAT`, and of 2018
 (LambdaColdStorage/cpu_benchmark): `MODEL-DATA-MODE[-nccl][-distortions]-Ngpus-BATCH-REPEAT.log`.
 """
@@ -19,17 +19,17 @@ _OF_2020 = re.compile(
 _OF_2018 = re.compile(
     rf"(?:^|/)(?P<model>[\w.]{{1,60}}?)-{_CONFIG}-(?P<batch>\d{{1,7}})(?:-\d{{1,6}})?(?:\.log|\.txt)$"
 )
-# A box: its CPU up to the first word of a card.
+# A machine's name: its CPU, then the first word of a graphics card.
 _BOX = re.compile(
     r"^(?P<cpu>.{1,80}?)-(?P<gpu>(?:LambdaCloud_)?(?:\d{1,2}x)?"
     r"(?:GeForce|Quadro|Tesla|TITAN|Titan|RTX|GTX|Radeon|[AHLPV]\d{2,4}\b).*)$"
 )
 _TAG = re.compile(r"_(?:TF\d+_\d+|XLA|trt\d*|NVLink|HP16|with_Max-Q_Design)(?=_|$)")
-_NUMBERED = re.compile(r"^\d{1,3}_")  # a file that was numbered when it was picked
+_NUMBERED = re.compile(r"^\d{1,3}_")  # a number added to the file's name
 
 
 def facts_of(path: str) -> dict[str, Any]:
-    """Return the conditions that a path states, by field of `Measurement`; empty for another path."""
+    """Return the conditions in a path, by field of `Measurement`; empty for a path of another form."""
     path = path.replace("\\", "/")
     found = _OF_2020.search(path)
     if found is not None:

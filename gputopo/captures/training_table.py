@@ -1,4 +1,4 @@
-"""Measurements as CSV: a header of field names, one row a measurement."""
+"""Measurements as CSV: a header of field names, one row per measurement."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from gputopo.values.run.measurement import COLUMNS, Measurement
 
 MAX_ROWS = 200_000
 MAX_CELL = 4096
-# Other names of a column that are read.
+# Other column names that are accepted.
 _ALSO = {
     "tf_version": "version",
     "gpu_ids": "gpus",
@@ -38,7 +38,7 @@ def detect(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
-    """Return the rows. Raises InputError for a value that its column cannot have, naming row and column."""
+    """Return the rows. Raises InputError with row and column for a value that its column cannot have."""
     csv.field_size_limit(MAX_CELL * 16)
     rows = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""))
     try:
@@ -68,7 +68,7 @@ def _measurement(row: dict[str, str], where: str) -> Measurement:
     if fields.get("gpus") and "n_gpus" not in fields:
         fields["n_gpus"] = len(fields["gpus"])
     if not fields.get("images_per_sec"):
-        # 0 is no figure: whoever writes it means that there is none.
+        # 0 is not a result: it means that there is none.
         fields["images_per_sec"] = None
         fields["status"] = (
             fields.get("status") if fields.get("status") not in (None, "complete") else "missing"

@@ -1,6 +1,6 @@
 """Logs of tensorpack (command, GPUs, the time of each epoch, samples/sec): text in, values out.
 
-The throughput is the median of the epochs without the first, which has compiling and filling of caches in it.
+The throughput is the median of the epochs without the first, which includes compilation and filling caches.
 """
 
 import re
@@ -23,7 +23,7 @@ _THROUGHPUT = re.compile(
     r"Throughput \((samples|steps)/sec\)(?:'|\")?: (\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?)"
 )
 _TOWERS = re.compile(r"Training a model of (\d{1,4}) towers?|Building graph for training tower (\d{1,4}) on")
-VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")  # of TensorFlow
+VERSION = re.compile(r"\bTensorFlow\s+(?:version:? )?v?(\d+\.\d+)")  # TensorFlow's version
 
 
 def detect(text: str) -> bool:
@@ -34,7 +34,7 @@ def detect(text: str) -> bool:
 
 
 def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
-    """Return the run of a log, one; failed with its reason where no epoch's throughput is known."""
+    """Return the only run of a log; it failed, with the reason, if no epoch has a throughput."""
     lines = text.splitlines()
     flags = _tensorpack_flags(lines)
     listed = sum(one.strip().isdecimal() for one in flags.get("gpu", "").split(","))
@@ -83,7 +83,7 @@ def _towers(lines: Sequence[str]) -> int | None:
 
 
 def _speeds(lines: Sequence[str], joint_batch: int | None) -> list[float]:
-    """Return images/sec of the epochs: as tracked, else from the steps and seconds of each epoch."""
+    """Return images/sec of the epochs, as printed, else computed from the steps and seconds of each epoch."""
     tracked, by_time = [], []
     last = 0
     for line in lines:

@@ -1,7 +1,7 @@
-"""Logs of tf_cnn_benchmarks (2017 to 2021, and of gputopo): text in, values out.
+"""Logs of tf_cnn_benchmarks (2017 to 2021) and of gputopo: text in, values out.
 
-The lines are those of tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (`print_info`,
-`get_perf_timing_str`, `benchmark_one_session`) over its years. A text may hold several runs.
+The lines are printed by tensorflow/benchmarks, scripts/tf_cnn_benchmarks/benchmark_cnn.py (`print_info`,
+`get_perf_timing_str`, `benchmark_one_session`), in all its versions. A text may have several runs.
 """
 
 import math
@@ -13,15 +13,15 @@ from gputopo.captures.training_failures import failure_in
 from gputopo.values.run.measurement import COMPLETE, FAILED, DeviceFigure, Measurement
 
 TF_CNN = "tf_cnn_benchmarks"
-MAX_RUNS = 20_000  # of one text
-MAX_DEVICES = 4096  # of one run
+MAX_RUNS = 20_000  # in one text
+MAX_DEVICES = 4096  # in one run
 
-# Before a line: absl's prefix, mpirun's tag, a logger.
+# Prefixes of lines: absl, mpirun, a logger.
 _PREFIX = re.compile(
     r"^(?:[IWEF]\d{4} [\d:.]{8,20}\s+\d{1,20} [\w.]{1,60}:\d{1,6}\] |\[[\d,]{1,12}\]<std(?:out|err)>:\s?|"
     r"INFO:tensorflow:)"
 )
-_BEFORE = frozenset("IWEF[")  # what such a prefix begins with
+_BEFORE = frozenset("IWEF[")  # first characters of such prefixes
 _BEGIN = "TensorFlow:"
 _FIELD = re.compile(
     r"^(TensorFlow|Model|Dataset|Mode|Batch size|Devices|Data format|Variables|AllReduce|Use NCCL|"
@@ -32,9 +32,9 @@ _PER_DEVICE = re.compile(r"^\s*(\d{1,9})(?:\.\d{1,6})? per device\b")
 _STEP = re.compile(
     r"^(\d{1,12})\s+images/sec: (\d{1,12}(?:\.\d{1,6})?|nan|inf) \+/- (\S{1,16}) \(jitter = (\S{1,16})\)"
 )
-_SPEED = "images/sec: "  # in every line that has one
+_SPEED = "images/sec: "  # in every line with a speed
 _TOTAL = re.compile(r"\btotal images/sec: (\d{1,12}(?:\.\d{1,6})?)")
-_COMPILED = "Compiled cluster using XLA"  # once, at the first cluster, whatever asked for it
+_COMPILED = "Compiled cluster using XLA"  # printed once, at the first cluster, whatever enabled XLA
 _SCRIPT = "tf_cnn_benchmarks.py"
 _COMMAND = re.compile(r"\btf_cnn_benchmarks\.py\s+(-.{1,4000})$")
 _FLAG = re.compile(r"--(no)?(\w{1,40})(?:[= ](?!-)(\S{1,200}))?")
@@ -46,7 +46,7 @@ _MODES = {"forward": "forward", "evaluation": "eval", "input only": "input"}
 
 
 def detect(text: str) -> bool:
-    """Return whether the text is a log of tf_cnn_benchmarks, whole or the part with the figures."""
+    """Return whether the text is a log of tf_cnn_benchmarks, complete or only the part with the speeds."""
     return "images/sec: " in text or ("Running warm up" in text and "Variables:" in text)
 
 
@@ -56,14 +56,14 @@ def parse(text: str, *, origin: str) -> tuple[Measurement, ...]:
 
 
 def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Split a text at the headers of its runs; what stands before a header belongs to its run."""
+    """Split a text at the headers of its runs; lines before a header belong to its run."""
     bare = [_PREFIX.sub("", line, count=1) if line[:1] in _BEFORE else line for line in lines]
     begins = [number for number, line in enumerate(bare) if line.startswith(_BEGIN)][:MAX_RUNS]
     cuts = [0]
     for begin, last in zip(begins[1:], begins, strict=False):
         ends = [n for n in range(last, begin) if _SPEED in bare[n] and _TOTAL.search(bare[n])]
         cuts.append(ends[-1] + 1 if ends else _after_failure(bare, last, begin))
-    # Outputs without headers one after the other: steps that follow a total are of another run.
+    # Several outputs without headers: steps that follow a total belong to another run.
     totals = [number for number, line in enumerate(bare) if _SPEED in line and _TOTAL.search(line)]
     for total, end in zip(totals, [*totals[1:], len(bare)], strict=False):
         after = (line for line in bare[total + 1 : end] if line.startswith(_BEGIN) or _STEP.match(line))
@@ -74,7 +74,7 @@ def _runs(lines: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _after_failure(lines: Sequence[str], start: int, end: int) -> int:
-    """Return where the next run begins after one without a total: at its command, if that is shown."""
+    """Return where the next run starts after a run without a total: at its command, if the log shows it."""
     commands = [n for n in range(start + 1, end) if _SCRIPT in lines[n] and _COMMAND.search(lines[n])]
     return commands[-1] if commands else end
 
@@ -116,7 +116,7 @@ def _run(lines: Sequence[str], origin: str) -> Measurement:
 
 
 def _header(lines: Sequence[str]) -> dict[str, str]:
-    """Return the fields of the header; of two with the same name the first."""
+    """Return the fields of the header; the first one if two have the same name."""
     fields: dict[str, str] = {}
     for line in lines:
         if line[:1] in _NO_FIELD or line[4:5] == "-":  # a rule, a tag, a date
@@ -129,7 +129,7 @@ def _header(lines: Sequence[str]) -> dict[str, str]:
 
 
 def _flags(lines: Sequence[str]) -> dict[str, str]:
-    """Return the flags of the command, where the log shows it (`set -x`)."""
+    """Return the flags of the command, if the log shows it (`set -x`)."""
     for line in lines:
         if _SCRIPT in line and (found := _COMMAND.search(line)) is not None:
             return {name: value or ("false" if no else "true") for no, name, value in _FLAG.findall(found[1])}
@@ -188,7 +188,7 @@ def _all_reduce(update: str | None, fields: dict[str, str], flags: dict[str, str
 
 
 def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:
-    """Return names and boost clocks of the GPUs, by TensorFlow's numbers."""
+    """Return the names and boost clocks of the GPUs, by TensorFlow's numbers."""
     names: dict[int, str] = {}
     clocks: dict[int, float] = {}
     device = None

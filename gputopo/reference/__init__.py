@@ -1,1 +1,1 @@
-"""What is published about GPUs, links and driver codes, each fact with its source."""
+"""Published facts about GPUs, links and driver codes, each with its source."""

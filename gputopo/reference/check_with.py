@@ -1,10 +1,10 @@
-"""The command by which a person can check the findings of a rule without gputopo."""
+"""The command with which a user can check the findings of a rule without gputopo."""
 
 from collections.abc import Iterable
 
 _LINKS = "nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.width.current --format=csv"
 _KERNEL = "sudo dmesg | grep -i -e nvrm -e xid"
-# By the beginning of the id; the longest counts. GPU and ADDRESS stand for those of the finding.
+# By the beginning of the rule's id; the longest match is used. GPU and ADDRESS are replaced from the finding.
 _COMMANDS = {
     "": "nvidia-smi -q -i GPU",
     "bandwidth.": "nvbandwidth",
@@ -68,7 +68,7 @@ _COMMANDS = {
 
 
 def check_command(rule_id: str, gpus: Iterable[int] = (), address: str | None = None) -> str:
-    """Return the command. `gpus`, `address`: of the finding; none: all GPUs."""
+    """Return the command. `gpus`, `address`: from the finding; the default is all GPUs."""
     command = _COMMANDS[max((one for one in _COMMANDS if rule_id.startswith(one)), key=len)]
     listed = ",".join(map(str, gpus))
     command = command.replace("-i GPU", f"-i {listed}") if listed else command.replace(" -i GPU", "")

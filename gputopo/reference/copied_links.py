@@ -1,4 +1,4 @@
-"""Measured copies by the tables: the PCIe link that one went over, the pairs that copy over NVLink."""
+"""Compares measured copies with the tables: the PCIe link of a copy, the pairs that copy over NVLink."""
 
 from collections.abc import Iterable
 
@@ -7,14 +7,15 @@ from gputopo.values.bandwidth import Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine, PciNode
 
-# Generation 6 with 16 lanes (links.csv): where the model, or its link, is unknown.
+# Generation 6 with 16 lanes (links.csv): used if the model, or its link, is unknown.
 MAX_PCIE_GB_PER_S = 121.0
-# Lanes of a narrow link, or fewer. Not measured on hardware; chosen because eight are enough for training
-# and usual on many boards and clouds; with four the copies of every step show.
+# Maximum lanes of a narrow link. Not measured; chosen because eight lanes are enough for training and usual
+# on many boards and clouds; with four, the copies of every step become visible.
 NARROW_LANES = 4
 
-# Copies with the host this far below those between two GPUs show that these are not on the same kind of link,
-# where the model is unknown. Ours: a switch with a quarter of its lanes towards the host is rare.
+# Used if the model is unknown: if copies with the host are this many times slower than copies between two
+# GPUs, the two use different kinds of links. Not measured; chosen because a switch with a quarter of its
+# lanes towards the host is rare.
 OVER_HOST = 3.0
 
 
@@ -26,10 +27,10 @@ def pcie_max(gpu: Gpu | None) -> float:
 
 
 def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
-    """Return the pairs of GPUs, low index first, whose copies are faster than any PCIe link of theirs.
+    """Return the pairs of GPUs, low index first, whose copies are faster than their PCIe links allow.
 
-    Where both models are unknown, a rate above 16 lanes of generation 5 is enough if copies with the host
-    reach less than a third of it.
+    If both models are unknown, a rate above 16 lanes of generation 5 is enough, provided that copies with the
+    host reach less than a third of it.
     """
     samples = tuple(samples)
     gpus = machine.by_index
@@ -57,10 +58,10 @@ def over_nvlink(samples: Iterable[Sample], machine: Machine) -> frozenset[Pair]:
 def observed_link(
     gpu: Gpu, sample: Sample | None, machine: Machine, *, without_bridges: bool = False
 ) -> tuple[LinkExpectation, str] | None:
-    """Return the link a copy went over: as it was under load, else the maximum that GPU, slot and path allow.
+    """Return the link that a copy used: as it was under load, else the maximum of GPU, slot and path.
 
-    With its source; None where unknown. `without_bridges`: the card's own link alone. An idle reading of the
-    generation means nothing and is not used.
+    The second value is its source; None if unknown. `without_bridges`: only the card's own link. The
+    generation in an idle reading means nothing and is not used.
     """
     generation = gpu.pcie.gen_max or gpu.pcie.gen_max_device
     width, known_by = gpu.pcie.width_now or gpu.pcie.width_max, "by its card and slot"

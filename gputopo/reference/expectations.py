@@ -1,7 +1,7 @@
-"""Reference data of GPUs, PCIe links and NVLinks, from the tables that come with gputopo.
+"""Reference data for GPUs, PCIe links and NVLinks, from the tables that come with gputopo.
 
-Every row of `data/gpus.csv`, `links.csv`, `nvlinks.csv` and `nccl_bus.csv` names its sources. A GPU without
-a row has no reference data: that is reported, and never a pass.
+Every row of `data/gpus.csv`, `links.csv`, `nvlinks.csv` and `nccl_bus.csv` lists its sources. A GPU without a
+row has no reference data: that is reported, and never a pass.
 """
 
 import functools
@@ -17,28 +17,28 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 # PCI Express Base Specification, Link Capabilities Register; sysfs has 0 and 255 for "unknown".
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
-# Drivers older than a GPU report this; then only the PCI id identifies it.
+# Drivers older than a GPU report such names; then only the PCI id identifies the GPU.
 _NAMELESS = re.compile(r"(?:NVIDIA )?Graphics Device|Unknown.*", re.IGNORECASE)
 _MODEL_NUMBER = re.compile(r"(?<![A-Z0-9])[A-Z]{0,2}[0-9]{2,4}(?![0-9]|[A-Z]*B\b)")
 
-# The low figures of links.csv are a tenth under what copies usually reach; a margin for noise, not measured.
+# The low values in links.csv are a tenth below usual copies; this is a margin for noise, not measured.
 FITTING_SHARE = 0.95
-_NEWEST_IN_USE = 5  # no GPU of gpus.csv with a published copy rate has a generation 6 slot
+_NEWEST_IN_USE = 5  # no GPU in gpus.csv with a published copy rate has a generation 6 slot
 
 
 def generation_of(speed_gt_per_s: float | None) -> int | None:
-    """Return the generation of a speed in GT/s per lane, or None if no generation has it."""
+    """Return the generation with this speed in GT/s per lane, or None if there is none."""
     return None if speed_gt_per_s is None else _GENERATIONS.get(speed_gt_per_s)
 
 
 def parse_link_speed(text: str | None) -> float | None:
-    """Return GT/s per lane of "16 GT/s", "8.0 GT/s PCIe" or "16GT/s"; None for "Unknown" and the like."""
+    """Return the GT/s in "16 GT/s", "8.0 GT/s PCIe" or "16GT/s"; None for "Unknown" and similar texts."""
     match = re.match(r"\s*(\d{1,4}(?:\.\d{1,3})?)\s*GT/s", text or "")
     return float(match[1]) if match and float(match[1]) > 0 else None
 
 
 def parse_link_width(text: str | None) -> int | None:
-    """Return the lanes of "16" or "x16"; None for a number that no PCIe link has: 0 and 255 mean unknown."""
+    """Return the lanes in "16" or "x16"; None for a number that no PCIe link has: 0 and 255 mean unknown."""
     match = re.fullmatch(r"\s*x?(\d{1,2})\s*", text or "", re.ASCII)
     return int(match[1]) if match and int(match[1]) in _WIDTHS else None
 
@@ -49,15 +49,15 @@ def address_order(address: str) -> tuple[int, ...]:
 
 
 class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
-    """Reference data of a GPU model; None where no source has it. Clocks are in MHz as NVML counts them.
+    """Reference data for a GPU model; None if no source has a value. Clocks are in MHz as NVML counts them.
 
     `compute_capability`: major and minor number of the machine code that it runs, (8, 6) for sm_86.
     `fp32_tflops`: peak without tensor cores at the boost clock, in 10^12 operations a second.
     `tensor_tflops`: peak of dense FP16 products that are added in FP32, None without tensor cores.
     `p2p_over_pcie`: whether NVIDIA's driver allows P2P between two of these GPUs over PCIe.
-    `notebook_device_ids`: PCI ids of notebook GPUs with the same name and other numbers. Where boards of one
-    name differ, the row has the lower figure of each clock and rate; `memory_max_gb_per_s` is the memory rate
-    of the fastest of them.
+    `notebook_device_ids`: PCI ids of notebook GPUs with the same name and other numbers. If boards with one
+    name differ, the row has the lower value of each clock and rate; `memory_max_gb_per_s` is the memory rate
+    of the fastest board.
     """
 
     name: str
@@ -69,32 +69,32 @@ class GpuExpectation(msgspec.Struct, frozen=True, kw_only=True):
     pci_device_id: str | None = None
     notebook_device_ids: tuple[str, ...] = ()
     boost_mhz: int | None = None  # the rated core clock
-    max_core_mhz: int | None = None  # the maximum that NVML reports, which GeForce GPUs do not reach
+    max_core_mhz: int | None = None  # the maximum in NVML, which GeForce GPUs do not reach
     max_memory_mhz: int | None = None  # half of the data rate of one pin
     memory_type: str | None = None
-    memory_gib: int | None = None  # the most of cards with the name
+    memory_gib: int | None = None  # of the largest card with the name
     memory_bus_bits: int | None = None
-    memory_gb_per_s: float | None = None  # as published, in 10^9 bytes
+    memory_gb_per_s: float | None = None  # as published, in 10^9 bytes a second
     memory_max_gb_per_s: float | None = None
     fp32_tflops: float | None = None
     tensor_tflops: float | None = None
     l2_mib: float | None = None
     pcie_generation: int | None = None
     pcie_width: int | None = None
-    pcie_width_seen: int | None = None  # fewer lanes that servers without a fault give it
+    pcie_width_seen: int | None = None  # fewer lanes in servers without a fault
     c2c_gb_per_s: float | None = None  # one direction of NVLink-C2C to the CPU's memory
     power_w: int | None = None
     slowdown_c: int | None = None
     nvlink_generation: int | None = None
     nvlinks: int | None = None
     pair_nvlinks: tuple[int, ...] = ()
-    nvlink_by_bridge: bool | None = None  # NVLinks only with a bridge between two cards
+    nvlink_by_bridge: bool | None = None  # only with a bridge between two cards
     p2p_over_pcie: bool | None = None
     note: str | None = None
 
     @property
     def is_module(self) -> bool:
-        """Whether it is on a board of NVLinks (SXM), which has all lanes of its PCIe link too."""
+        """Whether it is on a board with NVLinks (SXM), whose PCIe link also has all lanes."""
         return self.nvlink_by_bridge is False
 
 
@@ -120,7 +120,7 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
 class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of one NVLink of a version in one direction, in 10^9 bytes a second.
 
-    The shares of all links between two GPUs that large copies reach: `copy_share` in one direction,
+    Shares of the rate of all links between two GPUs that large copies reach: `copy_share` in one direction,
     `copy_low_share` the minimum without a fault, `bidirectional_share` of twice that rate in both directions.
     """
 
@@ -131,17 +131,17 @@ class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     bidirectional_share: float
     confidence: str
     source: str
-    chip: str | None = None  # only for GPUs with that chip; None: for all others
+    chip: str | None = None  # only for GPUs with this chip; None: for all others
     nccl_gb_per_s: float | None = None
     measured: str | None = None
     note: str | None = None
 
 
 class BusExpectation(msgspec.Struct, frozen=True, kw_only=True):
-    """Bus bandwidth of NCCL in a collective operation of the GPUs of one host, in 10^9 bytes a second.
+    """Bus bandwidth of NCCL in a collective operation over the GPUs of one host, in 10^9 bytes a second.
 
-    For sizes of `from_bytes` and more. `nvls`: with or without reduction in the NVSwitches (NVLink SHARP),
-    None where there is no choice.
+    It applies to sizes from `from_bytes` on. `nvls`: with or without reduction in the NVSwitches (NVLink
+    SHARP), None if there is no choice.
     """
 
     gpu: str
@@ -153,16 +153,17 @@ class BusExpectation(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     bus_gb_per_s: float | None = None
     nvls: bool | None = None
-    links: str | None = None  # what joins the GPUs, where their model does not decide that
+    links: str | None = None  # what connects the GPUs, if their model does not determine it
     note: str | None = None
 
 
 def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectation | None:
     """Return the reference data of a GPU by its NVML name, or None.
 
-    The whole name counts, with or without "NVIDIA": a longer one is another model, a notebook GPU, a vGPU
-    or a MIG instance. `device_id` ("2204") excludes notebook GPUs with the name of a card. It identifies a
-    GPU only where there is no name, or one without a model; an id of several rows is ambiguous: None.
+    The whole name must match, with or without "NVIDIA": a longer name is another model, a notebook GPU, a
+    vGPU or a MIG instance. `device_id` ("2204") excludes notebook GPUs with the name of a card. It identifies
+    a GPU only if there is no name, or a name without a model; if several rows have the id, the result is
+    None.
     """
     device_id = (device_id or "").lower()
     if name and not _NAMELESS.fullmatch(name):
@@ -178,15 +179,15 @@ def expected_of(gpu: Gpu) -> GpuExpectation | None:
 
 
 def name_of(gpu: Gpu) -> str | None:
-    """Return the name of a GPU: the driver's, else that of its PCI device id in the reference data."""
+    """Return the name of a GPU from the driver, else from its PCI device id in the reference data."""
     row = None if gpu.name else expected_of(gpu)
     return gpu.name if row is None else row.name
 
 
 def newest_generation(name: str | None, device_id: str | None = None) -> int | None:
-    """Return the PCIe generation of a GPU; of a model without a row the latest of those with its number.
+    """Return the PCIe generation of a GPU; for a model without a row, the latest of models with its number.
 
-    "Tesla V100-FHHL-16GB" has no row, and no V100 is of a later generation than 3.
+    "Tesla V100-FHHL-16GB" has no row, and no V100 has a later generation than 3.
     """
     row = expected_gpu(name, device_id)
     if row is not None:
@@ -197,23 +198,23 @@ def newest_generation(name: str | None, device_id: str | None = None) -> int | N
 
 
 def _numbers(name: str) -> set[str]:
-    """Return the model numbers in a name, such as `V100` or `3090`, and no amount of memory."""
+    """Return the model numbers in a name, such as `V100` or `3090`, without amounts of memory."""
     return set(_MODEL_NUMBER.findall(name.upper()))
 
 
 def expected_link(generation: int | None, width: int | None) -> LinkExpectation | None:
-    """Return the row of a PCIe link of a generation (1 to 6) and width, or None."""
+    """Return the row of a PCIe link by generation (1 to 6) and width, or None."""
     return None if generation is None or width is None else _links().get((generation, width))
 
 
 def expected_nvlink(version: int | None, chip: str | None = None) -> NvLinkExpectation | None:
-    """Return the row of one NVLink of a version (1 to 5), or None. `chip`: of the GPU, if known."""
+    """Return the row of one NVLink by version (1 to 5), or None. `chip`: the GPU's chip, if known."""
     rows = _nvlinks()
     return rows.get((version, chip)) or rows.get((version, None))
 
 
 def expected_bus(gpu: str, ranks: int, operation: str, size: int) -> list[BusExpectation]:
-    """Return the rows of an operation, one for each method, for the largest of their sizes up to `size`."""
+    """Return the rows of an operation, one for each method, with the largest of their sizes up to `size`."""
     found: dict[bool | None, BusExpectation] = {}
     for row in sorted(known_bus_rates(), key=lambda row: row.from_bytes):
         if (row.gpu, row.ranks, row.operation) == (gpu, ranks, operation) and row.from_bytes <= size:
@@ -222,10 +223,10 @@ def expected_bus(gpu: str, ranks: int, operation: str, size: int) -> list[BusExp
 
 
 def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[LinkExpectation, ...]:
-    """Return the PCIe links that a copy at this rate fits, the latest generation first.
+    """Return the PCIe links that fit a copy at this rate, the latest generation first.
 
-    A copy fits a link when it is no faster than the link's data rate and no slower than what its copies
-    reach at least. `newest`: the card's own generation; None: all generations in use.
+    A copy fits a link if it is no faster than the link's data rate and no slower than the link's slowest
+    normal copies. `newest`: the card's own generation; None: all generations in use.
     """
     return tuple(
         link
@@ -237,7 +238,7 @@ def fitting_links(rate_gb_per_s: float, newest: int | None = None) -> tuple[Link
 
 @functools.cache
 def known_gpus() -> tuple[GpuExpectation, ...]:
-    """Return all rows of the table of GPUs, in its order."""
+    """Return all rows of the GPU table, in order."""
     return tuple(map(_gpu, _rows("gpus.csv")))
 
 
@@ -272,7 +273,7 @@ def _nvlinks() -> dict[tuple[int | None, str | None], NvLinkExpectation]:
 
 @functools.cache
 def known_bus_rates() -> tuple[BusExpectation, ...]:
-    """Return all rows of the table of collective operations, in its order."""
+    """Return all rows of the table of collective operations, in order."""
     return tuple(
         msgspec.convert({**_filled(row), **_flags(row, "nvls")}, BusExpectation, strict=False)
         for row in _rows("nccl_bus.csv")

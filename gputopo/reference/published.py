@@ -1,7 +1,7 @@
-"""Published images/sec of training on several GPUs: `data/published.csv`, and the machines that they are of.
+"""Published images/sec for training on several GPUs: `data/published.csv`, and the machines used.
 
-Every row is one measurement; its source is one of `SOURCES`. Nothing here is of a GPU of the user. Cells that
-a source names and has no figure for are in `data/published_missing.csv`.
+Every row is one measurement; its source is in `SOURCES`. No row is about the user's GPUs. Cells that a source
+lists without a result are in `data/published_missing.csv`.
 """
 
 import functools
@@ -31,11 +31,11 @@ SOURCES: Mapping[str, str] = {
 
 
 class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a cell of a published table.
+    """The conditions of a cell in a published table.
 
     `data`: "synthetic", "real", "real-distorted" (augmented on the CPU), "synthetic-cpu" and
-    "synthetic-python" (made there). `gpus`: the first ones where the source has only their number.
-    `ps_device` and `all_reduce` as options of `plan`.
+    "synthetic-python" (made there). `gpus`: the first ones if the source has only their number. `ps_device`
+    and `all_reduce` are options of `plan`.
     """
 
     source: str
@@ -44,8 +44,8 @@ class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
     version: str | None = None
     data: str
     model: str
-    batch_per_gpu: int | None = None  # None where the source states `batch`
-    batch: int | None = None  # examples of a step of all GPUs together
+    batch_per_gpu: int | None = None  # None if the source states `batch`
+    batch: int | None = None  # examples per step on all GPUs
     precision: str
     data_format: str | None = None
     xla: bool = False
@@ -58,9 +58,9 @@ class PublishedCell(msgspec.Struct, frozen=True, kw_only=True):
 class Published(PublishedCell, frozen=True, kw_only=True):
     """One measurement."""
 
-    images_per_sec: float  # of all GPUs together
-    single_gpu_images_per_sec: float | None = None  # of the same job on one of them, where it was published
-    core_mhz: float | None = None  # the GPU's boost clock, as printed with the figure
+    images_per_sec: float  # on all GPUs together
+    single_gpu_images_per_sec: float | None = None  # the same job on one of them, if published
+    core_mhz: float | None = None  # the GPU's boost clock, as printed with the result
     note: str | None = None
 
     @property
@@ -70,33 +70,33 @@ class Published(PublishedCell, frozen=True, kw_only=True):
 
 
 class Missing(PublishedCell, frozen=True, kw_only=True):
-    """A cell without a figure. `reason`: what is known."""
+    """A cell without a result. `reason`: what is known."""
 
     reason: str
 
 
 class PublishedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine of the published figures that is not bundled.
+    """A machine in the published results that is not bundled.
 
-    `generation`, `width`: of each card's link if less than its own. `within`: groups of GPUs by the farthest
-    hop inside them, nearest hops first.
+    `generation`, `width`: each card's link, if less than the card's own. `within`: groups of GPUs by the
+    farthest hop inside them, nearest hops first.
     """
 
     name: str
     gpu: str
     count: int
     source: str
-    beyond: Hop  # all other pairs
+    beyond: Hop  # for all other pairs
     generation: int | None = None
     width: int | None = None
     within: dict[Hop, list[list[int]]] = {}
-    nvlinks: dict[int, list[list[int]]] = {}  # groups by the number of NVLinks of each pair
-    p2p: bool | None = None  # whether pairs without NVLink have it, if known
-    assumed: str | None = None  # what no source has
-    cpu: str | None = None  # its model, where the source names it
+    nvlinks: dict[int, list[list[int]]] = {}  # groups by number of NVLinks per pair
+    p2p: bool | None = None  # whether pairs without NVLink have P2P, if known
+    assumed: str | None = None  # facts without a source
+    cpu: str | None = None  # its model, if the source has it
 
     def machine(self) -> Machine:
-        """Return it as a machine."""
+        """Return this machine as a `Machine`."""
         pcie = Pcie(gen_max=self.generation, width_max=self.width, width_now=self.width)
         gpus = tuple(Gpu(index=index, name=self.gpu, pcie=pcie) for index in range(self.count))
         return Machine(
@@ -135,7 +135,7 @@ def published() -> tuple[Published, ...]:
 
 @functools.cache
 def published_missing() -> tuple[Missing, ...]:
-    """Return the cells without a figure, in the order of the table."""
+    """Return the cells without a result, in the order of the table."""
     return msgspec.convert(_rows("published_missing.csv"), tuple[Missing, ...], strict=False)
 
 

@@ -1,1 +1,1 @@
-"""How devices are connected and which device of one source is which of another. Pure."""
+"""How devices are connected, and which device in one source is which in another."""

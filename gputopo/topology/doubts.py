@@ -1,8 +1,8 @@
-"""Signs that a topology matrix or its affinities are an artefact of a virtual machine, a job or the firmware.
+"""Signs that a topology matrix or its affinities are an artifact of a virtual machine, a job or the firmware.
 
-The classes of `nvidia-smi topo -m` are defined by its legend: SYS crosses from one NUMA node to another,
-NODE, PHB, PXB and PIX stay within one. CPU affinity is what the process that printed it may use, which a
-container, a batch job or cpuset cuts down.
+The legend of `nvidia-smi topo -m` defines the classes: SYS crosses NUMA nodes; NODE, PHB, PXB and PIX stay
+within one. CPU affinity is the set of CPUs available to the process that printed it, which a container, a
+batch job or cpuset reduces.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,14 +18,14 @@ from gputopo.values.machine import Hop, Link, Machine
 
 Pairs = tuple[tuple[int, int], ...]
 
-# The affinity column of nvidia-smi had a fixed width in older drivers: at most six single CPUs fit into it.
+# In older drivers the affinity column of nvidia-smi had a fixed width: at most six single CPUs fit.
 MAX_CUT_CPUS = 6
-# `topo -m` of an idle GPU shows its NVLinks as well, so a board without any is no power state.
+# `topo -m` also shows the NVLinks of idle GPUs, so a power state does not explain a board without NVLinks.
 MIN_BOARD_GPUS = 2
 
 
 class Affinity(NamedTuple):
-    """Why the CPU affinity of a GPU is not that of its NUMA node."""
+    """Why a GPU's CPU affinity is not the CPUs of its NUMA node."""
 
     gpu: int
     cpus: str | None
@@ -33,19 +33,20 @@ class Affinity(NamedTuple):
 
 
 def sys_within_node(machine: Machine) -> Pairs:
-    """Return the pairs whose class is SYS although both GPUs are on one NUMA node."""
+    """Return the pairs with class SYS although both GPUs are on the same NUMA node."""
     return _pairs(machine, lambda hop: hop is Hop.SYS, same_node=True)
 
 
 def near_across_nodes(machine: Machine) -> Pairs:
-    """Return the pairs whose class lies within one NUMA node although the GPUs are on two."""
+    """Return the pairs with a class within one NUMA node although the GPUs are on two."""
     return _pairs(machine, lambda hop: hop is not None and hop < Hop.SYS, same_node=False)
 
 
 def lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
-    """Return the models that always have NVLinks, where at least two GPUs of it show none to any other GPU.
+    """Return the models that always have NVLinks, if at least two of their GPUs show none to each other.
 
-    Not where the number of NVLinks of any pair is unknown, nor where GPUs report the state of their links.
+    Models are skipped if the number of NVLinks of any pair is unknown; GPUs that report link states are
+    skipped.
     """
     links = links_by_pair(machine)
     groups: dict[str, list[int]] = {}
@@ -67,16 +68,16 @@ def lacks_nvlinks(machine: Machine) -> tuple[str, ...]:
 
 
 def looks_cut(cpus: frozenset[int]) -> bool:
-    """Return whether a CPU list is too small and scattered to be that of a NUMA node with a GPU.
+    """Return whether a CPU list is too small and scattered to be all CPUs of a NUMA node with a GPU.
 
-    One CPU alone, or a few of which no two are neighbours: what a batch job was given, or the first six that
-    the column of older drivers shows (`0,2,4,6,8,10`).
+    It has a single CPU, or a few CPUs without neighbors: the CPUs of a batch job, or the first six that the
+    column of older drivers shows (`0,2,4,6,8,10`).
     """
     return 0 < len(cpus) <= MAX_CUT_CPUS and not any(cpu + 1 in cpus for cpu in cpus)
 
 
 def cut_affinities(machine: Machine) -> tuple[Affinity, ...]:
-    """Return the GPUs whose CPU affinity is not that of their NUMA node: what a job or container may use."""
+    """Return the GPUs whose CPU affinity shows the CPUs of a job or container, not of their NUMA node."""
     if machine.host.logical_cpus is not None and machine.host.logical_cpus <= MAX_CUT_CPUS:
         return ()
     known = {gpu.index: parse_cpus(gpu.cpu_affinity or "") for gpu in machine.gpus}
@@ -93,7 +94,7 @@ def cut_affinities(machine: Machine) -> tuple[Affinity, ...]:
 
 
 def believed_links(machine: Machine) -> Mapping[tuple[int, int], Link]:
-    """Return the links by pair; SYS between GPUs of one NUMA node counts as NODE, its farthest true class."""
+    """Return the links by pair; SYS within a NUMA node becomes NODE, the farthest class within a node."""
     links = links_by_pair(machine)
     return links | {
         pair: msgspec.structs.replace(links[pair], hop=Hop.NODE) for pair in sys_within_node(machine)

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gputopo.values.machine import Hop, Link, Machine, PciNode
 
-UNKNOWN_LEVEL = 60  # a pair of which nothing is known sorts behind SYS, whose NVML level is 50
+UNKNOWN_LEVEL = 60  # a pair without known facts sorts after SYS, whose NVML level is 50
 
 
 def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
-    """Return the class of the PCIe path between two functions by address, or None where it is unknown.
+    """Return the class of the PCIe path between two functions by address, or None if it is unknown.
 
-    From each function the bridges above it are walked up to the root complex.
+    The bridges above each function are followed up to the root complex.
 
     - The paths meet at a bridge, and neither has more than one bridge below it: PIX. A PCIe switch is one
       upstream bridge with a downstream bridge for each port, so two GPUs of one switch meet at its upstream
@@ -18,12 +18,13 @@ def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
     - The paths meet at a bridge, with more bridges below it on either side: PXB (several switches).
     - The paths meet only at the root complex (the same `root`; two root ports of one): PHB.
     - Different roots: NODE on the same NUMA node, SYS on different ones. A function without a NUMA number
-      takes that of the nearest bridge above it. Where no node of the whole tree has a number, the machine
+      has the number of the nearest bridge above it. If no node of the whole tree has a number, the machine
       has one NUMA node: NODE.
 
-    INTERNAL (two GPUs of one board) is never returned: such a board is a switch in the tree like any other.
-    None: a function that is not among the nodes, or twice the same; a bridge that is missing between a
-    function and the root, so that PHB and nearer classes are ambiguous; one NUMA number of two missing.
+    INTERNAL (two GPUs on one board) is never returned: such a board is a switch in the tree like any other.
+    None: a function is not among the nodes; both functions are the same; a bridge between a function and the
+    root is missing, so that PHB and nearer classes are ambiguous; or only one of the two NUMA numbers is
+    known.
     """
     tree = {node.address: node for node in nodes}
     if a == b or a not in tree or b not in tree:
@@ -40,9 +41,9 @@ def hop_between(nodes: Sequence[PciNode], a: str, b: str) -> Hop | None:
 
 
 def nearness(link: Link | None) -> tuple[int, int]:
-    """Return the sort key of a pair, nearest first: more NVLinks, then fewer, then none by PCIe hop.
+    """Return the sort key of a pair, nearest first: by number of NVLinks, the most first, then by PCIe hop.
 
-    Pairs with equally many NVLinks are ordered by hop. An unknown hop sorts behind SYS.
+    An unknown hop sorts after SYS.
     """
     if link is None:
         return (0, UNKNOWN_LEVEL)
@@ -52,8 +53,8 @@ def nearness(link: Link | None) -> tuple[int, int]:
 def is_within(link: Link | None, farthest: Hop) -> bool:
     """Return whether a pair is no farther apart than `farthest`.
 
-    A pair with NVLinks counts as PIX at most: its traffic does not need PCIe. A pair with neither NVLinks
-    nor a known hop is within nothing, not even SYS.
+    A pair with NVLinks is within PIX: its traffic does not need PCIe. A pair without NVLinks and without a
+    known hop is not within any class, not even SYS.
     """
     if link is None:
         return False
@@ -75,7 +76,7 @@ def pci_tree(machine: Machine) -> dict[str, PciNode]:
 
 
 def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
-    """Return the links by their two GPU indices, low index first. Of two for one pair the first counts."""
+    """Return the links by their two GPU indices, low index first; the first one if a pair has two."""
     links: dict[tuple[int, int], Link] = {}
     for link in machine.links:
         links.setdefault((link.a, link.b), link)
@@ -85,7 +86,7 @@ def links_by_pair(machine: Machine) -> dict[tuple[int, int], Link]:
 def joined_by_hops(
     gpus: Iterable[int], links: Mapping[tuple[int, int], Link], farthest: Hop
 ) -> list[frozenset[int]]:
-    """Return the sets of GPUs that PCIe hops up to `farthest` join, by their smallest index."""
+    """Return the sets of GPUs that PCIe hops up to `farthest` connect, in order of their smallest index."""
     parts = {gpu: frozenset((gpu,)) for gpu in gpus}
     for (a, b), link in links.items():
         if link.hop is not None and link.hop <= farthest and a in parts and b in parts:
@@ -95,11 +96,12 @@ def joined_by_hops(
 
 
 def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
-    """Return the largest groups of GPUs of which every pair is within `farthest` (see `is_within`).
+    """Return the largest groups of GPUs in which every pair is within `farthest` (see `is_within`).
 
-    A GPU that is near no other is an island by itself, so every GPU is in one. On PCIe alone no GPU is in
-    two. NVLinks are no tree (in a DGX-1 GPU 0 reaches 1 and 4, but 1 does not reach 4), so there islands
-    may overlap; no island is part of another. Indices rise within an island and from island to island.
+    A GPU that is near no other GPU is an island by itself, so every GPU is in an island. With PCIe only, no
+    GPU is in two islands. NVLinks are not a tree (in a DGX-1, GPU 0 reaches 1 and 4, but 1 does not reach 4),
+    so islands may overlap; no island is part of another. Indices increase within an island and from island to
+    island.
     """
     gpus = sorted(gpu.index for gpu in machine.gpus)
     position = {gpu: number for number, gpu in enumerate(gpus)}
@@ -113,9 +115,9 @@ def islands(machine: Machine, farthest: Hop) -> tuple[tuple[int, ...], ...]:
 
 
 def maximal_groups(near: Sequence[int], mask: int) -> list[tuple[int, ...]]:
-    """Return the largest groups of numbers of `mask` of which all are near one another.
+    """Return the largest groups of numbers in `mask` that are all near each other.
 
-    `near`: for each number, those that are near it, as bits. No group is part of another.
+    `near`: for each number, the numbers near it, as bits. No group is part of another.
     """
     return [tuple(_bits(group)) for group in _maximal_groups(near, 0, mask, 0)] if mask else []
 
@@ -135,16 +137,16 @@ def bridges_above(tree: Mapping[str, PciNode], address: str) -> tuple[list[str],
 
 
 def max_rate(node: PciNode | None) -> float | None:
-    """Return the highest rate of a link in GT/s over all lanes: enough for shares of one kind of link."""
+    """Return the highest rate of a link over all lanes in GT/s, for ratios between links of one kind."""
     if node is None or node.max_speed_gt_per_s is None or node.max_width is None:
         return None
     return node.max_speed_gt_per_s * node.max_width
 
 
 def slower_bridge(tree: Mapping[str, PciNode], address: str) -> str | None:
-    """Return the first bridge above a function with a lower highest rate than its own, None without one.
+    """Return the first bridge above a function with a lower maximum rate than the function's, or None.
 
-    Bridges without a reported speed are skipped. In virtual machines the bridges are invented.
+    Bridges without a reported speed are skipped. In virtual machines the bridges are not real.
     """
     own = max_rate(tree[address])
     for bridge in bridges_above(tree, address)[0] if own is not None else ():
@@ -166,7 +168,7 @@ def _numa_node(tree: Mapping[str, PciNode], address: str, above: Sequence[str]) 
 
 
 def _known_numa(node: PciNode) -> int | None:
-    # The kernel writes -1 where the firmware reports no node.
+    # The kernel writes -1 if the firmware reports no node.
     return None if node.numa_node is None or node.numa_node < 0 else node.numa_node
 
 
@@ -179,8 +181,8 @@ def _hop_between_roots(a: int | None, b: int | None, nodes: Sequence[PciNode]) -
 def _maximal_groups(near: Sequence[int], group: int, open_: int, closed: int) -> Iterator[int]:
     """Yield the maximal cliques as bit masks, by Bron and Kerbosch's recursion with a pivot.
 
-    `open_`: may still join the group; `closed`: could join too, but was dealt with, so a group with any of
-    them left is not the largest.
+    `open_`: numbers that may still join the group; `closed`: numbers that could join, but are done. A group
+    that a number in `closed` could join is not maximal.
     """
     if not open_ and not closed:
         yield group
@@ -206,22 +208,22 @@ Groups = tuple[tuple[int, ...], ...]
 def reduction_groups(machine: Machine, gpus: Sequence[int]) -> Groups:
     """Return groups of towers; tower i is on the machine's GPU `gpus[i]`, and every tower is in one group.
 
-    The nearest class of links (NVLink counts as PIX) within which any two of these GPUs are makes the groups:
-    repeatedly its largest island, of equally large ones that with the lowest towers. GPUs that are all
-    equally far from one another are one group. The members of later groups are in the order of the first
-    group's members that they are nearest to, because leaders of the same rank exchange data.
+    Groups are made within the nearest class of links (NVLink counts as PIX) that any two of these GPUs share:
+    the largest island first, and of equally large islands the one with the lowest towers. GPUs with equal
+    distances from each other are one group. Members of later groups are in the order of the nearest members
+    of the first group, because leaders of the same rank exchange data.
     """
     return GroupsOf(machine)(gpus)
 
 
 class GroupsOf:
-    """The groups of any GPUs of one machine, as `reduction_groups`."""
+    """The groups for any GPUs of one machine, as in `reduction_groups`."""
 
     def __init__(self, machine: Machine) -> None:
         links = links_by_pair(machine)
         known = {gpu.index for gpu in machine.gpus}
         self._nearness: dict[int, dict[int, tuple[int, int]]] = {}
-        # By class of links and GPU: the GPUs within it, as bits. An unknown GPU is near no other.
+        # By class of links and GPU: the GPUs within the class, as bits. An unknown GPU is near no other GPU.
         self._within: dict[Hop, dict[int, int]] = {farthest: {} for farthest in Hop}
         for (one, other), link in links.items():
             for a, b in ((one, other), (other, one)):
@@ -253,16 +255,16 @@ class GroupsOf:
 
 
 def halves(towers: int) -> Groups:
-    """Return the groups where the topology is unknown: the first and the second half of the towers.
+    """Return the groups if the topology is unknown: the first and the second half of the towers.
 
-    The first half has one more where their number is odd; one tower is a group by itself.
+    The first half is larger by one if the number of towers is odd; a single tower is one group.
     """
     first = (towers + 1) // 2
     return tuple(group for group in (tuple(range(first)), tuple(range(first, towers))) if group)
 
 
 def leaders_of(groups: Groups, number: int) -> tuple[list[int], int]:
-    """Return the tower that leads each group for a variable, and the group where the total is made."""
+    """Return the tower that leads each group for a variable, and the group that computes the total."""
     rank, main = divmod(number, len(groups))
     return [group[rank % len(group)] for group in groups], main
 

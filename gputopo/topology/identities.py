@@ -1,7 +1,7 @@
-"""Takes out of a machine what identifies a person, an account or one piece of hardware.
+"""Removes from a machine what identifies a person, an account or a specific piece of hardware.
 
-UUIDs and users are known by their place. Process names, lines of captures and contradictory values may hold
-anything: they are searched for the forms that identities have.
+UUIDs and users are known by their field. Process names, lines of captures and contradictory values may have
+any text: they are searched for the forms of identities.
 """
 
 import re
@@ -25,39 +25,39 @@ _PATTERNS = (
     re.compile(rf"\b(?:(?:GPU|MIG|GI)-)?[0-9a-f]{{8}}-(?:{_HEX4}-){{3}}[0-9a-f]{{12}}\b", re.IGNORECASE),
     re.compile(r"(?<![0-9a-f:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-f:])", re.IGNORECASE),  # MAC
     re.compile(rf"(?<![0-9a-f:])(?:{_HEX4}:){{3,}}{_HEX4}(?![0-9a-f:])", re.IGNORECASE),  # InfiniBand, IPv6
-    # Names by MAC address or GUID: of udev for interfaces, of rdma-core's rules for RDMA devices.
+    # Names that contain a MAC address or GUID: interfaces (udev), RDMA devices (rules of rdma-core).
     re.compile(
         r"(?:(?<=\b[ew]nx)|(?<=\bwlx)|(?<=\bi[bw]x)|(?<=\bopax)|(?<=\brocex))[0-9a-f]{12}(?:[0-9a-f]{4})?\b",
         re.IGNORECASE,
     ),
-    # Windows: blanks belong to a name; in JSON each backslash is doubled.
+    # Windows: spaces belong to a name; in JSON each backslash is doubled.
     re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+|(?<=\\Users\\)\\?[^\\]+", re.IGNORECASE),
 )
-_IP = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")  # among words; four numbers may be a version
+_IP = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")  # in texts only: it may be a version
 _HOMES = ("home", "users")
 _ON_WINDOWS = re.compile(r'"?(?:[a-z]:[\\/]|\\\\)', re.IGNORECASE)
 _WINDOWS_PROGRAM = re.compile(r'"?(?P<path>[^"]*?\.(?:exe|com|bat|cmd))(?=["\s]|$)', re.IGNORECASE)
 
 
 def scrubbed(text: str) -> str:
-    """Return the text with UUIDs, MAC and InfiniBand addresses and the names of home folders left out."""
+    """Return the text with UUIDs, MAC and InfiniBand addresses and the names of home folders replaced."""
     for pattern in _PATTERNS:
         text = pattern.sub(LEFT_OUT, text)
     return text
 
 
 def scrubbed_line(text: str) -> str:
-    """Return a line of a capture; one that is labelled as an identity is left out altogether."""
+    """Return a scrubbed line of a capture; a line with the label of an identity is replaced completely."""
     return LEFT_OUT if _LABEL.search(text) else scrubbed(text)
 
 
 def names_identity(fact: str) -> bool:
-    """Return whether a fact, by its path, is one that identifies: `gpus[0].uuid`."""
+    """Return whether a fact is an identity, by its path: `gpus[0].uuid`."""
     return _LABEL.search(fact) is not None
 
 
 def scrubbed_value(value: Any) -> Any:
-    """Return a JSON value with all its texts scrubbed, and left out under a key that names an identity."""
+    """Return a JSON value with all texts scrubbed; the value of an identity's key is replaced."""
     if isinstance(value, str):
         return scrubbed(value)
     if isinstance(value, dict):
@@ -69,11 +69,11 @@ def scrubbed_value(value: Any) -> Any:
 
 
 def program_name(command: str, user: str | None = None) -> str | None:
-    """Return a process's program without folders and arguments: those identify the person.
+    """Return a process's program, without folders and arguments, which identify the person.
 
-    None where nothing is left, where it is a user's name, and where a path with blanks was cut apart so that
-    the first part ends at a home folder (`/home/jane doe/bin/python`). On Windows a path may have blanks: it
-    ends with `.exe` or the like, and None is given where its end is unclear.
+    Returns None if nothing is left, if the program is the user's name, or if a path with spaces was cut so
+    that its first part ends at a home folder (`/home/jane doe/bin/python`). On Windows a path may have
+    spaces: it ends with `.exe` or the like; if its end is unclear, the result is None.
     """
     first = next(iter(command.split()), "")
     if _ON_WINDOWS.match(command):
@@ -88,7 +88,7 @@ def program_name(command: str, user: str | None = None) -> str | None:
 
 
 def without_identities(machine: Machine) -> Machine:
-    """Return the machine without names of host and users, UUIDs and programs' folders, free text scrubbed."""
+    """Return the machine without names of hosts and users, UUIDs and program folders; texts are scrubbed."""
     replace = msgspec.structs.replace
     detail = machine.driver.detail
     return replace(
@@ -109,7 +109,7 @@ def without_identities(machine: Machine) -> Machine:
             dec_hook=from_text,
         ),
         missing={path: scrubbed(reason) for path, reason in machine.missing.items()}
-        if machine.source != "live"  # where every reason is NVML's or our own
+        if machine.source != "live"  # all reasons are from NVML or gputopo
         else machine.missing,
         contradictions=tuple(replace(one, said=_scrubbed_values(one)) for one in machine.contradictions),
         unread=tuple(

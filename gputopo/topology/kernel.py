@@ -1,4 +1,4 @@
-"""Which GPU an error of the kernel log is of: the one at its address, or the one below the bridge there."""
+"""Matches kernel log errors to GPUs: the GPU at the error's address, or the GPU below the bridge there."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,10 +8,10 @@ from gputopo.values.machine import Gpu, KernelEvent, KernelEventKind, Machine, P
 
 
 def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[Gpu | None, KernelEvent]]:
-    """Return the events of some kinds, each with its GPU; None where it is of none, or that is unknown.
+    """Return the events of these kinds, each with its GPU, or None if it has no GPU or the GPU is unknown.
 
-    An event of two logs (dmesg and kern.log) counts once, by the higher number, and one that came again
-    since the last boot only as that.
+    An event in two logs (dmesg and kern.log) counts once, with the higher number. An event that occurred
+    again since the last boot counts only since then.
     """
     events: dict[tuple[object, ...], KernelEvent] = {}
     for event in machine.kernel_events:
@@ -27,7 +27,7 @@ def kernel_events(machine: Machine, *kinds: KernelEventKind) -> Iterator[tuple[G
 
 
 def _owners(machine: Machine) -> dict[str, Gpu]:
-    """Return the GPU of each address: its own, and those of the bridges that lead to no other GPU."""
+    """Return the GPU of each address: the GPU's own address, and bridges that lead to no other GPU."""
     tree = pci_tree(machine)
     below: dict[str, list[Gpu]] = {}
     gpus = {short_address(gpu.pci_address): gpu for gpu in machine.gpus if gpu.pci_address is not None}
@@ -40,9 +40,9 @@ def _owners(machine: Machine) -> dict[str, Gpu]:
 
 
 NVIDIA_DRIVER = "nvidia"
-# Reason of a GPU that NVIDIA's kernel module has and NVML does not count, in `Machine.missing`.
+# Reason in `Machine.missing` for a GPU that NVIDIA's kernel module has but NVML does not count.
 UNCOUNTED = f"NOT_COUNTED_BY_NVML (kernel driver {NVIDIA_DRIVER})"
-# Drivers to which a device is bound to reserve it for a virtual machine.
+# Drivers that reserve a device for a virtual machine.
 SET_ASIDE = frozenset({"vfio-pci", "pci-stub", "pciback", "xen-pciback"})
 
 
@@ -52,11 +52,11 @@ def gpu_nodes(machine: Machine) -> list[PciNode]:
 
 
 def gpus_of_other_drivers(machines: Sequence[Machine]) -> dict[str, str]:
-    """Return the other kernel driver of each GPU that has one, by PCI address; of several readings the first.
+    """Return the other kernel driver of each GPU that has one, by PCI address; the first reading wins.
 
-    Not of a GPU with a name: only NVIDIA's driver reports it. Where there are more names than GPUs without
-    another driver, the bus was read at another time, and none is returned. A GPU whose driver is not reported
-    may have any.
+    GPUs with a name are not returned: only NVIDIA's driver reports names. If there are more names than GPUs
+    without another driver, the bus was read at another time, and the result is empty. A GPU whose driver is
+    not reported may have any driver.
     """
     drivers: dict[str, str | None] = {}
     for node in (node for machine in machines for node in gpu_nodes(machine)):

@@ -1,8 +1,8 @@
-"""Why GPUs have no peer access (P2P) to one another: the cause, as far as known facts show it.
+"""Why GPUs have no peer access (P2P) to each other: the cause, if known facts show it.
 
 The driver reports only a code. The rules follow NVIDIA/open-gpu-kernel-modules (p2p_caps.c,
 chipset_pcie.c): two different chips are never peers; a pair needs a switch or a CPU that the driver supports;
-some CPUs refuse across sockets. What no fact explains is an unknown cause.
+some CPUs refuse P2P across sockets. If no fact explains it, the cause is unknown.
 """
 
 from itertools import combinations
@@ -31,14 +31,14 @@ Cause = Literal[
     "unknown",
 ]
 
-# The codes of NVML's P2P status (nvmlGpuP2PStatus_t) that blame the path between the GPUs.
+# The NVML P2P statuses (nvmlGpuP2PStatus_t) that blame the path between the GPUs.
 _PATH_CODES = ("CHIPSET_NOT_SUPPORTED", "TOPOLOGY_NOT_SUPPORTED")
-# Without "resizable BAR" the window has this size or less, and a large GPU cannot map all of its memory.
+# Without "resizable BAR" the window is no larger, and a large GPU cannot map all of its memory.
 SMALL_BAR1_MIB = 256
 
 
 class Off(msgspec.Struct, frozen=True, kw_only=True):
-    """Why P2P is off between two GPUs. `status`: NVML's word. `fix`: None where no fix exists."""
+    """Why P2P is off between two GPUs. `status`: NVML's status. `fix`: None if there is no fix."""
 
     cause: Cause
     status: str
@@ -47,7 +47,7 @@ class Off(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CauseText(NamedTuple):
-    """The message for a cause, and its fix; None where no fix exists."""
+    """The message for a cause, and its fix, or None if there is no fix."""
 
     says: str
     fix: str | None
@@ -60,16 +60,16 @@ CAUSES: dict[Cause, CauseText] = {
 
 
 def statuses(link: Link) -> tuple[str, ...]:
-    """Return NVML's statuses of a pair that are not OK: of reads, then of writes, each once."""
+    """Return NVML's statuses of a pair that are not OK: for reads, then for writes, without duplicates."""
     read = (link.p2p_read, link.p2p_write)
     return tuple(dict.fromkeys(word for word in read if word is not None and word != "OK"))
 
 
 def why_off(machine: Machine, link: Link) -> Off | None:
-    """Return why P2P is off between two GPUs, or None where it is on or unknown.
+    """Return why P2P is off between two GPUs, or None if it is on or unknown.
 
-    The first cause that the facts show counts: a setting of the driver, different chips, the driver's
-    policy for GeForce, sockets and chipset, ACS, IOMMU, BAR1, virtual machine, container.
+    The first cause that the facts show is used: a setting of the driver, different chips, the driver's policy
+    for GeForce, sockets and chipset, ACS, IOMMU, BAR1, virtual machine, container.
     """
     found = statuses(link)
     if not found or found == ("UNKNOWN",):
@@ -84,7 +84,7 @@ def why_off(machine: Machine, link: Link) -> Off | None:
 def with_reasons(machine: Machine) -> Machine:
     """Return the machine with `p2p_reason` set for the pairs whose P2P is off.
 
-    A cause that the facts show replaces the words for NVML's code; where it is unknown, those stay.
+    A cause that the facts show replaces the text for NVML's code; if the cause is unknown, that text stays.
     """
     links = tuple(
         link if off is None else msgspec.structs.replace(link, p2p_reason=_reason(link, off))
@@ -99,9 +99,9 @@ def _reason(link: Link, off: Off) -> str:
 
 
 def chips_differ(a: Gpu, b: Gpu) -> bool | None:
-    """Return whether two GPUs have different chips, or None where that is unknown.
+    """Return whether two GPUs have different chips, or None if that is unknown.
 
-    GPUs of one name have one chip. A GTX 1070 and a GTX 1080 have the same (GP104).
+    GPUs with the same name have the same chip. A GTX 1070 and a GTX 1080 have the same chip (GP104).
     """
     if a.name is not None and a.name == b.name:
         return False
@@ -117,10 +117,10 @@ def chips_differ(a: Gpu, b: Gpu) -> bool | None:
 
 
 def acs_bridges(machine: Machine, *, nics: bool = False) -> tuple[str, ...]:
-    """Return the bridges with ACS on through which GPUs of one switch would reach one another.
+    """Return the bridges with ACS on that are between two GPUs of one switch.
 
-    `nics`: or through which a GPU and a network card of one switch would. Root ports are left out: traffic
-    between them passes the CPU with and without ACS.
+    `nics`: also the bridges between a GPU and a network card of one switch. Root ports are skipped: traffic
+    between them crosses the CPU with or without ACS.
     """
     nodes = pci_tree(machine)
     below: dict[str, set[str]] = {}
@@ -174,7 +174,7 @@ def _cause(machine: Machine, link: Link, found: tuple[str, ...]) -> Cause:
     if any(status in _PATH_CODES for status in found):
         if link.hop is Hop.SYS:
             return "across_sockets"
-        # Under one switch no chipset is between the GPUs; ACS, which turns P2P off, may be.
+        # Under one switch there is no chipset between the GPUs; ACS, which turns P2P off, may be on.
         if not (link.hop is not None and link.hop <= Hop.PXB and _has_acs(machine)):
             return "chipset"
     surroundings = _by_surroundings(machine, pair)
@@ -197,7 +197,7 @@ def _by_surroundings(machine: Machine, pair: list[Gpu]) -> Cause | None:
 
 def _has_acs(machine: Machine) -> bool:
     if _virtual(machine):
-        return False  # a virtual machine emulates its bridges
+        return False  # the bridges of a virtual machine are emulated
     return bool(acs_bridges(machine)) or (
         machine.host.acs == "on" and not any(node.acs is not None for node in machine.pci)
     )
@@ -211,7 +211,7 @@ def _geforce_policy(gpu: Gpu) -> bool:
 
 
 def _same_model_has_p2p(machine: Machine, pair: list[Gpu]) -> bool:
-    """Return whether other GPUs of this model are peers here: then no policy of the driver forbids it."""
+    """Return whether other GPUs of this model are peers here, so that no policy of the driver forbids P2P."""
     names = {gpu.index: gpu.name for gpu in machine.gpus}
     return any(
         link.p2p_read == "OK"

@@ -1,4 +1,4 @@
-"""Which machine one is: a hash over facts that stay while no hardware changes, without identities. Pure."""
+"""Identifies a machine by a hash over facts that change only with its hardware, without identities."""
 
 import hashlib
 
@@ -6,17 +6,18 @@ import msgspec
 
 from gputopo.values.machine import Gpu, Host, Machine
 
-# Facts of a host that stay when only its GPUs change. Memory: the kernel's share differs.
+# Host facts that do not change with the GPUs. Memory is compared with a tolerance: the kernel's share
+# differs.
 _SAME_HOST = ("cpu_model", "sockets", "physical_cores", "virtual_machine")
 _SAME_MEMORY = 0.05
 
 
 def fingerprint(machine: Machine) -> str | None:
-    """Return the hash (SHA-256, hex) that identifies a machine, None where too little is known of it.
+    """Return the hash (SHA-256, hex) that identifies a machine, or None if too little is known about it.
 
-    Over the CPU's model and each GPU's PCI address and name: a GPU that is moved or replaced makes another
-    machine, a driver that prefixes the name with "NVIDIA" (from 465 on) does not. No serial numbers,
-    UUIDs or host names. None: a GPU whose PCI address is unknown, or neither GPUs nor a CPU model.
+    The hash is over the CPU model and the PCI address and name of each GPU. A moved or replaced GPU makes
+    another machine; a driver that adds "NVIDIA" to names (from 465 on) does not. Serial numbers, UUIDs and
+    host names are not used. None: a GPU's PCI address is unknown, or there are neither GPUs nor a CPU model.
     """
     if any(gpu.pci_address is None for gpu in machine.gpus):
         return None
@@ -28,11 +29,11 @@ def fingerprint(machine: Machine) -> str | None:
 
 
 def is_same_but_gpus(now: Machine, then: Machine) -> bool:
-    """Return whether two machines, by the facts known of both, are one that lost GPUs or got more.
+    """Return whether two machines, by the facts known about both, are one that lost or got GPUs.
 
-    The host is the same, GPUs in the same slots are of the same model, and only one of the two has others
-    beside them. A GPU that does not answer is as one that is not there. With some gone and others new, it is
-    taken for another machine.
+    The host is the same, GPUs in the same slots have the same model, and only one of the two has additional
+    GPUs. A GPU that does not answer counts as absent. If some GPUs are gone and others are new, it is another
+    machine.
     """
     if now.host.cpu_model is None or not _same_host(now.host, then.host):
         return False
@@ -46,7 +47,7 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
 
 
 def answering(machine: Machine) -> list[Gpu]:
-    """Return the GPUs that respond and whose slot is known: those that can be measured again."""
+    """Return the GPUs that respond and whose slot is known: the GPUs that can be measured again."""
     return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
 
 

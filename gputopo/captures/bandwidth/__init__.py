@@ -1,1 +1,1 @@
-"""What tools that measure bandwidths print, of one machine and between hosts."""
+"""Outputs of tools that measure bandwidth, on one machine and between hosts."""

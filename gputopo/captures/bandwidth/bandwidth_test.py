@@ -1,10 +1,10 @@
 """The text of the CUDA samples' `bandwidthTest` (quick, range, shmoo, csv) and of the blog's `bandwidthtest`.
 
-One text may hold the outputs of several runs; a repeated direction and size begins another. A run prints the
-number of its device among those that it sees, so each run of CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the
-GPU is then the one of the command line above it. Its local copy counts every byte twice, as ours does. Of
-several devices it prints only the sum over them, which is no speed: NotMeasured. A run whose first line is
-there is complete with its last, `Result = ...`; a part of one where each heading has its numbers.
+A text may have the outputs of several runs; a repeated direction and size starts another run. A run prints
+its device's number among the visible devices, so each run with CUDA_VISIBLE_DEVICES=3 prints "Device 0"; the
+command line above it then gives the GPU. Its local copy counts every byte twice, as gputopo does. For several
+devices it prints only the sum over them, which is not a speed: NotMeasured. A run with its first line is
+complete if it has its last line, `Result = ...`; a partial run is complete if each heading has its numbers.
 """
 
 import re
@@ -29,10 +29,10 @@ _IN_NAME = re.compile(
 
 
 def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
-    """Number the single devices of captures that are read together, by the numbers in their files' names.
+    """Number the single devices of captures that are read together, by the numbers in their file names.
 
-    Without a number of a GPU in each name all are of GPU 0. One file alone keeps its GPU 0; beside captures
-    of a machine with several GPUs the number in its name counts.
+    If a file name has no GPU number, all are GPU 0. A single file keeps GPU 0, unless another capture is from
+    a machine with several GPUs: then the number in the file name is used.
     """
     first = [(at, [gpu.index for gpu in one.gpus]) for at, one in enumerate(machines) if one.source == SOURCE]
     single = [at for at, indices in first if indices == [0]]
@@ -94,8 +94,8 @@ _FAILED = re.compile(
     r"^(?:Result = FAIL|CUDA error at .*|!+(?:Error|No devices found).*"
     r"|.*cudaGetDevice(?:Count|Properties) returned.*)$"
 )
-_RESULT = re.compile(r"^Result = (?:PASS|FAIL)$")  # printed last, unless CUDA's error ended the program
-_IN_WORDS = re.compile(r"^-> \w.{0,120}$")  # below "... returned 3": what 3 means
+_RESULT = re.compile(r"^Result = (?:PASS|FAIL)$")  # last line, unless CUDA's error ended the program
+_IN_WORDS = re.compile(r"^-> \w.{0,120}$")  # below "... returned 3": the meaning of 3
 _MARKS = re.compile(
     r"\[CUDA Bandwidth Test\]|^[^\w\n]{0,20}bandwidthTest-[HD]2[HD]\b"
     rf"|^[^\w\n]{{0,20}}{_WAY} (?:Bandwidth, \d+ Device|bandwidth \(GB/s\):)"
@@ -111,7 +111,7 @@ def detect(text: str) -> bool:
 
 def read(text: str, *, origin: str) -> ProgramRead:
     """Read the runs of a text, with the numbers of the lines that were understood."""
-    del origin  # nothing in such a text is refused: a line that cannot be is not understood
+    del origin  # nothing is refused: an impossible line is not understood
     reader = _Reader()
     understood = understood_of(text, reader.add)
     bandwidth = Bandwidth(
@@ -127,30 +127,30 @@ def read(text: str, *, origin: str) -> ProgramRead:
 
 
 class _Reader:
-    """The runs of a text, line by line; `index`: the GPU of the run."""
+    """The runs of a text, read line by line; `index`: the GPU of the run."""
 
     def __init__(self) -> None:
         self.gpus: dict[int, str | None] = {}  # names by index
-        self.samples: list[tuple[int, Sample]] = []  # each with its line
+        self.samples: list[tuple[int, Sample]] = []  # with line numbers
         self.not_measured: list[NotMeasured] = []
         self.notes: dict[str, None] = {}
-        self.complete = True  # each run but the last one
+        self.complete = True  # all runs except the last are complete
         self.visible: int | None = None  # CUDA_VISIBLE_DEVICES
-        self.exported = False  # else it holds for one run
+        self.exported = False  # if False, it is for one run only
         self._begin()
 
     def _begin(self, *, started: bool = False) -> None:
-        """Begin a run; `started`: with the program's first line."""
+        """Start a run; `started`: with the program's first line."""
         self.index: int | None = None
         self.devices: dict[int, str] = {}
         self.kind: Kind | None = None
         self.device_count = 1
         self.pinned: bool | None = None
-        self.scale: float | None = None  # of the printed numbers to GB/s
+        self.scale: float | None = None  # factor from printed numbers to GB/s
         self.bytes: int | None = None
         self.started = started
-        self.waits = False  # for a number that a heading announced, or for what an error kept from coming
-        self.ended = False  # with the program's last line
+        self.waits = False  # a heading announced a number that is not yet read, or an error prevented it
+        self.ended = False  # the program's last line was read
         self.has_failed = False
 
     @property
@@ -159,7 +159,7 @@ class _Reader:
         return self.ended or not (self.started or self.waits)
 
     def add(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not understood."""
+        """Read one line. Returns False if it is not understood."""
         if _START.search(line):
             self._next()
             self.started = True
@@ -182,7 +182,7 @@ class _Reader:
         return True
 
     def _next(self) -> None:
-        """Go on to the next run, where anything of this one was read."""
+        """Continue with the next run, if anything in this one was read."""
         if self.devices or self.kind is not None or self.has_failed:
             self.complete &= self.is_whole
             if not self.exported:
@@ -191,7 +191,7 @@ class _Reader:
             self._begin()
 
     def _device(self, index: str, name: str) -> None:
-        """Take a line that names a GPU: of several devices all are named before the first number."""
+        """Read a line with a GPU. A run on several devices lists all of them before its first number."""
         if self.kind is not None or self.has_failed or (self.devices and int(index) in self.devices):
             self._next()
         self.devices[int(index)] = name.strip()
@@ -205,7 +205,7 @@ class _Reader:
         )
 
     def _set(self, line: str) -> bool:
-        """Read a line that states what the numbers below it are."""
+        """Read a line that says what the numbers below it are."""
         if direction := _DIRECTION.match(line):
             self.kind, self.device_count = _KINDS[direction[1]], int(direction[2] or 1)
             self.scale = self.pinned = None
@@ -227,8 +227,8 @@ class _Reader:
         return 1e-3
 
     def _number(self, line_number: int, line: str) -> bool:
-        """Take a line with a result; False where it is not one, or its number cannot be."""
-        last = True  # of what was announced
+        """Read a line with a result. Returns False if it is not a result, or if its number is impossible."""
+        last = True  # last of the announced numbers
         if csv := _CSV.match(line):
             way, memory, number, unit, size, count = csv.groups()
             self.kind, self.device_count = _KINDS[way], int(count)
@@ -236,7 +236,7 @@ class _Reader:
             bytes_copied, scale = int(size), self._scale(unit)
         elif blog := _BLOG_ROW.match(line):
             self.kind, number, scale = _KINDS[blog[1]], blog[2], 1.0
-            last = self.pinned is True and self.kind == "d2h"  # of the four numbers of that program
+            last = self.pinned is True and self.kind == "d2h"  # the last of that program's four numbers
             bytes_copied = self.bytes or 0
         elif (row := _ROW.match(line)) and self.kind is not None and self.scale is not None:
             bytes_copied, number, scale = int(row[1]), row[2], self.scale
@@ -245,7 +245,7 @@ class _Reader:
         value = positive(number, 1e5 / scale)
         if value is None or bytes_copied == 0 or self.device_count < 1:
             return False
-        value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, and no 0.7635000000000001
+        value = float(f"{value * scale:.12g}")  # 763.5 MB/s are 0.7635 GB/s, not 0.7635000000000001
         self.waits = not last
         if self.device_count > 1:
             what = f"{SOURCE}: {self.kind} of {bytes_copied} bytes for each of {self.device_count} devices"

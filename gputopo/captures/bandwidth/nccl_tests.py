@@ -1,8 +1,8 @@
 """The text of NVIDIA's nccl-tests of all versions, whole or any part of it: text in, Machine out.
 
-Lines may stand among those of NCCL_DEBUG=INFO and behind the marks of mpirun or srun. A row's columns are
-known by their number: size, count, type, operator and root where the program has them, then time, algorithm
-bandwidth, bus bandwidth and errors, out of place and in place. Rows whose numbers contradict one another are
+Lines may be mixed with lines of NCCL_DEBUG=INFO and have prefixes from mpirun or srun. The number of columns
+identifies a row's columns: size, count, type, operator and root if the program has them, then time, algorithm
+bandwidth, bus bandwidth and errors, out of place and in place. Rows whose numbers contradict each other are
 not understood. `nccl_tests_runs` makes the machine.
 """
 
@@ -62,9 +62,9 @@ _RANK = re.compile(
 )
 _COLUMNS = re.compile(r"^size +count +type\b(.*)$")
 _ROW = re.compile(rf"^(\d{{1,16}}) +(\d{{1,16}}) +({_TYPES}) +(.+)$", re.ASCII)
-# Between cells; the mark of the rank that launchers put before each write.
+# Separators of cells; launchers put the rank's mark before each write.
 _BETWEEN = re.compile(rf"{RANK_MARK}|\[\d{{1,5}}\]|[,;|\t]")
-# A row that a line of NCCL's log interrupts: the rest of it follows on a line of its own.
+# A row that NCCL's log interrupts: the rest of the row is on a separate line.
 _BEGUN = re.compile(
     rf"^(\d{{1,16}} +\d{{1,16}} +{_TYPES}(?: +[a-z]\w{{1,15}})?(?: +-?\d{{1,5}})?) *"
     r"(?=[A-Za-z][\w.-]{0,255}:\d+:\d+ \[)"
@@ -90,7 +90,7 @@ _PROSE = re.compile(
 )
 _RCCL = re.compile(r"\brccl-tests: Version\b|\b(?:RCCL|HIP) version\b", re.IGNORECASE)
 _AMD = re.compile(r"\b(?:AMD|Radeon|Instinct|gfx\d+)\b", re.IGNORECASE)
-_PER_HALF = (3, 4, 5, 8)  # columns of a half: without errors, with them, with copies beside it, by iteration
+_PER_HALF = (3, 4, 5, 8)  # columns of a half: without errors, with, with simultaneous copies, by iteration
 
 
 def program_of(line: str) -> str | None:
@@ -100,7 +100,7 @@ def program_of(line: str) -> str | None:
 
 
 def version_of(code: int) -> str:
-    """Return NCCL's version of its number, 22807 or, up to 2.8, 2708."""
+    """Return NCCL's version from its number, 22807 or, up to 2.8, 2708."""
     major = 10_000 if code >= 10_000 else 1_000
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
@@ -128,16 +128,16 @@ def read(text: str, *, origin: str) -> ProgramRead:
 
 
 class _Reader:
-    """One text, line by line."""
+    """Reads one text line by line."""
 
     def __init__(self) -> None:
         self.runs = [NcclRun()]
         self.log = nccl_log.NcclLog()
-        self.named: str | None = None  # the program of a command line above the next run
-        self.facts: dict[str, None] = {}  # of that command line
-        self.begun = self.ended = False  # the head of the run's output was there; its end
+        self.named: str | None = None  # program in a command line above the next run
+        self.facts: dict[str, None] = {}  # settings in that command line
+        self.begun = self.ended = False  # whether the head and the end of the output were read
         self.counts_wrong = self.by_iteration = False
-        self.begun_row = ""  # which the log interrupted
+        self.begun_row = ""  # the start of a row that the log interrupted
 
     @property
     def run(self) -> NcclRun:
@@ -145,7 +145,7 @@ class _Reader:
         return self.runs[-1]
 
     def add(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not understood."""
+        """Read one line. Returns False if it is not understood."""
         del number
         line = _STAMP.sub("", _PREFIX.sub("", line, count=1)).strip().lstrip("#").strip()
         if not line:
@@ -154,7 +154,7 @@ class _Reader:
         return any(reader(line) for reader in readers)
 
     def _log(self, line: str) -> bool:
-        """Take a line of NCCL's own log."""
+        """Read a line of NCCL's own log."""
         if not nccl_log.is_line(line):
             return False
         if found := _BEGUN.match(line):
@@ -166,7 +166,7 @@ class _Reader:
         return True
 
     def _head(self, line: str) -> bool:
-        """Take a line above the table."""
+        """Read a line above the table."""
         if concluded := _CONCLUDED.match(line):
             if concluded[1] == "starting":
                 self._begin()
@@ -199,7 +199,7 @@ class _Reader:
         return True
 
     def _begin(self) -> None:
-        """Begin a run, unless nothing of the last one has come."""
+        """Start a run, unless nothing was read in the last one."""
         if not self.run.is_empty or self.ended:
             self.runs.append(NcclRun())
         self.begun, self.ended = True, False
@@ -213,7 +213,7 @@ class _Reader:
             self._begin()
 
     def _row(self, line: str) -> bool:
-        """Take a row; False where it is none, or its numbers contradict one another."""
+        """Read a row. Returns False if the line is not a row, or if its numbers contradict each other."""
         if self.begun_row and _REST.match(line):
             line, self.begun_row = f"{self.begun_row} {line}", ""
         found = _ROW.match(_BETWEEN.sub(" ", line))
@@ -232,7 +232,7 @@ class _Reader:
         return True
 
     def _parsed(self, size: int, data_type: str, words: list[str]) -> NcclRow | None:
-        """Read the words behind the type, whose number of columns decides what they are."""
+        """Read the words after the type; their number decides which columns they are."""
         reduction = words.pop(0) if _OPERATOR.match(words[0]) else None
         for rooted in (True, False):
             if rooted and not (words and _ROOT.match(words[0])):
@@ -244,7 +244,7 @@ class _Reader:
         return None
 
     def _halves(self, words: list[str], size: int) -> tuple[Timed, ...]:
-        """Read one half of a row, or both; nothing where they are none."""
+        """Read one or both halves of a row; returns an empty tuple if the words are not a row."""
         for count in (2, 1):
             if len(words) % count or len(words) // count not in _PER_HALF:
                 continue
@@ -261,7 +261,7 @@ class _Reader:
         return ()
 
     def _timed(self, words: list[str], size: int, *, in_place: bool) -> Timed | None:
-        """Read a half: time, rates, errors. The rate of a copy beside it stands before the errors."""
+        """Read a half: time, rates, errors. The rate of a simultaneous copy is before the errors."""
         us, algorithm, bus = (_number(word) for word in words[:3])
         errors = {3: "?", 5: words[-1]}.get(len(words)) or words[3]
         wrong = _number(errors.rstrip("*"))
@@ -285,7 +285,7 @@ class _Reader:
         return found if size == 0 or found.agrees(size, _rounding(words[0])) else None
 
     def _end(self, line: str) -> bool:
-        """Take a line below the table, or of a failure."""
+        """Read a line below the table, or a line about a failure."""
         if bounds := _OUT_OF_BOUNDS.match(line):
             self.run.out_of_bounds = int(bounds[1])
         elif average := _AVERAGE.match(line):
@@ -304,7 +304,7 @@ class _Reader:
         return True
 
     def _command(self, line: str) -> bool:
-        """Take the command line of a program: it names the operation."""
+        """Read the command line of a program, which identifies the operation."""
         program = program_of(line)
         if program is None:
             return False
@@ -319,7 +319,7 @@ def _number(word: str) -> float | None:
 
 
 def _rounding(word: str) -> float:
-    """Return by what share a number may be off as it is rounded: times from 10 s up are as `1.8e+07`."""
+    """Return the rounding error of a number as a share: times from 10 s up are printed as `1.8e+07`."""
     digits = word.partition("e")[0]
     unit: float = 10.0 ** -len(digits.partition(".")[2])
     return unit / 2 / float(digits)

@@ -1,7 +1,7 @@
-"""Runs of nccl-tests as values, and the Machine of them.
+"""Runs of nccl-tests as values, and their Machine.
 
-Ranks on one host are the GPUs of the machine. Ranks on several hosts are not: such numbers are of the place
-`hosts`, and no GPU is listed. Host names are dropped, since they identify somebody's machine.
+If all ranks are on one host, they are the GPUs of the machine. If they are on several hosts, the numbers have
+the place `hosts`, and no GPU is listed. Host names are dropped, because they identify somebody's machine.
 """
 
 import re
@@ -33,21 +33,21 @@ KINDS: dict[str, Kind] = {
     "scatter": "scatter",
     "hypercube": "hypercube",
 }
-# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): by the
-# number of ranks n, 2 (n - 1) / n or (n - 1) / n. That of all others is the algorithm bandwidth.
+# Bus bandwidth as a multiple of algorithm bandwidth (doc/PERFORMANCE.md and *GetBw in its sources): with n
+# ranks, 2 (n - 1) / n or (n - 1) / n. In all other programs the two are equal.
 _TWICE = ("all_reduce",)
 _OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "alltoallv", "gather", "scatter")
 _MAX_RANKS = 1 << 16
-# Times are printed with three digits at least, and rates with two decimals.
+# Times have at least three digits, rates have two decimals.
 _TOLERANCE = 0.02
 _ROUNDING = 0.006  # GB/s
-# all_gather and reduce_scatter up to 2.11, and hypercube, count only what comes from the others: (n - 1) / n.
+# all_gather and reduce_scatter up to 2.11, and hypercube, count only bytes from other ranks: (n - 1) / n.
 _LEAST_SHARE = 0.49
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A GPU as listed. `bus`: its PCI address, or its bus alone in versions before 2.14."""
+    """A GPU in the list. `bus`: its PCI address; only its bus in versions before 2.14."""
 
     number: int
     host: str
@@ -59,20 +59,17 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One half of a row: microseconds, GB/s, and how many elements were wrong.
-
-    None: not known.
-    """
+    """One half of a row: microseconds, GB/s, and the number of wrong elements; None if unknown."""
 
     in_place: bool
     us: float
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
-    unchecked: bool = False  # stated as N/A
+    unchecked: bool = False  # printed as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
-        """Return whether time and rates agree with the number of bytes. `rounding`: share of the time."""
+        """Return whether time and rates match the number of bytes. `rounding`: share of the time."""
         whole = size / self.us / 1e3
         slack = max(_TOLERANCE, rounding) * whole + _ROUNDING
         return (
@@ -83,7 +80,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class NcclRow:
-    """One size of one type, operator and root."""
+    """One size with its type, operator and root."""
 
     bytes: int
     data_type: str
@@ -94,30 +91,30 @@ class NcclRow:
 
 @dataclass(slots=True)
 class NcclRun:
-    """One run of a program. `program`: such as all_reduce; `facts`: what NCCL's log and command report."""
+    """One run of a program. `program`: such as all_reduce; `facts`: from NCCL's log and the command."""
 
     program: str | None = None
     ranks: list[Rank] = field(default_factory=list)
     rows: list[NcclRow] = field(default_factory=list)
-    keys: set[tuple[object, ...]] = field(default_factory=set)  # of the rows
+    keys: set[tuple[object, ...]] = field(default_factory=set)  # keys of the rows
     facts: dict[str, None] = field(default_factory=dict)
     failures: list[tuple[str, str]] = field(default_factory=list)  # reason and message
     out_of_bounds: int = 0
     nccl_version: str | None = None
     last_error: str | None = None
-    is_cut: bool = False  # the list of ranks
-    is_assumed: bool = False  # the program, which nothing names
+    is_cut: bool = False  # the list of ranks is cut
+    is_assumed: bool = False  # the program is assumed; the text does not have it
     by_cpu_time: bool = False
     complete: bool = True
 
     def again(self) -> "NcclRun":
-        """Return a run of the same program and GPUs without results: a cycle (-N), or another process's."""
+        """Return a run of the same program and GPUs without results: a cycle (-N), or another process."""
         return NcclRun(
             self.program, self.ranks, facts=self.facts, nccl_version=self.nccl_version, complete=self.complete
         )
 
     def add(self, row: NcclRow) -> bool:
-        """Add a result; False where there is one of the same size, type, operator and root."""
+        """Add a result. Returns False if there is one with the same size, type, operator and root."""
         key = (row.bytes, row.data_type, row.reduction, row.root)
         if key in self.keys:
             return False
@@ -137,7 +134,7 @@ class NcclRun:
 
 
 def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine:
-    """Return the machine of these runs with their numbers. `mentioned`: programs, by lines around them."""
+    """Return the machine of these runs with their numbers. `mentioned`: programs mentioned in other lines."""
     runs = [run for run in runs if not run.is_empty]
     hosts = {rank.host for run in runs for rank in run.ranks}
     single = len(hosts) <= 1
@@ -195,11 +192,11 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
 
 
 def _separate(runs: Sequence[NcclRun]) -> Failure | None:
-    """Return the failure of a program without MPI that mpirun or srun started: each process ran alone.
+    """Return the failure of a program without MPI that mpirun or srun started: each process ran separately.
 
-    Of one GPU each, which transfers nothing; or hosts list the same ranks before there is a result.
+    Each process has one GPU and transfers nothing; or hosts list the same ranks before there is a result.
     """
-    listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has those of the run before
+    listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has the previous run's ranks
     ranks = [rank for each in listed.values() for rank in each]
     timed = [one for run in runs for row in run.rows for one in row.timed]
     processes = sum(rank.number == rank.group == 0 for rank in ranks)
@@ -211,7 +208,7 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
         _repeat(each, other)
         for key, each in listed.items()
         for other in listed.values()
-        # A list without a table is of a run that was cut off, where there are fewer tables than lists.
+        # If there are fewer tables than lists, a list without a table is from a run that was cut off.
         if other is each or (key not in tables and len(tables) >= processes)
     )
     if not alone and not mixed:
@@ -224,13 +221,13 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
 
 
 def _repeat(some: Sequence[Rank], others: Sequence[Rank]) -> bool:
-    """Return whether a rank is listed on two hosts."""
+    """Return whether a rank is listed with different hosts."""
     hosts = {(one.number, one.group): one.host for one in some}
     return any(hosts.get((one.number, one.group), one.host) != one.host for one in others)
 
 
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
-    """Yield a sample for each half of each row. `common`: what all of a run share."""
+    """Yield a sample for each half of each row. `common`: the facts that all samples of a run share."""
     groups = len({rank.group for rank in run.ranks})
     for row in run.rows:
         for timed in row.timed:
@@ -251,8 +248,8 @@ def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
 def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
     """Return the GPUs of one host and the index of each rank.
 
-    By CUDA's number where each GPU has its own; a process in a container may see one GPU and call it 0: then
-    by PCI bus.
+    CUDA's number is used if it differs for each GPU. Processes in containers may each see one GPU and call it
+    0: then the order of PCI buses is used.
     """
     by_bus: dict[tuple[int, str], Rank] = {}
     for rank in ranks:
@@ -271,7 +268,7 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
 
 
 def _address(bus: str | None) -> str | None:
-    """Return the PCI address of a GPU; None where only its bus is known, whose domain is not."""
+    """Return the PCI address of a GPU; None if only its bus is known, without the domain."""
     if bus is None or ":" not in bus:
         return None
 
@@ -281,14 +278,14 @@ def _address(bus: str | None) -> str | None:
 def _place(
     run: NcclRun, program: str | None, index_of: dict[Rank, int], single: bool
 ) -> tuple[int | None, int | None, End]:
-    """Return the number of ranks and of hosts of a run, and the place of its numbers."""
+    """Return the number of ranks and of hosts in a run, and the place of its numbers."""
     hosts = len({rank.host for rank in run.ranks}) or None
     first = [rank for rank in run.ranks if rank.group == run.ranks[0].group]
     inferred = _ranks_by_ratio(run.rows, program)
     ranks = max(len({rank.number for rank in first}), inferred or 0) or None
     if not first:
         return ranks, None, ALL_GPUS
-    if not run.is_listed or (inferred or 0) > len(first):  # a part of the list was cut off
+    if not run.is_listed or (inferred or 0) > len(first):  # part of the list was cut off
         last = max(rank.number for rank in run.ranks) + 1
         return max(last, ranks or 0), None, ALL_GPUS if single else HOSTS
     if not single:
@@ -297,7 +294,7 @@ def _place(
 
 
 def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
-    """Return the number of ranks by the ratio of bus to algorithm bandwidth; None where it has none."""
+    """Return the number of ranks from the ratio of bus to algorithm bandwidth, or None if it is not clear."""
     best = max(
         (timed for row in rows for timed in row.timed), key=lambda timed: timed.bus_gb_per_s, default=None
     )
@@ -313,9 +310,9 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots, ratios and checks; None where several have.
+    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
 
-    Of several the one that another line or the file's name mentions is taken.
+    If several programs fit, the program mentioned in another line or the file name is used.
     """
     best = max(
         ((row, timed) for row in run.rows for timed in row.timed),
@@ -340,10 +337,10 @@ def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
 
 
 def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
-    """Return the programs that fit a row whose ratio of bus to algorithm bandwidth is `above` 1."""
+    """Return the programs that fit a row with a ratio of bus to algorithm bandwidth of 1 + `above`."""
     halves = [timed for one in run.rows for timed in one.timed]
     counted = {timed.in_place for timed in halves if timed.wrong is not None}
-    # Since 2.14 results in place of these two are not checked.
+    # Since 2.14, in-place results of alltoall and sendrecv are not checked.
     unchecked = counted == {False} and all(timed.unchecked for timed in halves if timed.in_place)
     if row.reduction is not None and row.root is not None:
         return ["reduce"]
@@ -376,12 +373,12 @@ _IN_ORDER = (
 
 
 def programs_in(words: str) -> set[str]:
-    """Return the programs whose operations are mentioned, however written."""
+    """Return the programs whose operations are mentioned, in any spelling."""
     return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
 
 
 def _failures(run: NcclRun, kind: Kind, place: End) -> list[Failure]:
-    """Return what failed, and the sizes whose results were wrong."""
+    """Return the failures, including sizes with wrong results."""
     found = [
         Failure(kind=kind, source=place, destination=place, reason=reason, says=says)
         for reason, says in dict.fromkeys(run.failures)

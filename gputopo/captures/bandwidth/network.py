@@ -1,8 +1,8 @@
 """Bandwidth between hosts: the JSON of iperf3 and the text of linux-rdma's perftest (`ib_write_bw`, ...).
 
-The ends are the client and the server; addresses and host names are dropped, since they identify somebody's
-machine. Of perftest the average counts, since the peak is that of the best few messages. Its MB/sec, before
-2021, are MiB/sec: both divide by 2^20 (perftest_parameters.c, print_report_bw).
+The ends are the client and the server; addresses and host names are dropped, because they identify somebody's
+machine. For perftest the average is used, because the peak is the rate of the few fastest messages. Its
+MB/sec, before 2021, are MiB/sec: both divide by 2^20 (perftest_parameters.c, print_report_bw).
 """
 
 import re
@@ -33,7 +33,7 @@ _CLIENT, _SERVER = End.of_host("client"), End.of_host("server")
 
 @dataclass(slots=True)
 class Report:
-    """What one run of a network benchmark reports."""
+    """The content of one run of a network benchmark."""
 
     samples: list[Sample] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -77,19 +77,19 @@ _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\b[0-9a-f]{0,4}(?::[0-9a-f]{
 
 
 def detect(text: str) -> bool:
-    """Return whether a JSON object of iperf3 begins in the text."""
+    """Return whether a JSON object of iperf3 starts in the text."""
     return _START.search(text) is not None and _VERSION.search(text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read every JSON object of iperf3 in the text. Raises InputError where one is cut off or odd."""
+    """Read every JSON object of iperf3 in the text. Raises InputError if one is cut or invalid."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
     machines = [_parse_iperf3(one, origin) for one in documents]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 
 def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
-    """Return the machine of one run. Raises InputError where it is no output of iperf3."""
+    """Return the machine of one run. Raises InputError if it is not an output of iperf3."""
     head, tail = _object(document.get("start")), _object(document.get("end"))
     report = Report()
     settings = _object(head.get("test_start"))
@@ -136,9 +136,10 @@ def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
 
 
 def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Report) -> float | None:
-    """Return the rate of all streams at the receiver, GB/s; None: not known.
+    """Return the rate of all streams at the receiver in GB/s, or None if unknown.
 
-    TCP resends until all has arrived, so that its rate is the sender's, too; of UDP nothing is known then.
+    If the receiver reports no bytes, TCP's rate is the sender's, because TCP resends until all bytes have
+    arrived; UDP's rate is unknown.
     """
     received, sent = (_gb_per_s(tail, f"{name}{suffix}") for name in ("sum_received", "sum_sent"))
     if received or (received is None and sent is None):
@@ -152,7 +153,7 @@ def _rate(tail: dict[str, Any], suffix: str, transport: str | None, report: Repo
 
 
 def _intervals(document: dict[str, Any], name: str) -> tuple[float, ...]:
-    """Return the GB/s of each interval but the ones at the begin that are left out (`-O`)."""
+    """Return the GB/s of each interval, without omitted intervals at the start (`-O`)."""
     listed = document.get("intervals")
     each = [_object(one) for one in listed] if isinstance(listed, list) else []
     rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
@@ -201,7 +202,7 @@ _ERROR = re.compile(
     r"|Did not detect devices.{0,80}|Unexpected CM event .{0,80}"
     r"|Port number \d{1,3} state is (?!Active)\w{1,20})$"
 )
-# Settings (`TX depth : 128`), addresses, remarks: all else that it prints.
+# Settings (`TX depth : 128`), addresses, remarks: the other lines that it prints.
 _PROSE = re.compile(r"^(?:[A-Za-z][\w ./*|'-]{1,40}\s*:.*|.*\bMTU\b.*|\* Waiting for client .*|[-*]{5,}.*)$")
 _VERBS = {
     "send": ("send", "RDMA send"),
@@ -213,7 +214,7 @@ _LINKS = {"IB": "InfiniBand", "Ethernet": "Ethernet (RoCE)"}
 
 
 class _Column(NamedTuple):
-    """Which word of a row counts, and its unit in GB/s; None: microseconds."""
+    """Which word of a row is used, and its unit in GB/s; None: microseconds."""
 
     place: int
     unit: float | None
@@ -221,7 +222,7 @@ class _Column(NamedTuple):
 
 @dataclass(slots=True)
 class Perftest:
-    """The tests of one text. `verb` None: no title."""
+    """The tests of one text. `verb`: None without a title."""
 
     report: Report = field(default_factory=Report)
     marks: list[runs.Mark] = field(default_factory=list)
@@ -232,11 +233,11 @@ class Perftest:
     streams: int | None = None
 
     def add(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not understood."""
+        """Read one line. Returns False if it is not understood."""
         if title := _TITLE.match(line):
             self.verb, self.bidirectional = title[1].lower(), title[2] is not None
             self.column = self.streams = None
-            self.report.complete = False  # until its first row
+            self.report.complete = False  # until its first row is read
         elif rates := _RATES.match(line):
             self.column = _Column(4 if rates[1] else 3, _GB_PER_S[rates[2]])
         elif latencies := _LATENCIES.match(line):
@@ -256,7 +257,7 @@ class Perftest:
         return True
 
     def measured(self) -> list[runs.Mark]:
-        """Return the rows."""
+        """Return the rows' lines and what they measured."""
         return self.marks
 
     def read(self, *, origin: str) -> ProgramRead:
@@ -273,7 +274,7 @@ class Perftest:
         value = positive(words[column.place], MAX_US if column.unit is None else MAX_GB_PER_S)
         if value is None and not words[column.place].startswith("-"):
             return False
-        if value is None:  # its counters ran over, or the clock of the CPU changed
+        if value is None:  # its counters overflowed, or the CPU's clock changed
             reason = f"the average that it prints is negative: {words[column.place]}"
             what = f"{PERFTEST}: {words[0]} bytes"
             self.report.not_measured.append(NotMeasured(what=what, reason=reason))
@@ -314,7 +315,7 @@ def read_perftest(text: str, *, origin: str) -> ProgramRead:
 
 
 def _scan(text: str, above: Perftest | None) -> Perftest:
-    """Return the content of one run; one without a title has the test above it."""
+    """Return the content of one run; a run without a title has the test of the run above."""
     found = Perftest()
     if above is not None and _TITLE.search(text) is None:
         found.verb, found.bidirectional, found.column = above.verb, above.bidirectional, above.column

@@ -1,6 +1,6 @@
 """`nvbandwidth` 0.2 to 0.10: its text, whole or any part of it, and its JSON (`-j`, since 0.5).
 
-`nvbandwidth_tests` knows the tests. Host names are dropped.
+`nvbandwidth_tests` defines the tests. Host names are dropped.
 """
 
 import json
@@ -25,7 +25,7 @@ _ADDRESS = r"(?: \(([0-9a-fA-F]{8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\))?(?:: \(.*\)
 
 
 def _cuda_version(number: str) -> str | None:
-    """Write CUDA's version number as it is spoken of: 12080, 12.8 (12080) and 12.8 are 12.8."""
+    """Return CUDA's version in its usual form: 12080, 12.8 (12080) and 12.8 are 12.8."""
     if match := re.match(r"\d{1,2}\.\d{1,2}(?= \(|$)", number, re.ASCII):
         return match[0]
     if not (number.isascii() and number.isdecimal() and 4 <= len(number) <= 6):
@@ -37,8 +37,8 @@ def _listed(name: str, address: str | None) -> ListedGpu:
     return ListedGpu(name.strip(), f"{address}.0" if address else None)
 
 
-# The JSON. Of a bidirectional test between GPUs it holds three matrices in one, each direction and their
-# total, one below the other.
+# The JSON. A bidirectional test between GPUs has three matrices in one, one below the other: each direction,
+# and their total.
 
 _HINT = "run `nvbandwidth -j` again and copy all that it prints"
 _START = re.compile(r'\{\s*"nvbandwidth"\s*:')
@@ -47,19 +47,19 @@ _JSON_PARTS: tuple[Part, ...] = ("1", "2", "total")
 
 
 def detect_json(text: str) -> bool:
-    """Return whether a JSON object of nvbandwidth begins in the text."""
+    """Return whether a JSON object of nvbandwidth starts in the text."""
     return _START.search(text) is not None
 
 
 def parse_json(text: str, *, origin: str) -> Machine:
-    """Read every JSON object of nvbandwidth in the text. Raises InputError where one is cut off or odd."""
+    """Read every JSON object of nvbandwidth in the text. Raises InputError if one is cut or invalid."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
     machines = [_parse_document(one["nvbandwidth"], origin=origin) for one in documents]
     return runs.of_documents(machines, SOURCE, origin=origin, hint=_HINT)
 
 
 def _parse_document(document: Any, *, origin: str) -> Machine:
-    """Make the machine of one object. Raises InputError where it is no output of nvbandwidth."""
+    """Return the machine of one object. Raises InputError if it is not an output of nvbandwidth."""
     cases = document.get("testcases", document.get("error")) if isinstance(document, dict) else None
     if not isinstance(cases, list | str):
         raise InputError(f"{origin} is JSON of nvbandwidth without its testcases", _HINT)
@@ -98,7 +98,7 @@ def _head(document: dict[str, Any]) -> NvbandwidthReport:
 
 
 def _add_case(report: NvbandwidthReport, case: dict[str, Any]) -> list[str]:
-    """Add one testcase; return what of it is no reading."""
+    """Add one test case; return descriptions of its cells that are not measurements."""
     test, status, error = case["name"], _text(case.get("status")), _text(case.get("error"))
     if status == "Waived":
         report.waive(test, error)
@@ -131,8 +131,8 @@ def _text(value: Any) -> str:
 
 FORMAT = Format("`nvbandwidth -j` JSON", "measured copies and latencies", detect_json, parse_json)
 
-# The text. A test's name is taken from its `Running` line or, where that was cut off, from the `SUM` line
-# below the matrix.
+# The text. A test's name is in its `Running` line or, if that line was cut off, in the `SUM` line below the
+# matrix.
 
 _VERSION = re.compile(rf"nvbandwidth Version: {_VERSION_NUMBER}")
 _CUDA = re.compile(
@@ -142,7 +142,7 @@ _DRIVER = re.compile(r"^Driver Version: (\d{1,4}(?:\.\d{1,4}){0,3})$", re.ASCII)
 _DEVICE = re.compile(rf"^Device (\d{{1,4}}): (.{{1,120}}?){_ADDRESS}$", re.ASCII)
 _PROCESS = re.compile(
     r"^Process +\d{1,5} \((.{1,255})\): device \d{1,4}: ", re.ASCII
-)  # of the multinode build
+)  # in the multinode build
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][\w.-]{0,254}$")
 _RUNNING = re.compile(r"^Running ([a-z][a-z0-9_]{2,80})\.$")
 _WAIVED = re.compile(r"^(?:Waiving|Waived)\b:?\s*(?:([a-z][a-z0-9]*(?:_[a-z0-9]+)+)\b)?(.*)$")
@@ -162,7 +162,7 @@ _PROSE = re.compile(
     r"^(?:Built from Git version: .*|NOTE: .*|Additional system-specific tuning.*|Performance can vary.*"
     r"|\[?\.\.\.\]?|Current offset ?:.*|Sample \d+: .*|MPI version: .*)$"
 )
-_END = re.compile(r"^NOTE: The reported results may not reflect ")  # printed last, since 0.6
+_END = re.compile(r"^NOTE: The reported results may not reflect ")  # last line, since 0.6
 _PARTS: dict[str, Part] = {"1": "1", "2": "2", "total": "total"}
 _NAMED_PART = re.compile(r"_(?:(?:read|write)(?P<one>[12])|(?P<total>total))$")
 _SAID_PART = re.compile(r"(?:\b|(?<=Read)|(?<=Write))(1|2|total)\b", re.IGNORECASE)
@@ -177,7 +177,7 @@ _OTHERS = re.compile(r"\[CUDA Bandwidth Test\]|^Running on\.\.\.|P2P \(Peer-to-P
 
 @dataclass(slots=True)
 class _Table:
-    """A matrix as it is being read, with the lines of its rows."""
+    """A matrix during reading, with the lines of its rows."""
 
     test: str | None
     said: str
@@ -198,7 +198,7 @@ def read(text: str, *, origin: str) -> ProgramRead:
 
 
 def _scan(text: str, above: "_Reader | None") -> "_Reader":
-    """Return the content of one run; `above`: the one above it, whose GPUs it has where it lists none."""
+    """Return the content of one run; `above`: the run above, whose GPUs are used if this one lists none."""
     reader = _Reader()
     reader.understood = texts.understood_of(text, reader.add)
     if above is not None and not reader.report.devices:
@@ -209,33 +209,33 @@ def _scan(text: str, above: "_Reader | None") -> "_Reader":
 
 
 class _Reader:
-    """One text, line by line."""
+    """Reads one text line by line."""
 
     def __init__(self) -> None:
         self.report = NvbandwidthReport()
         self.understood: frozenset[int] = frozenset()
-        self.begun = 0  # the line that names the test
-        self.below_versions = False  # between these and the devices
+        self.begun = 0  # line with the name of the test
+        self.below_versions = False  # between versions and devices
         self.tables: list[_Table] = []
         self.table: _Table | None = None
         self.test: str | None = None
-        self.others = False  # within the output of another program that lists devices
+        self.others = False  # in the output of another program that lists devices
 
     def add(self, number: int, line: str) -> bool:
-        """Take one line; False where it is not understood."""
+        """Read one line. Returns False if it is not understood."""
         if _OTHERS.search(line):
             self.others, self.table = True, None
             return False
         if running := _RUNNING.match(line):
             self.test, self.table, self.others, self.begun = running[1], None, False, number
-            self.report.complete = False  # until something comes of it
+            self.report.complete = False  # until a result follows
         elif _WHAT.match(line):
             if self.table is not None and not self.table.rows:
                 self.tables.remove(self.table)
             self.table = _Table(self.test, line, self.begun or number)
             self.begun = 0
             self.tables.append(self.table)
-            self.report.complete = False  # until its last row
+            self.report.complete = False  # until its last row is read
         elif total := _SUM.match(line):
             table = self.table
             if table is not None and (table.test is None or _split(total[1])[0] == table.test):
@@ -258,7 +258,7 @@ class _Reader:
 
     def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the lines that were understood."""
-        del origin  # nothing in such a text is refused: a line that cannot be is not understood
+        del origin  # nothing is refused: an impossible line is not understood
         strange: set[int] = set()
         for table in self.tables:
             if table.test is None:
@@ -272,12 +272,12 @@ class _Reader:
         return ProgramRead(self.report.machine(), self.understood - strange)
 
     def _head(self, line: str) -> bool:
-        """Take a line of the head: versions and devices, and host names, which are dropped."""
+        """Read a line of the head: versions and devices, and host names, which are dropped."""
         report = self.report
         if version := _VERSION.search(line):
             report.version, self.others = version[1], False
             self.test = self.table = None
-        elif cuda := _CUDA.match(line):  # the driver's comes second and counts
+        elif cuda := _CUDA.match(line):  # the driver's version comes second and is used
             report.cuda = _cuda_version(cuda[1]) or report.cuda
         elif driver := _DRIVER.match(line):
             report.driver, self.below_versions = driver[1], True
@@ -291,7 +291,7 @@ class _Reader:
         return True
 
     def _row(self, number: int, line: str) -> bool:
-        """Take the line of device numbers, or a row."""
+        """Read the line of device numbers, or a row."""
         table = self.table
         if table is None:
             return False
@@ -310,7 +310,7 @@ class _Reader:
 
 
 def _split(name: str) -> tuple[str, Part | None]:
-    """Take the part of a bidirectional test (`_read1`, `_total`) off a name."""
+    """Return a name without the part of a bidirectional test (`_read1`, `_total`), and the part."""
     found = _NAMED_PART.search(name)
     return (name, None) if found is None else (name[: found.start()], _PARTS[found["one"] or "total"])
 

@@ -1,13 +1,13 @@
-"""The tests of nvbandwidth 0.2 to 0.10: what each number of their matrices is.
+"""The tests of nvbandwidth 0.2 to 0.10, and the meaning of each number in their matrices.
 
-Which GPU sends is taken from what each test is described to do (`nvbandwidth -l`), not from the arrows of the
-headings, which name the side that asks first: in a read test the row's GPU fetches from the column's, in a
-write test it sends to it. The bidirectional tests time one direction while the other runs too, so those
-numbers are one-way ones `with_reverse`; since 0.6 both are given between GPUs, and their total is
-`bidirectional`; up to 0.5 those of kernels between GPUs have only the total. `all_to_host` and `host_to_all`
-run on all GPUs at once. `device_local_copy` counts the bytes copied once; ours, counting them read and
-written, is twice that. Host memory is page-locked in all tests. Those of several nodes, of TMA copies and of
-local kernels (0.10) are not read, and reported so.
+The sending GPU is known from the descriptions of the tests (`nvbandwidth -l`), not from the arrows in the
+headings, which show the side that starts the copy: in a read test the row's GPU fetches from the column's
+GPU, in a write test it sends to it. The bidirectional tests time one direction while the other runs too, so
+those numbers are one-way numbers `with_reverse`. Since 0.6 both directions between GPUs are reported, and
+their total is `bidirectional`; up to 0.5, kernel copies between GPUs have only the total. `all_to_host` and
+`host_to_all` run on all GPUs at once. `device_local_copy` counts copied bytes once; gputopo counts them read
+and written, which is twice that. Host memory is page-locked in all tests. Tests on several nodes, of TMA
+copies and of local kernels (0.10) are not read, and are reported as not read.
 """
 
 import re
@@ -40,7 +40,7 @@ _PEER_LATENCY_NOTE = (
     f"{SOURCE} before 0.8 gives the latency to the host as device_to_device_latency_sm (its changelog)"
 )
 _CUDA_ERROR = re.compile(r"\b(CUDA_ERROR_[A-Z_]{3,60}|cudaError[A-Za-z]{3,60})\b")
-# Its messages before it exits (its error_handling.h) or aborts at once. After other errors it goes on.
+# Messages before it exits (its error_handling.h) or aborts. After other errors it continues.
 _ENDS_RUN = re.compile(
     r"\[(?:CUDA_ERROR_|cudaError)|NVML_ERROR|ASSERT in expression|Invalid value when checking the pattern"
 )
@@ -49,7 +49,7 @@ _WRONG_DATA = re.compile(
 )
 
 _ROW, _COLUMN = End("the row's GPU"), End("the column's GPU")
-# What each test copies from where to where; `all` in a name: all GPUs at once.
+# Source and destination of each test; `all` in a name: all GPUs at once.
 _TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, End, End]], ...] = (
     (re.compile("host_device_latency_sm"), ("latency", HOST, _COLUMN)),
     (re.compile("device_to_device_latency_sm"), ("latency", _COLUMN, _ROW)),
@@ -64,7 +64,7 @@ _TESTS: tuple[tuple[re.Pattern[str], tuple[Kind, End, End]], ...] = (
 
 
 class NvbandwidthTest(NamedTuple):
-    """A test: the kind of its numbers, and between which ends it copies."""
+    """A test: the kind of its numbers, and the ends that it copies between."""
 
     name: str
     kind: Kind
@@ -73,7 +73,7 @@ class NvbandwidthTest(NamedTuple):
 
     @property
     def is_of_pairs(self) -> bool:
-        """Whether each number is of two GPUs."""
+        """Whether each number is for two GPUs."""
         return _ROW in (self.source, self.destination)
 
     @property
@@ -83,7 +83,7 @@ class NvbandwidthTest(NamedTuple):
 
     @property
     def method(self) -> Method:
-        """How it moves its bytes. Its kernels run on the GPU where the other side is host memory."""
+        """How the test moves bytes. If one side is host memory, its kernels run on the GPU."""
         if not self.name.endswith("_sm"):
             return "copy_engine_read" if "_read_" in self.name else "copy_engine"
         reads = self.kind == "latency" or "_read_" in self.name or self.name.startswith("host_to")
@@ -91,7 +91,7 @@ class NvbandwidthTest(NamedTuple):
 
 
 def named_test(name: str) -> NvbandwidthTest | None:
-    """Return a test on one machine by its name; None for any other."""
+    """Return a test on one machine by its name, or None for any other test."""
     return next(
         (NvbandwidthTest(name, *ends) for form, ends in _TESTS if form.fullmatch(name)),
         None,
@@ -100,7 +100,7 @@ def named_test(name: str) -> NvbandwidthTest | None:
 
 @dataclass(slots=True)
 class NvbandwidthReport:
-    """The content of one output. CUDA's numbers of the GPUs throughout."""
+    """The content of one output. GPUs have CUDA's numbers."""
 
     devices: dict[int, ListedGpu] = field(default_factory=dict)
     driver: str | None = None
@@ -113,13 +113,13 @@ class NvbandwidthReport:
     notes: dict[str, None] = field(default_factory=dict)
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)  # low number first
     columns: set[int] = field(default_factory=set)
-    hosts: set[str] = field(default_factory=set)  # of the processes of the multinode build
+    hosts: set[str] = field(default_factory=set)  # hosts of the multinode build's processes
     complete: bool = True
 
     def add(
         self, name: str, part: Part | None, columns: Sequence[int], rows: Mapping[int, Sequence[str]]
     ) -> list[tuple[int, str]]:
-        """Add a matrix; return row and word of the cells that are no reading: all of an unknown test."""
+        """Add a matrix; return row and word of cells that are not measurements (unknown test: all)."""
         test = named_test(name)
         if test is None:
             nodes = name.startswith("multinode_")
@@ -150,7 +150,7 @@ class NvbandwidthReport:
         return strange
 
     def _of_processes(self) -> str:
-        """Return why a test across hosts is not measured: its GPUs are of no single machine."""
+        """Return why a test across hosts is not measured: its GPUs are not in one machine."""
         if len(self.hosts) > 1:
             return f"its GPUs are on {len(self.hosts)} hosts"
         if self.hosts:
@@ -158,7 +158,7 @@ class NvbandwidthReport:
         return "its GPUs may be on several hosts"
 
     def waive(self, name: str | None, message: str = "") -> None:
-        """Add a test that the tool left out."""
+        """Add a test that the tool skipped."""
         test = named_test(name) if name else None
         pairs = test is not None and (test.is_of_pairs or ALL_GPUS in (test.source, test.destination))
         no_peers = "no two GPUs can access each other" if pairs else "no reason reported"
@@ -170,7 +170,7 @@ class NvbandwidthReport:
                 self.peers.setdefault(pair, False)
 
     def fail(self, name: str | None, message: str) -> None:
-        """Add a test that ended in an error: a failure where CUDA's error or wrong data is named."""
+        """Add a test that ended in an error; CUDA's error or wrong data in the message make it a failure."""
         self.complete = _ENDS_RUN.search(message) is None
         message = message.strip()[:300]
         error = _CUDA_ERROR.search(message)
@@ -218,7 +218,7 @@ class NvbandwidthReport:
             if part == "total" or (part is None and reverse and test.name.endswith("_sm")):  # up to 0.5
                 kind, path, reverse, group = "bidirectional", "direct", False, None
                 source, destination = places[_ROW], there
-            elif part is not None:  # the first direction starts at the column's GPU in both kinds of test
+            elif part is not None:  # in read and write tests the first direction starts at the column's GPU
                 source, destination = places.values() if part == "2" else reversed(places.values())
         elif kind != "p2p_direct":
             group = test.name if "all" in test.name else group if reverse else None
@@ -236,7 +236,7 @@ class NvbandwidthReport:
         )
 
     def machine(self) -> Machine:
-        """Return the machine, its GPUs in PCI order where their addresses are known."""
+        """Return the machine, with its GPUs in PCI order if their addresses are known."""
         listed = {i: self.devices.get(i, ListedGpu()) for i in sorted(self.columns | set(self.devices))}
         gpus, index_of = matching.gpus_in_pci_order(listed)
         if any(index != number for number, index in index_of.items()):

@@ -1,11 +1,11 @@
 """The text of the CUDA samples' `p2pBandwidthLatencyTest`, whole or any part of it: text in, Machine out.
 
-The row of a cell is the source and its column the destination; of the "P2P Reads" matrices it is the other
-way round, since there the row's GPU fetches. So it is in all matrices of the versions up to CUDA 9 (they
-call `cudaMemcpyPeerAsync(buffers[row], row, buffers[column], column)`), which do not print "(P2P Writes)".
-With P2P=Enabled a pair without access falls back to copies through the host, so it is staged like those of
-P2P=Disabled. The diagonal is a copy within one GPU, every byte read and written, and its `group` names the
-matrix. Of latencies the GPU's are taken.
+The row of a cell is the source and its column the destination. In the "P2P Reads" matrices it is reversed,
+because the row's GPU fetches. It is also reversed in all matrices of the versions up to CUDA 9 (they call
+`cudaMemcpyPeerAsync(buffers[row], row, buffers[column], column)`), which do not print "(P2P Writes)". With
+P2P=Enabled a pair without access copies through the host instead, so it is staged like the pairs of
+P2P=Disabled. The diagonal is a copy within one GPU, with every byte read and written, and its `group` is the
+name of the matrix. Of the latencies, the GPU's are used.
 """
 
 import re
@@ -34,8 +34,8 @@ from gputopo.values.machine import Machine
 SOURCE = "p2pBandwidthLatencyTest"
 _HINT = "copy the whole output of p2pBandwidthLatencyTest again"
 
-# Two directions of a pair together: more than one PCIe 5.0 x16 link carries one way (32 GT/s x 16 lanes,
-# 128b/130b encoded).
+# For both directions of a pair together: more than one PCIe 5.0 x16 link carries in one direction (32 GT/s x
+# 16 lanes, 128b/130b encoded).
 _MAX_ONE_DIRECTION_GB_PER_S = 64.0
 
 
@@ -47,15 +47,15 @@ _UNKNOWN_VERSION_NOTE = (
 
 @dataclass(slots=True)
 class Version:
-    """The version that printed a run, as far as the wording shows it."""
+    """The version that printed a run, as far as its texts show it."""
 
-    newer: bool = False  # with "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU
-    older: bool = False  # the headings of CUDA 9 and before
-    started: bool = False  # its first line is there
+    newer: bool = False  # has "(P2P Writes)", "(P2P Reads)" or latencies of GPU and CPU
+    older: bool = False  # has the headings of CUDA 9 and earlier
+    started: bool = False  # has its first line
 
     @property
     def row_sends(self) -> bool | None:
-        """Whether the row's GPU is the source of a copy; None: unknown."""
+        """Whether the row's GPU is the source of a copy; None if unknown."""
         if self.newer:
             return True
         return False if self.older else None
@@ -63,9 +63,9 @@ class Version:
 
 @dataclass(slots=True)
 class P2pMatrix:
-    """One matrix, its heading in `line`. `enabled` None: no heading. `reads`: the row's GPU fetches."""
+    """One matrix; its heading is in `line`. `enabled`: None without one. `reads`: the row's GPU fetches."""
 
-    kind: Kind | None  # None: connectivity, or the CPU's side of a latency matrix
+    kind: Kind | None  # None: connectivity, or the CPU's part of a latency matrix
     version: Version
     enabled: bool | None = None
     reads: bool = False
@@ -79,25 +79,25 @@ class P2pMatrix:
 
 @dataclass(slots=True)
 class P2pOutput:
-    """The content of one output. CUDA's numbers of the GPUs throughout."""
+    """The content of one output. GPUs have CUDA's numbers."""
 
     devices: dict[int, ListedGpu] = field(default_factory=dict)
     access: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     tables: list[P2pMatrix] = field(default_factory=list)
     cpu_latencies: bool = False
-    error: str | None = None  # with which the program ended
+    error: str | None = None  # that ended the program
     listed: list[Mark] = field(default_factory=list)  # each device in a list
-    conflict: str | None = None  # of two lists of devices
+    conflict: str | None = None  # between two lists of devices
     understood: set[int] = field(default_factory=set)
 
     @property
     def complete(self) -> bool:
-        """Whether the program came to its end, and the last matrix of the text to its last row."""
+        """Whether the program did not fail and the last matrix has all its rows."""
         last = self.tables[-1] if self.tables else None
         return self.error is None and (last is None or len(last.rows) == len(last.columns))
 
     def measured(self) -> list[Mark]:
-        """Return the matrices and the devices in lists, each with its line."""
+        """Return the matrices and listed devices, each with its line."""
         tables = [
             (table.line, (table.kind, table.label, table.connectivity))
             for table in self.tables
@@ -106,13 +106,13 @@ class P2pOutput:
         return [*tables, *self.listed]
 
     def read(self, *, origin: str) -> ProgramRead:
-        """Return the machine. Raises InputError where one device is listed twice with different values."""
+        """Return the machine. Raises InputError if a device is listed twice with different values."""
         if self.conflict:
             raise InputError(f"{origin} lists {self.conflict}", _HINT)
         return ProgramRead(machine(self), frozenset(self.understood))
 
     def complete_from(self, above: "P2pOutput") -> None:
-        """Take the GPUs and the version of the run above, where this one shows none."""
+        """Add the GPUs and the version of the run above, if this run shows none."""
         if not self.devices:
             self.devices, self.access = dict(above.devices), self.access or dict(above.access)
         for table in self.tables[:1]:
@@ -122,7 +122,7 @@ class P2pOutput:
 
 
 def machine(found: P2pOutput) -> Machine:
-    """Return the machine, its GPUs in PCI order where their addresses are known."""
+    """Return the machine, with its GPUs in PCI order if their addresses are known."""
     seen = {index for table in found.tables for index in (*table.columns, *table.rows)}
     seen |= {index for pair in found.access for index in pair}
     listed = {index: found.devices.get(index, ListedGpu()) for index in sorted(seen | set(found.devices))}
@@ -179,7 +179,7 @@ def _sample(
     access: dict[tuple[int, int], set[bool]],
     notes: list[str],
 ) -> Sample:
-    """Make one cell, row and column, a sample."""
+    """Return a cell (row, column) as a sample."""
     a, b = cell if kind == "bidirectional" or _row_sends(table, cell, notes) else reversed(cell)
     path = None if a == b else _path(table, cell, access, notes)
     own: Kind = "d2d_local" if kind != "latency" else kind
@@ -197,7 +197,7 @@ def _sample(
 
 
 def _row_sends(table: P2pMatrix, cell: tuple[int, int], notes: list[str]) -> bool:
-    """Return whether the row's GPU is the source of the copies of a cell."""
+    """Return whether the row's GPU is the source of a cell's copies."""
     if table.reads:
         return False
     known = table.version.row_sends
@@ -222,7 +222,7 @@ def _path(
 
 
 def _kind_without_heading(table: P2pMatrix, notes: list[str]) -> Kind:
-    """Return the kind of a matrix without a heading: above any link's rate it is both directions together."""
+    """Return the kind of a matrix without a heading: both directions if faster than any link in one."""
     if table.kind == "latency":
         return "latency"
     between = [value for (a, b), value in table.cells.items() if a != b]
@@ -247,7 +247,7 @@ _HEADING = re.compile(
     r"|(?P<ways>Uni|Bi)directional P2P.{0,40}?(?:Bandwidth|Matrix)|P2P ?=.{0,40}?Latency).{0,60}$",
     re.IGNORECASE,
 )
-# The headings up to CUDA 9; people who write their own leave out or add other words.
+# The headings up to CUDA 9; people who write their own headings omit or add words.
 _OLDER = re.compile(
     r"Unidirectional P2P=Enabled Bandwidth Matrix \(GB/s\)$|P2P=Enabled Latency Matrix \(us\)$"
 )
@@ -272,13 +272,13 @@ def detect(text: str) -> bool:
 def read(text: str, *, origin: str) -> ProgramRead:
     """Read devices, access and all matrices, with the numbers of the lines that were understood.
 
-    Raises InputError where one device is listed twice with different values, or runs list different GPUs.
+    Raises InputError if a device is listed twice with different values, or if runs list different GPUs.
     """
     return runs.read(text, _scan, SOURCE, origin=origin)
 
 
 def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
-    """Return the content of one run; `above`: the one above it."""
+    """Return the content of one run; `above`: the run above it."""
     found = P2pOutput()
     version = Version()
     heading: P2pMatrix | None = None
@@ -293,7 +293,7 @@ def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
             table.line = table.line or number
             found.tables.append(table)
             found.cpu_latencies |= line.startswith("CPU")
-            heading = heading if line.startswith("GPU") else None  # the CPU's side follows the GPU's
+            heading = heading if line.startswith("GPU") else None  # the CPU's part follows the GPU's
         elif table is not None and _add_row(table, line, found):
             pass
         elif _START.search(line):
@@ -301,7 +301,7 @@ def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
         elif failed := _FAILED.match(line):
             found.error, table, heading = failed[0][:160], None, None
         elif not (_add_device(found, line, number) or _PROSE.search(line)):
-            if line and not line.strip("."):  # something was left out
+            if line and not line.strip("."):  # lines were omitted here
                 table = heading = None
             continue
         found.understood.add(number)
@@ -311,7 +311,7 @@ def _scan(text: str, above: P2pOutput | None) -> P2pOutput:
 
 
 def _heading(line: str, version: Version) -> P2pMatrix | None:
-    """Return the table that a heading announces; its wording shows the version."""
+    """Return the table that a heading announces; the heading also shows the version."""
     match = _HEADING.search(line)
     if match is None or row(line) is not None:
         return None
@@ -320,7 +320,7 @@ def _heading(line: str, version: Version) -> P2pMatrix | None:
         return P2pMatrix(None, version, connectivity=True)
     version.newer |= re.search(r"\(P2P (?:Writes|Reads)\)", line) is not None
     version.older |= _OLDER.search(line) is not None
-    enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may stand behind it
+    enabled = re.search(r"p2p\W{0,3}disabled", low) is None  # "(ACS disabled)" may follow
     reads = re.search(r"\breads?\b", low) is not None
     state = f"P2P={'Enabled' if enabled else 'Disabled'}{' (P2P Reads)' if reads else ''}"
     if match["ways"] is None:
@@ -331,7 +331,7 @@ def _heading(line: str, version: Version) -> P2pMatrix | None:
 
 
 def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix | None:
-    """Return the table that a header line begins, of the kind that the heading above it names."""
+    """Return the table that a header line starts, of the kind in the heading above it."""
     corner, *words = line.split() or [""]
     columns = devices(words)
     if corner not in _CORNERS or columns is None:
@@ -345,7 +345,7 @@ def _opened(line: str, heading: P2pMatrix | None, version: Version) -> P2pMatrix
 
 
 def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
-    """Add a row's cells; False where it is no row, not of this table, or holds what is no reading."""
+    """Add a row's cells. Returns False if it is not a row of this table, or a cell is not a number."""
     cells = row(line)
     if cells is None:
         return False
@@ -360,7 +360,7 @@ def _add_row(table: P2pMatrix, line: str, found: P2pOutput) -> bool:
                 found.access.setdefault((index, column), set()).add(word == "1")
         table.rows.add(index)
         return True
-    if set(words) <= {"0", "1"}:  # a row of the connectivity matrix that has strayed: speeds have decimals
+    if set(words) <= {"0", "1"}:  # a misplaced row of the connectivity matrix: speeds have decimals
         return False
     whole = True
     table.rows.add(index)

@@ -1,6 +1,6 @@
-"""Texts of bandwidth tools, as people paste them: outputs of one or several programs, one below the other.
+"""Pasted texts of bandwidth tools: outputs of one or several programs, one below the other.
 
-Each program's reader takes its own lines; what none of them understood is left for the other formats.
+Each program's reader takes its own lines; lines that no reader understood are left for the other formats.
 """
 
 import re
@@ -13,7 +13,7 @@ from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
 
-# Each line by which a program is recognised has one of these words.
+# Each line that identifies a program has one of these words.
 _WORDS = re.compile(
     r"bandwidth|P2P|memcpy|memory (?:transfers|latency)|CAN(?:NOT)? Access Peer|D\\D|_(?:ce|sm|copy)\b"
     r"|Couldn't connect|Completion with error|CM event"
@@ -28,7 +28,7 @@ _MAX_UNREAD = 200
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a line of one of these programs."""
+    """Return whether the text has a line from one of these programs."""
     return not text.lstrip().startswith("{") and _programs(text) != []
 
 
@@ -41,7 +41,7 @@ def parse(text: str, *, origin: str) -> Machine:
 def take(text: str, *, origin: str) -> tuple[Machine, str]:
     """Read the outputs of these programs, and return the text without the lines that they understood.
 
-    Raises InputError where nothing is left of the programs' results.
+    Raises InputError if the text has no results of the programs.
     """
     whole = without_cut_number(text)
     machines: list[Machine] = []
@@ -59,7 +59,7 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
 
 
 def with_unread(machine: Machine, rest: str) -> Machine:
-    """Add the lines that were not understood; the first 200 of them."""
+    """Add the first 200 lines that were not understood."""
     unread = [
         Unread(source=machine.source, line=number, text=" ".join(line.split())[:200])
         for number, line in enumerate(rest.splitlines(), 1)
@@ -69,7 +69,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
 
 
 def _programs(text: str) -> list[Program]:
-    """Return the parsers that recognise the text. They are loaded only where it has a word of theirs."""
+    """Return the parsers that recognize the text. They are loaded only if it has one of their words."""
     if _WORDS.search(text) is None:
         return []
     from gputopo.captures.bandwidth import bandwidth_test, nccl_tests, network, nvbandwidth, p2p_test

@@ -1,7 +1,7 @@
 """Several runs of one program: sections of a log, the output of a loop, logs of before and after, of hosts.
 
-A measurement that comes again with another value is of another run. Runs are never merged: each sample has
-the name of its run, and a note states that there are several.
+A measurement repeated with another value belongs to another run. Runs are never merged: each sample has the
+name of its run, and a note says that there are several.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu
 from gputopo.values.machine import Machine
 
-Mark = tuple[int, Hashable]  # the line of a measurement, from 1, and what it is of
+Mark = tuple[int, Hashable]  # line of a measurement, from 1, and what was measured
 
 _RULE = "[-=*#~+_]"
 _NAME = r"[^\W_](?:.{0,78}[^\s=*#~+_-])?"
 # Lines that people and programs put above an output.
 _HEADINGS = (
-    re.compile(r"==> (?P<name>.{1,80}) <==$"),  # of head and tail
+    re.compile(r"==> (?P<name>.{1,80}) <==$"),  # head and tail
     re.compile(rf"({_RULE})\1+[>\s]*(?P<name>{_NAME}?)[<\s]*\1{{2,}}$"),  # ===== NAME =====
     re.compile(rf"(?:#+|[-=*~+_]{{2,}}|>+) *(?P<name>{_NAME})$"),  # # NAME, --- NAME
     re.compile(r"\[(?P<name>[A-Za-z][\w.:-]{0,60})\]$"),
@@ -42,18 +42,18 @@ _START = re.compile(
     r"(?:bandwidthTest|p2pBandwidthLatencyTest|nvbandwidth|iperf3|ib_(?:write|read|send|atomic)_(?:bw|lat))\b"
 )
 _PROGRAM = re.compile(r"bandwidth|nvidia|cuda", re.IGNORECASE)
-_HOST = re.compile(  # a word with a number, that is none of a run, a GPU or a file
+_HOST = re.compile(  # a word with a number that is not a run, a GPU or a file
     r"(?!(?:run|pass|trial|iter(?:ation)?|test|gpu|cuda|driver)[-_ .]?\d)(?!.*\.(?:txt|log|out|json|md|csv)$)"
     r"[A-Za-z][\w.-]*\d[\w.-]*$",
     re.IGNORECASE,
 )
 _MAX_NAMED = 4
-_what = identity()  # of a sample, but for its run
-_OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees one
+_what = identity()  # identity of a sample without its run
+_OF_SEVERAL_GPUS = ("nvbandwidth", "p2pBandwidthLatencyTest")  # bandwidthTest sees only one
 
 
 class RunLines(NamedTuple):
-    """The lines of one run: from `first` to the line before `end`; `headings`: those that name it."""
+    """The lines of one run: from `first` to the line before `end`; `headings`: lines with its name."""
 
     name: str
     first: int
@@ -62,10 +62,10 @@ class RunLines(NamedTuple):
 
 
 class Scanned(Protocol):
-    """What a program's lines hold, before it is made a machine."""
+    """The content of a program's lines, before it becomes a machine."""
 
     def measured(self) -> Iterable[Mark]:
-        """Return what was measured, with its line."""
+        """Return what was measured, with line numbers."""
 
     def read(self, *, origin: str) -> ProgramRead:
         """Return the machine, with the numbers of the lines that were understood."""
@@ -75,9 +75,9 @@ _S = TypeVar("_S", bound=Scanned)
 
 
 def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin: str) -> ProgramRead:
-    """Read the runs of a text. `scan` reads one; it is given the run above, of the first the whole text.
+    """Read the runs of a text. `scan` gets a run and the scan of the run above (first: of the whole text).
 
-    Raises InputError where the runs list different GPUs.
+    Raises InputError if the runs list different GPUs.
     """
     whole = scan(text, None)
     parts = split_runs(text, sorted(whole.measured(), key=lambda mark: mark[0]))
@@ -99,7 +99,7 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
 
 
 def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a text that begin as `start`. Raises InputError where one is cut off."""
+    """Yield the JSON objects in a text that start with `start`. Raises InputError if one is cut."""
     end = 0
     while found := start.search(text, end):
         try:
@@ -112,7 +112,7 @@ def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> I
 
 
 def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint: str) -> Machine:
-    """Return the machines of several documents as one. Raises InputError where there is none."""
+    """Return the machines of several documents as one. Raises InputError if there is none."""
     if not machines:
         raise InputError(f"{origin} holds no JSON of {source}", hint)
     names = [f"run {number}" for number in range(1, len(machines) + 1)]
@@ -120,14 +120,15 @@ def of_documents(machines: Sequence[Machine], source: str, *, origin: str, hint:
 
 
 def headings(parts: Iterable[RunLines]) -> frozenset[int]:
-    """Return the lines of the headings by which a text is divided."""
+    """Return the lines of the headings that divide a text."""
     return frozenset(line for part in parts for line in part.headings)
 
 
 def split_runs(text: str, measured: Sequence[Mark]) -> list[RunLines]:
-    """Return the parts of a text in which nothing is measured twice; none where that is so of the whole.
+    """Return the parts of a text in which nothing is measured twice; empty if the whole text is such a part.
 
-    A part begins at the first heading or command below what was measured before, else at what is repeated.
+    A part starts at the first heading or command after the previous measurement, else at the repeated
+    measurement.
     """
     if len({what for _, what in measured}) == len(measured):
         return []
@@ -152,7 +153,7 @@ def split_runs(text: str, measured: Sequence[Mark]) -> list[RunLines]:
 
 
 def _heading(line: str) -> str | None:
-    """Return the name in a heading, "" for the first line of a program or its command; None for any other."""
+    """Return the name in a heading, "" for a program's first line or command; None for any other line."""
     line = line.strip(" \t`|")[:200]
     found = next((match for form in _HEADINGS if (match := form.match(line))), None)
     if found is not None and found["name"]:
@@ -161,9 +162,9 @@ def _heading(line: str) -> str | None:
 
 
 def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Bandwidth, frozenset[int]]:
-    """Return a measurement with the run of each sample if there are several. `lines`: of the samples.
+    """Return a measurement with each sample's run, if there are several runs. `lines`: the samples' lines.
 
-    Returned are also the lines of the runs' headings.
+    The second value has the lines of the runs' headings.
     """
     places = sorted(range(len(lines)), key=lambda at: lines[at])
     parts = split_runs(text, [(lines[at], _what(bandwidth.samples[at])) for at in places])
@@ -181,7 +182,7 @@ def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Ba
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    """Return a name for each run: its heading's, if these differ and name no program, else its number."""
+    """Return a name for each run: the headings' names if they differ and contain no program, else numbers."""
     known = {name for name in given if name}
     if len(known) < 2 or any(map(_PROGRAM.search, known)):
         return [f"run {number}" for number in range(1, len(given) + 1)]
@@ -195,8 +196,8 @@ def _names(given: Sequence[str]) -> list[str]:
 def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, origin: str) -> Machine:
     """Return the runs of one program as one machine.
 
-    Those on GPUs of the same names at other PCI addresses are of several machines: these are left out. A run
-    may list fewer GPUs than another. Raises InputError where the runs list other GPUs.
+    If GPUs have the same names but other PCI addresses, the runs are from several machines, and the addresses
+    are removed. A run may list fewer GPUs than another. Raises InputError if the runs list different GPUs.
     """
     names_of_gpus = {tuple(gpu.name for gpu in machine.gpus) for machine in machines}
     addresses = {tuple(gpu.pci_address for gpu in machine.gpus) for machine in machines}
@@ -226,7 +227,7 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
 
 
 def _together(machines: Sequence[Machine]) -> Bandwidth | None:
-    """Return the measurements of runs as one, in their order."""
+    """Return the measurements of the runs as one, in order."""
     measured = [machine.bandwidth for machine in machines if machine.bandwidth is not None]
     if not measured:
         return None
@@ -252,7 +253,7 @@ def _without_addresses(machine: Machine) -> Machine:
 
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
-    """Return the machines; those of one program that have other values of the same get the names as runs."""
+    """Return the machines; if machines of a program have different values, their samples get run names."""
     found = list(machines)
     done: set[int] = set()
     for source in dict.fromkeys(one for machine in machines for one in _programs(machine)):
@@ -270,9 +271,9 @@ def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> li
 
 
 def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list[Sample]] | None:
-    """Return the samples of runs, each with the name of its run; None where no two differ in a measurement.
+    """Return the samples of runs, each with its run's name; None if no measurement differs between runs.
 
-    A run that an earlier one has whole is left out: it is the same output once more.
+    A run that an earlier run includes completely is skipped: it is the same output again.
     """
     if not _differ(runs):
         return None
@@ -296,17 +297,17 @@ def several(source: str, names: Sequence[str]) -> str:
 
 
 def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[str], list[Machine]]:
-    """Return the names and the machines of files that are read together, each run with the name of its file.
+    """Return names and machines of files that are read together; each run has the name of its file.
 
-    Files of one program with other values become one machine, where their GPUs can be of one or are of one
-    model: a merge would leave out the GPUs that are not at the same PCI addresses.
+    Files of one program with different values become one machine if their GPUs can be the same or have the
+    same model: a merge would drop GPUs with other PCI addresses.
     """
     found: dict[int, Machine] = dict(enumerate(machines))
     for program in {machine.source for machine in machines} & set(_OF_SEVERAL_GPUS):
         own = [at for at, machine in enumerate(machines) if machine.source == program]
         runs = [_samples(machines[at]) for at in own]
         if _differ(runs):
-            with contextlib.suppress(InputError):  # of other GPUs: a merge states the contradiction
+            with contextlib.suppress(InputError):  # other GPUs: a merge reports the contradiction
                 one = joined([names[at] for at in own], [machines[at] for at in own], program, origin="")
                 found = {at: machine for at, machine in found.items() if at not in own} | {own[0]: one}
     places = sorted(found)
@@ -315,7 +316,7 @@ def by_files(names: Sequence[str], machines: Sequence[Machine]) -> tuple[list[st
 
 
 def _differ(runs: Sequence[Sequence[Sample]]) -> bool:
-    """Return whether a measurement has different values in two runs, and not only within one."""
+    """Return whether a measurement has different values between two runs, not only within a run."""
     first: dict[Hashable, set[object]] = {}
     for run in runs:
         values: dict[Hashable, set[object]] = {}

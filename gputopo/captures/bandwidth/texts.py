@@ -1,4 +1,4 @@
-"""The numbers and matrices that bandwidth tools print, and peer access of pairs of GPUs in NVML's words."""
+"""The numbers and matrices that bandwidth tools print, and peer access between GPUs in NVML's terms."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ from gputopo.captures.ledger import read_lines
 from gputopo.values.facts import at_link
 from gputopo.values.machine import Contradiction, Link, Machine
 
-# Far above any link or memory of one GPU (HBM4 boards stay below 25 000 GB/s): a larger number is no reading.
+# Far above any link or memory of a GPU (HBM4 boards stay below 25 000 GB/s): a larger number is an error.
 MAX_GB_PER_S = 100_000.0
 MAX_US = 10_000_000.0  # ten seconds for one small copy
 MAX_DEVICES = 1024
@@ -18,20 +18,20 @@ MAX_DEVICES = 1024
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _AT_END = re.compile(r"(?<!\S)\d{1,15}(?:\.(\d{0,12}))?\Z", re.ASCII)
 _DECIMALS = re.compile(r"(?<!\S)\d{1,15}\.(\d{1,12})(?!\S)", re.ASCII)
-_NEAR = 20_000  # characters in which the number before is looked for: a matrix of the largest server
+_NEAR = 20_000  # characters searched for the previous number: a matrix of the largest server
 _EMPTY = frozenset({"-", "--", "\N{EM DASH}", "\N{EN DASH}", "n/a", "na", "x"})
 
 
 def plain(line: str) -> str:
-    """Return a line without the marks that quoting leaves around it."""
+    """Return a line without the marks of quotations around it."""
     return line.strip(" \t`|>#\u2502\u2503")
 
 
 def without_cut_number(text: str) -> str:
-    """Return a text whose last number is "?" where the text ends in the middle of it.
+    """Return a text whose last number is replaced by "?" if it was cut.
 
-    These tools print their numbers with as many decimals each, so one at the very end of a text with fewer
-    than the number with decimals before it has lost some. bandwidthTest's first has one.
+    These tools print all numbers with the same number of decimals. A number at the very end with fewer
+    decimals than the previous number with decimals was cut. bandwidthTest's first number has one decimal.
     """
     last = _AT_END.search(text)
     if last is None:
@@ -44,7 +44,7 @@ def without_cut_number(text: str) -> str:
 
 
 def positive(word: str, limit: float = MAX_GB_PER_S) -> float | None:
-    """Read a number above zero and at most `limit`; None for anything else, so also for nan and inf."""
+    """Return a number above zero and up to `limit`; None for anything else, including nan and inf."""
     if _NUMBER.fullmatch(word) is None:
         return None
     value = float(word)
@@ -52,17 +52,17 @@ def positive(word: str, limit: float = MAX_GB_PER_S) -> float | None:
 
 
 def is_empty(word: str) -> bool:
-    """Return whether a cell means that there is no number."""
+    """Return whether a cell says that there is no number."""
     return word.lower() in _EMPTY
 
 
 def is_zero(word: str) -> bool:
-    """Return whether a cell is a zero, which some tools print where nothing was measured."""
+    """Return whether a cell is zero, which some tools print if nothing was measured."""
     return _NUMBER.fullmatch(word) is not None and float(word) == 0
 
 
 def devices(words: list[str]) -> tuple[int, ...] | None:
-    """Read the device numbers of a header, rising; None if the words are anything else."""
+    """Return the device numbers of a header, in rising order; None if the words are anything else."""
     if not words or len(words) > MAX_DEVICES or not all(map(_is_index, words)):
         return None
     numbers = tuple(int(word) for word in words)
@@ -70,7 +70,7 @@ def devices(words: list[str]) -> tuple[int, ...] | None:
 
 
 def row(line: str) -> tuple[int, list[str]] | None:
-    """Read a row: its device and its cells. None if it does not begin with a device's number."""
+    """Return the device and the cells of a row, or None if the line does not start with a device number."""
     words = line.replace("|", " ").split()
     if len(words) < 2 or not _is_index(words[0]):
         return None
@@ -83,21 +83,21 @@ def _is_index(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRead:
-    """One program's part of a text. `understood`: numbers of its lines, from 1."""
+    """One program's part of a text. `understood`: line numbers, from 1."""
 
     machine: Machine
     understood: frozenset[int]
 
 
 class Program(NamedTuple):
-    """A bandwidth program's text: whether one has a line of it, and its reader (text, *, origin)."""
+    """A bandwidth program: whether a text has one of its lines, and its reader (text, *, origin)."""
 
     detect: Callable[[str], bool]
     read: Callable[..., ProgramRead]
 
 
 def understood_of(text: str, take: Callable[[int, str], bool]) -> frozenset[int]:
-    """Offer each line that is not empty to `take`, with its number; return the numbers of those it took."""
+    """Pass each non-blank line with its number to `take`; return the numbers of the lines that it took."""
     return read_lines(text, take, bare=plain, longest=2000).taken
 
 
@@ -105,13 +105,13 @@ REFUSED = "NOT_SUPPORTED"  # CUDA reports no reason
 _NO_ACCESS = "CUDA: cannot access peer"
 _FACTS = ("p2p_read", "p2p_write")
 
-Statuses = Mapping[tuple[str, int, int], set[str]]  # by fact, the GPU that reads or writes, and the other
+Statuses = Mapping[tuple[str, int, int], set[str]]  # by fact, the GPU that reads or writes, and the other GPU
 
 
 def access_links(
     access: Mapping[tuple[int, int], set[bool]], source: str
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
-    """Return what `peer_links` returns of CUDA's answers: whether one GPU can access another."""
+    """Return the result of `peer_links` for CUDA's answers on whether one GPU can access another."""
     statuses = {
         (fact, *pair): {"OK" if one else REFUSED for one in can}
         for pair, can in access.items()
@@ -123,9 +123,9 @@ def access_links(
 def peer_links(
     statuses: Statuses, source: str, reason: str | None = None
 ) -> tuple[tuple[Link, ...], dict[str, str], tuple[Contradiction, ...]]:
-    """Return the pairs whose status is known, and what of them is missing or contradicts.
+    """Return the pairs whose status is known, and what is missing or contradictory about them.
 
-    A pair with contradicting reports has no status. `reason`: of a pair that is refused.
+    A pair with contradictory reports has no status. `reason`: the reason for a refused pair.
     """
     links: list[Link] = []
     missing: dict[str, str] = {}

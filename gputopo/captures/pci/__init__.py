@@ -1,1 +1,1 @@
-"""What prints the PCI tree, lspci and NCCL, and the machine that such a tree makes (`pci_tree`)."""
+"""Outputs with the PCI tree, from lspci and NCCL, and the machine that such a tree makes (`pci_tree`)."""

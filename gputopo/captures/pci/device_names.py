@@ -1,4 +1,4 @@
-"""What a PCI function is by the name that lspci writes for it."""
+"""What a PCI function is, by the name that lspci prints for it."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Literal
 
 from gputopo.reference.expectations import expected_gpu
 
-NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # why a GPU has no name
+NAME_IN_TREE = "lspci's own name of it is in the PCI tree"  # the reason why a GPU has no name
 
 # Chips: G80 to GT21x, Fermi to Blackwell (GF, GK, GM, GP, GV, TU, GA, GH, AD, GB).
 _GPU_CHIP = re.compile(
@@ -49,14 +49,14 @@ def kind_by_name(name: str, same_card: Sequence[str]) -> Literal["gpu", "nic", "
 
 
 def may_be_gpu(name: str) -> bool:
-    """Return whether it is an NVIDIA device whose name is only a number."""
+    """Return whether a name is an NVIDIA device whose model lspci did not know."""
     return name.startswith("NVIDIA ") and _UNKNOWN.search(name) is not None
 
 
 def vendor_by_name(name: str) -> str | None:
-    """Return the vendor number of the makers that matter here, where the name alone shows it; else None.
+    """Return the vendor number of the vendors that matter here if the name shows it, else None.
 
-    AMD's graphics cards carry another number (1002) under nearly the same name: they get none.
+    AMD's graphics cards have another number (1002) under nearly the same name: the result is None.
     """
     if "[AMD/ATI]" in name:
         return None
@@ -64,6 +64,6 @@ def vendor_by_name(name: str) -> str | None:
 
 
 def device_by_name(name: str) -> str | None:
-    """Return the number that lspci writes for a device that its list of names lacks: `Device 2330`."""
+    """Return the number that lspci prints for a device that is not in its list of names: `Device 2330`."""
     found = _UNKNOWN.search(name)
     return found[1].lower() if found else None

@@ -1,9 +1,9 @@
 """The lists of `lspci` (`-v` to `-vvv`, `-n`, `-nn`, `-D`): text in, Machine out.
 
 Bridges show the bus behind them, which gives the tree. Link capabilities are what a function can do, link
-status what it does now. `lspci -vvv | grep ACSCtl` alone shows whether access control is on anywhere. Only
-GPUs, NICs and bridges are read. A device may stand twice (`lspci` above `lspci -vvv`): each time adds what
-the other does not show.
+status is its present state. `lspci -vvv | grep ACSCtl` by itself shows whether access control is on anywhere.
+Only GPUs, NICs and bridges are read. If a device is listed twice (`lspci` above `lspci -vvv`), its facts are
+combined.
 """
 
 import re
@@ -45,13 +45,13 @@ _NUMA = re.compile(r"\bNUMA node:? (\d{1,4})\b")
 _DRIVER = re.compile(r"^[ \t]+Kernel driver in use: (\S{1,60})", re.MULTILINE)
 _MODEL = re.compile(r"\[([^\]\[]{2,60})\]$")  # `GA102GL [RTX A5000]`
 _BAR1 = re.compile(r"^[ \t]+Region 1: Memory at .*\[size=(\d{1,6})([KMGT])\]", re.MULTILINE)
-# All ones where its configuration should be: nothing answers at this address.
+# The configuration is all ones: nothing answers at this address.
 _NO_ANSWER = re.compile(r"\(rev ff\)|!!! Unknown header type 7f")
 _READ = (_HEAD, _ACS, _BEHIND, _LINK, _NUMA, _DRIVER, _BAR1)
 _DETAIL = re.compile(r"\s+\S|[0-9a-f]{2,3}:(?: [0-9a-f]{2})+|pcilib: ")  # indented, or bytes (`-x`)
-_IDENTITY = ("class_code", "vendor_id", "device_id")  # what is the same on every line about a device
+_IDENTITY = ("class_code", "vendor_id", "device_id")  # facts that are the same in every line about a device
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
-# lspci's names of the classes, from pci.ids.
+# lspci's names for the classes, from pci.ids.
 _CLASSES = {
     "VGA compatible controller": "030000",
     "3D controller": "030200",
@@ -66,22 +66,22 @@ _CLASSES = {
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a device's line as lspci writes it, or lines of `grep ACSCtl`."""
+    """Return whether the text has a device line in the format of lspci, or lines of `grep ACSCtl`."""
     return _HEAD.search(text) is not None or _ACS.search(text) is not None
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is a device's, or one of `grep ACSCtl`."""
+    """Return whether a line is a device line, or a line of `grep ACSCtl`."""
     return detect(lines[0])
 
 
 def claims(text: str) -> Claims:
-    """Return the lines of devices; of what is below them those that are read, all others are known."""
+    """Return the device lines, and the lines below them that are read; all other lines are known."""
     return by_line(text, lambda line: any(one.search(line) for one in _READ), _DETAIL.match)
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the list. Raises InputError if there is no device in it, or one stands in it twice and differs."""
+    """Read the list. Raises InputError if it has no device, or one device twice with different facts."""
     heads = list(_HEAD.finditer(text))
     if not heads and _ACS.search(text) is None:
         raise InputError(f"{origin} has no device of lspci in it", _HINT)
@@ -96,13 +96,13 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _acs(text: str) -> str | None:
-    """Return whether access control redirects peer traffic anywhere, None where it is not reported."""
+    """Return whether access control redirects peer traffic anywhere, or None if not reported."""
     redirects = [_redirects(match[1]) for match in _ACS.finditer(text)]
     return ("on" if any(redirects) else "off") if redirects else None
 
 
 def _redirects(control: str) -> bool:
-    """Return whether requests or completions of peers are sent up (PCIe Base Specification, ACS control)."""
+    """Return whether peers' requests or completions go upstream (PCIe Base Specification, ACS control)."""
     return "ReqRedir+" in control or "CmpltRedir+" in control
 
 
@@ -115,7 +115,7 @@ class _Reading:
     found: TreeFacts = field(default_factory=TreeFacts)
 
     def device(self, head: re.Match[str], body: str, text: str) -> None:
-        """Read one device: its first line and those below it."""
+        """Read one device: its first line and the lines below it."""
         address = kernel_address(head[1])
         if address is None:
             line = text.count("\n", 0, head.start()) + 1
@@ -153,7 +153,7 @@ class _Reading:
             self.gpu(address, body, lost=_NO_ANSWER.search(head[4] + body) is not None)
 
     def with_earlier(self, node: PciNode) -> PciNode:
-        """Add the facts of an earlier line to the device. Raises InputError if the device is another."""
+        """Add the facts of an earlier line about the device. Raises InputError if it is another device."""
         earlier = self.nodes.get(node.address, node)
         names = () if earlier.device_id or node.device_id else ("name",)  # `-nn` writes `Device` for a number
         both = [(getattr(earlier, name), getattr(node, name)) for name in (*_IDENTITY, *names)]
@@ -173,7 +173,7 @@ class _Reading:
         earlier = self.found.gpus.get(address, Gpu(index=0))
         node = self.nodes[address]
         model = _MODEL.search(node.name or "")
-        # Another driver's GPU is not counted, and the number of a known model identifies it better.
+        # The GPU of another driver is not counted, and the number of a known model identifies it better.
         named = model and node.driver in (None, NVIDIA_DRIVER) and expected_gpu(None, node.device_id) is None
         self.found.gpus[address] = Gpu(
             index=0,
@@ -185,7 +185,7 @@ class _Reading:
             self.found.missing[at_pci(address, "speed_gt_per_s")] = "lspci was not run as root"
 
     def machine(self, acs: str | None) -> Machine:
-        """Return the machine, with the paths that the bridges' buses show."""
+        """Return the machine, with the paths according to the bridges' buses."""
         for address, node in list(self.nodes.items()):
             self.nodes[address] = msgspec.structs.replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
@@ -200,13 +200,13 @@ class _Reading:
         return msgspec.structs.replace(machine, missing=machine.missing | missing)
 
     def redirects_above(self) -> bool:
-        """Return whether a bridge above a GPU or a network card redirects; true where there is neither."""
+        """Return whether a bridge above a GPU or a network card redirects traffic; True without either."""
         devices = [node.address for node in self.nodes.values() if node.kind in ("gpu", "nic")]
         above = {bridge for where in devices for bridge in bridges_above(self.nodes, where)[0]}
         return not devices or any(self.nodes[bridge].acs for bridge in above)
 
     def root(self, address: str) -> str:
-        """Name the root complex of a function, or "" where the list has no bridges or a path ends early."""
+        """Return the root complex of a function, or "" if the list has no bridges or a path ends early."""
         bus = address.rpartition(":")[0]
         seen = {bus}
         while bus in self.behind:
@@ -223,7 +223,7 @@ class _Reading:
 
 
 def _class_code(head: re.Match[str]) -> str | None:
-    """Return the class: by number (`-nn`, `-n`), else by its name."""
+    """Return the class by its number (`-nn`, `-n`), else by its name."""
     word = head[2].strip()
     number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
     return f"{number.lower()}00" if number else _CLASSES.get(word)

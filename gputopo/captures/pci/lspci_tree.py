@@ -1,8 +1,8 @@
 """The tree of `lspci -tv`: text in, Machine out.
 
-It has no class codes: what is an NVIDIA GPU and what is a network card is known by the devices' names. A
-device that this lspci's list of names did not know yet (`Device 2684`) is taken as a GPU only if the
-reference data has its number, or a sound function of the same card stands beside it.
+It has no class codes, so NVIDIA GPUs and network cards are known by the devices' names. A device without a
+name in this lspci's list (`Device 2684`) is read as a GPU only if the reference data has its number, or if an
+audio function is on the same card.
 """
 
 import re
@@ -41,7 +41,7 @@ _LAST_IDS = re.compile(r".*\[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Bus:
-    """A bus: the root complex it belongs to, its number and the bridge that leads to it."""
+    """A bus: its root complex, its number and the bridge that leads to it."""
 
     domain: str
     root: str
@@ -50,7 +50,7 @@ class _Bus:
 
 
 def detect(text: str) -> bool:
-    """Return whether a line of the text begins such a tree."""
+    """Return whether such a tree starts in a line of the text."""
     return _FIRST.search(text) is not None
 
 
@@ -60,7 +60,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the tree. Raises InputError if there is no device in it, or one is in it twice."""
+    """Read the tree. Raises InputError if it has no device, or one device twice."""
     reading = _Reading(origin)
     lines = read_lines(text.expandtabs(), reading.take, bare=str.rstrip, longest=2000)
     if not reading.nodes:
@@ -72,12 +72,12 @@ def parse(text: str, *, origin: str) -> Machine:
 @dataclass(slots=True)
 class _Reading:
     origin: str
-    joints: dict[int, _Bus | None] = field(default_factory=dict)  # column of a joint: what hangs there
+    joints: dict[int, _Bus | None] = field(default_factory=dict)  # column of a joint: the bus below it
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: TreeFacts = field(default_factory=TreeFacts)
 
     def take(self, number: int, line: str) -> bool:
-        """Read one line: it begins at a joint of a line above, and may go down several bridges."""
+        """Read one line: it starts at a joint of a line above, and may cross several bridges."""
         joint = re.search(r"[-+\\]", line)
         if joint is None or _START.match(line) is None:
             return False
@@ -93,7 +93,7 @@ class _Reading:
         return self.follow(line, column + 1, bus)
 
     def follow(self, line: str, at: int, bus: _Bus | None) -> bool:
-        """Go along a line from a joint of the tree: a root or devices, each below the one before it."""
+        """Follow a line from a joint of the tree: a root or devices, each below the device before it."""
         while at < len(line):
             if bus is None:
                 root = _ROOT.match(line, at)
@@ -121,7 +121,7 @@ class _Reading:
         return True
 
     def device(self, match: re.Match[str], place: _Bus, line: str) -> str:
-        """Add one function; its name, where the line has it, goes to the end of the line."""
+        """Add one function; if the line has its name, the name is the rest of the line."""
         address = f"{place.domain}:{place.bus}:{match[1].lower()}.{match[2]}"
         if kernel_address(address) is None or address in self.nodes:
             raise InputError(f"{self.origin} has {address} twice, or it is none", _HINT)
@@ -139,7 +139,7 @@ class _Reading:
         return address
 
     def machine(self) -> Machine:
-        """Return the machine that the tree shows, with the kinds that names show."""
+        """Return the machine of the tree, with the device kinds known from names."""
         cards: dict[str, list[str]] = {}
         for node in self.nodes.values():
             cards.setdefault(node.address.rpartition(".")[0], []).append(node.name or "")

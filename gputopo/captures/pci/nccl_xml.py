@@ -1,12 +1,12 @@
 """NCCL's topology XML, as `NCCL_TOPO_DUMP_FILE` writes it and `NCCL_TOPO_FILE` reads it.
 
-The content, from its src/graph/xml.cc:
+The content, from NCCL's src/graph/xml.cc:
 
-- `<cpu>` is a NUMA node, not a socket, and host bridges are not distinguished: two GPUs under one `<cpu>` and
-  no common switch are PHB in NCCL's terms, where `nvidia-smi topo -m` may say NODE.
-- Of each switch only the upstream bridge is written, so one `<pci>` around two GPUs is one switch.
-- `link_speed` and `link_width` are the highest that device and slot can do together, not the present ones.
-  Bridges of virtual machines report absurd speeds, which are stored as they are.
+- `<cpu>` is a NUMA node, not a socket, and host bridges are not distinguished: two GPUs under one `<cpu>`
+  without a common switch are PHB to NCCL, and may be NODE to `nvidia-smi topo -m`.
+- Only the upstream bridge of each switch is written, so one `<pci>` around two GPUs is one switch.
+- `link_speed` and `link_width` are the maximum of device and slot together, not the present values.
+  Bridges of virtual machines report absurd speeds, which are stored as reported.
 - `dev` of a `<gpu>` is NVML's index.
 - `<nvlink>` counts links by their other end, without numbers. In some virtual machines that end is the GPU
   itself: then it is not known to which GPUs the links lead.
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 SOURCE = "nccl xml"
 
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
-_ITSELF = "itself"  # the other end of NVLinks whose target is their own GPU
-_PORT = ".port"  # stands for the downstream port of a switch, which NCCL leaves out
+_ITSELF = "itself"  # other end of NVLinks whose target is their GPU
+_PORT = ".port"  # represents the downstream port of a switch, which NCCL omits
 _ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
-# What may stand before the first element, and how it ends.
+# What may be before the first element, and how it ends.
 _BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
 _MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
 _MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
@@ -50,7 +50,7 @@ def detect(text: str) -> bool:
 
 
 def claims(text: str) -> Claims:
-    """Return the lines that have a tag or an attribute."""
+    """Return the lines with a tag or an attribute."""
     return xml_lines(text)
 
 
@@ -79,15 +79,15 @@ class TopologyReading:
     nodes: dict[str, PciNode] = field(default_factory=dict)
     found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
-    nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # of each <gpu>: other end, links
+    nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # by <gpu>: links by other end
     arch: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Remember what was not understood; XML elements have no line here, so it is 0."""
+        """List a text as not understood; XML elements have no line number here, so it is 0."""
         self.found.unread.append(Unread(source=SOURCE, line=0, text=text))
 
     def cpu(self, cpu: "Element") -> None:
-        """Read a NUMA node and all below it."""
+        """Read a NUMA node and everything below it."""
         number = _number(cpu.get("numaid"))
         place = f"numa{len(self.numa) if number is None else number}"
         if number is not None:
@@ -111,7 +111,7 @@ class TopologyReading:
                 self.note(f"<{element.tag}> under {parent or '<cpu>'}")
 
     def pci(self, element: "Element", root: str, parent: str | None, numa: int | None) -> str | None:
-        """Read one function and return its address, or its parent's where it has none that can be read."""
+        """Read one function and return its address, or its parent's address if its own cannot be read."""
         where = kernel_address(element.get("busid") or "")
         if where is None:
             self.note(f"<pci busid={element.get('busid')!r}>")
@@ -135,20 +135,21 @@ class TopologyReading:
         return where
 
     def gpu(self, element: "Element", where: str) -> None:
-        """Read NVML's facts of a GPU: its index and its NVLinks."""
+        """Read NVML's facts about a GPU: its index and its NVLinks."""
         index = _number(element.get("dev"))
         if index is not None:
             self.found.indices[where] = index
         ends = self.nvlinks.setdefault(where, {})
         for link in element:
-            if link.tag == "c2c":  # to the GPU's own CPU (Grace), and to no device of the tree
+            if link.tag == "c2c":  # to the GPU's own CPU (Grace), which is not in the tree
                 continue
             count = _number(link.get("count"))
             if link.tag != "nvlink" or count is None or count > 64:  # NVML_NVLINK_MAX_LINKS is 18
                 self.note(f"<{link.tag} {' '.join(f'{k}={v!r}' for k, v in link.attrib.items())}> of {where}")
                 continue
             end = kernel_address(link.get("target") or "")
-            # Switches and CPUs are not in the tree; NCCL makes one of all switches, and so does `_between`.
+            # Switches and CPUs are not in the tree. NCCL combines all switches into one, and so does
+            # `between`.
             key = (
                 _ITSELF
                 if end == where
@@ -161,7 +162,7 @@ class TopologyReading:
     def nic(self, element: "Element", where: str | None) -> None:
         """Read the names of a card's ports."""
         names = [name for net in element if net.tag == "net" and (name := net.get("name"))]
-        if where is None:  # so NCCL writes sockets of cards whose place it does not know
+        if where is None:  # NCCL writes cards at an unknown place as sockets
             self.found.missing["nics"] = f"NCCL's XML shows no place of {', '.join(names) or 'one'}"
         else:
             self.found.nic_names.setdefault(where, []).extend(names)
@@ -218,11 +219,11 @@ class TopologyReading:
 
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
-    """Count the NVLinks of two GPUs, direct ones and those through switches; None where neither reports any.
+    """Count the NVLinks between two GPUs, direct or through switches; None if neither GPU reports any.
 
-    `ends` has for each GPU that reports its NVLinks how many go to each other end; `switch` is any NVSwitch.
-    Through switches a pair can use as many links as the GPU with fewer of them has. None also where a GPU
-    has links to itself and none to the other: these may be meant.
+    `ends` has, for each GPU that reports NVLinks, the number of links to each other end; `switch` is any
+    NVSwitch. Through switches a pair can use as many links as the GPU with fewer links has. The result is
+    also None if a GPU has links to itself and none to the other GPU: those links may lead there.
     """
     if a not in ends and b not in ends:
         return None
@@ -234,13 +235,13 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
 
 
 def _end(link: "Element") -> Literal["switch", "cpu", "unknown"]:
-    """Return the kind of the other end of NVLinks: NCCL gives CPUs (POWER) the class 0x068001."""
+    """Return the kind of the other end of NVLinks: NCCL writes CPUs (POWER) as class 0x068001."""
     code = _hex(link.get("tclass"), 6)
     return "switch" if code == "068000" else "cpu" if code == "068001" else "unknown"
 
 
 def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
-    """Put back the downstream ports that NCCL leaves out: two GPUs of two switches are PXB, not PIX."""
+    """Add the downstream ports that NCCL omits: two GPUs of two switches are PXB, not PIX."""
     ports = [PciNode(address=f"{node.address}{_PORT}", root=node.root, parent=node.address) for node in tree]
     return [
         *(
@@ -268,14 +269,14 @@ def _number(text: str | None) -> int | None:
 
 
 def _hex(text: str | None, digits: int) -> str | None:
-    """Read "0x10de" as "10de"; None for what is no such number or its unknown value 0xffff."""
+    """Read "0x10de" as "10de"; None for other texts and for the unknown value 0xffff."""
     number = (text or "").lower().removeprefix("0x")
     fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
     return number.zfill(digits) if fits and set(number) != {"f"} else None
 
 
 def opening(text: str) -> str | None:
-    """Return the name of the first element, or None where the text does not begin as XML does."""
+    """Return the name of the first element, or None if the text does not start as XML."""
     at = 0
     while True:
         while at < len(text) and text[at].isspace():
@@ -285,7 +286,7 @@ def opening(text: str) -> str | None:
             match = _ELEMENT.match(text, at)
             return match[1] if match else None
         if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
-            end = "]>"  # declarations inside the DOCTYPE: the parser refuses those that are dangerous
+            end = "]>"  # declarations inside the DOCTYPE: the parser refuses dangerous ones
         closed = text.find(end, at)
         if closed < 0:
             return None
@@ -293,7 +294,7 @@ def opening(text: str) -> str | None:
 
 
 def root_of(text: str, *, origin: str, hint: str) -> "Element":
-    """Read a whole XML document. Raises InputError where it is cut, wrong or declares entities."""
+    """Read a whole XML document. Raises InputError if it is cut, invalid or declares entities."""
     from defusedxml import DefusedXmlException, ElementTree
 
     try:
@@ -310,7 +311,7 @@ def root_of(text: str, *, origin: str, hint: str) -> "Element":
 
 
 def cpus_of_mask(text: str) -> frozenset[int] | None:
-    """Return the CPUs of a mask, or None where the text is none.
+    """Return the CPUs of a mask, or None if the text is not a CPU mask.
 
     NCCL and the kernel write words of 32 bits, the highest first, separated by commas: `00000000,00ffffff`.
     """

@@ -1,7 +1,7 @@
-"""A Machine out of a PCI tree that some tool printed: GPUs and NICs in PCI order, their links, their slots.
+"""A Machine from a PCI tree that some tool printed: GPUs and NICs in PCI order, their links, their slots.
 
-The readers of NCCL's XML and of lspci end here. XML is read with defusedxml: entity bombs
-and external entities are refused.
+The readers of NCCL's XML and of lspci use this. XML is read with defusedxml: entity bombs and external
+entities are refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +23,11 @@ Tree = Sequence[PciNode]
 
 @dataclass(slots=True)
 class TreeFacts:
-    """Facts of a capture beside the tree: each by PCI address, GPUs and NICs only."""
+    """Facts of a capture that are not in the tree, by PCI address, for GPUs and NICs only."""
 
-    gpus: dict[str, Gpu] = field(default_factory=dict)  # with facts of their own; the index is given later
+    gpus: dict[str, Gpu] = field(default_factory=dict)  # with their own facts; `machine` sets the index
     nic_names: dict[str, list[str]] = field(default_factory=dict)
-    indices: dict[str, int] = field(default_factory=dict)  # where the capture numbers the GPUs itself
+    indices: dict[str, int] = field(default_factory=dict)  # if the capture numbers the GPUs
     missing: dict[str, str] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
 
@@ -41,10 +41,11 @@ def machine(
     nvlinks: Callable[[str, str], int | None] = lambda a, b: None,
     whole: Callable[[Tree], Tree] = lambda tree: tree,
 ) -> Machine:
-    """Return the machine of a tree. `nvlinks` counts the NVLinks of two GPUs by address, None: not known;
-    `whole` is the tree for the hops where the capture leaves bridges out.
+    """Return the machine of a tree.
 
-    GPUs are numbered as the capture does it where it numbers every one, else in PCI order.
+    `nvlinks` counts the NVLinks between two GPUs by address, None if not known. `whole` returns the tree used
+    for hops, for captures without some bridges. GPUs have the capture's numbers if it numbers every GPU, else
+    they are numbered in PCI order.
     """
     tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
     missing = dict(found.missing)
@@ -78,7 +79,7 @@ def _numbers(gpus: Sequence[str], numbers: Mapping[str, int]) -> dict[str, int]:
 
 
 def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
-    """Return a GPU with its index and the facts of its place in the tree."""
+    """Return a GPU with its index and the facts from its place in the tree."""
     slot = nodes.get(node.parent) if node.parent else None
     pcie = Pcie(
         gen_now=generation_of(node.speed_gt_per_s),
@@ -89,7 +90,7 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
         limiting_hop=slower_bridge(nodes, node.address),
     )
     if gpu.pcie != Pcie():
-        pcie = gpu.pcie  # the capture has it in its own terms
+        pcie = gpu.pcie  # the capture reports it itself
     elif pcie.gen_max_device is not None:
         pcie = msgspec.structs.replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
@@ -109,9 +110,9 @@ def _min(a: int | None, b: int | None) -> int | None:
 
 
 def _hop(tree: Tree, a: str, b: str) -> Hop | None:
-    """Return the hop of two functions, or None where the capture does not show it.
+    """Return the hop between two functions, or None if the capture does not show it.
 
-    That is where one hangs under no root, or under different roots in a tree without any NUMA number.
+    The hop is unknown if a function has no root, or if the roots differ in a tree without NUMA numbers.
     """
     if any(node.address in (a, b) and not node.root for node in tree):
         return None
@@ -137,7 +138,7 @@ def _links(
 
 
 def with_hops(machine: Machine) -> Machine:
-    """Return the machine with the hops of GPUs that its PCI tree shows and no capture reports."""
+    """Return the machine with hops between GPUs that its PCI tree shows and no capture reports."""
     at = {gpu.index: gpu.pci_address for gpu in machine.gpus}
     links = {(link.a, link.b): link for link in machine.links}
     missing = dict(machine.missing)
@@ -152,7 +153,7 @@ def with_hops(machine: Machine) -> Machine:
 
 
 def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:
-    """Return the network cards in PCI order; a card with several ports is one for each name."""
+    """Return the network cards in PCI order; a card with several ports is listed once per name."""
     nameless: tuple[str | None, ...] = (None,)
     cards = [
         (node, name)

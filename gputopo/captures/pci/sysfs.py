@@ -1,6 +1,6 @@
 """Copies of a machine's /sys and /proc, as hwloc-gather-topology makes them, unpacked in a folder.
 
-Here they are only found; the probes read them as they read this machine.
+They are only found here; the probes read them like this machine's own /sys and /proc.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from pathlib import Path
 READS = "a folder with a copied /sys"
 FACTS = "PCI tree, link speed and width, errors"
 
-_DEEPEST = 2  # folders around sys: NAME/sys, or ./NAME/sys
+_DEEPEST = 2  # folders above sys: NAME/sys, or ./NAME/sys
 
 
 def root_in(path: Path) -> Path | None:
-    """Return the folder in or below `path` that holds `sys`, or None if `path` is no copied tree."""
+    """Return the folder in or below `path` that has `sys`, or None if `path` is not a copied tree."""
     try:
         found = [folder for folder in _folders(path, _DEEPEST) if (folder / "sys").is_dir()]
     except (OSError, ValueError):

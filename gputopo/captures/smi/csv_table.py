@@ -1,8 +1,8 @@
 """`nvidia-smi --query-gpu=... --format=csv`, with units or without: text in, Machine out.
 
-The first line names the columns. A report of a GPU without an answer is a GPU, wherever it stands. Several
-queries in one text are tables of one machine. Of a log (`-l 1`) each reading is a sample; see series.py for
-which of them are stored.
+The first line has the column names. A line that reports a GPU without an answer adds that GPU, wherever the
+line is. Several queries in one text are tables of one machine. Each reading in a log (`-l 1`) is a sample;
+series.py decides which samples are stored.
 """
 
 import functools
@@ -38,9 +38,10 @@ _LONGEST = 200  # the longest name of a column is far shorter
 _COMMAND = re.compile(r"\s*[#$]|.*\bnvidia-smi\S* +-")  # a comment, a prompt, a command line
 _QUERY = re.compile(r"\bnvidia-smi\b(?=.*\bnoheader\b).{0,200}?--query-gpu[= ]\"?([\w.,]{2,2000})\b")
 _UNIT = re.compile(r"\s*\[[^\]]*\]$")
-# Columns of queries for programs and retired pages, which have a line for each of those.
+# Columns of queries for programs and retired pages, whose lines are programs or pages, not GPUs.
 _NOT_OF_GPUS = frozenset({"pid", "retired_pages.address", "retired_pages.cause"})
-# By these a second reading of one GPU (`--loop`) differs from another GPU, the surest first; and their kinds.
+# Columns that identify a GPU, the most reliable first, and their kinds. They distinguish a second reading of
+# one GPU (`--loop`) from another GPU.
 _IDENTITIES = {
     "pci.bus_id": "address",
     "gpu_bus_id": "address",
@@ -50,7 +51,7 @@ _IDENTITIES = {
 }
 
 
-_LEFT_OUT = "(left out)"  # in the place of a cell
+_LEFT_OUT = "(left out)"  # replaces a cell
 
 
 class _Line(NamedTuple):
@@ -60,17 +61,17 @@ class _Line(NamedTuple):
     may_be_cut: bool
 
 
-_Rows = list[tuple[int, _Line]]  # of one sample, each with the index of its GPU
+_Rows = list[tuple[int, _Line]]  # the rows of one sample, each with its GPU's index
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a line that names such columns."""
+    """Return whether the text has a line of such column names."""
     followed = pairwise(chain(_lines(text), [None]))
     return any(line is not None and _is_header(line, below) for line, below in followed)
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text is one query's output from end to end, but for a last line that may be cut."""
+    """Return whether a text is one query's output from start to end; only its last line may be cut."""
     head = next(_lines(text.partition("\n")[0]), None)
     if head is None or len(head.cells) == 1 or not _is_header(head, None):
         return False
@@ -78,7 +79,7 @@ def is_whole(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line names the columns of a query, of whatever kind."""
+    """Return whether a line has the column names of a query, of any kind."""
     if "," not in lines[0] and not any(map(_names_column, _cells(lines[0]))):
         return False
     first, *below = _lines("\n".join(lines))
@@ -98,7 +99,7 @@ def _scan(text: str, origin: str) -> _Scan:
     table: _Table | None = None
     outside: list[_Line] = []
     known: set[int] = set()
-    width = 0  # of another query
+    width = 0  # number of columns of another query
     for line, below in pairwise(chain(_lines(text), [None])):
         assert line is not None
         if table is not None and table.is_plain_row(line):
@@ -120,7 +121,7 @@ def _scan(text: str, origin: str) -> _Scan:
 
 
 def claims(text: str) -> Claims:
-    """Return the lines that name columns, and those below them that fit; those of other queries are known."""
+    """Return as read the column names and matching lines below, as known the lines of other queries."""
     scan = _scan(text, "")
     silent = {line.number for line in scan.outside if parse_unanswered(line.text) is not None}
     return Claims(
@@ -129,7 +130,7 @@ def claims(text: str) -> Claims:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs, a line each. Raises InputError if no line fits the columns, or two have one index."""
+    """Read the GPUs, one per line. Raises InputError if no line fits the columns or GPUs share an index."""
     scan = _scan(text, origin)
     for line in scan.outside if scan.tables else ():
         scan.tables[0].take_unanswered(line)
@@ -145,7 +146,7 @@ def _lines(text: str) -> Iterator[_Line]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             last = number == len(lines) and not whole
-            if query := _QUERY.search(line):  # its columns, which the output leaves out
+            if query := _QUERY.search(line):  # the query's columns, which the output does not have
                 line = query[1].replace(",", ", ")
             yield _Line(number, line, _cells(line), last)
 
@@ -166,13 +167,13 @@ def _is_known(column: str) -> bool:
     return column in known.facts or column in known.driver or known.is_unplaced(column)
 
 
-@functools.lru_cache(maxsize=4096)  # most cells of a log come again
+@functools.lru_cache(maxsize=4096)  # most cells of a log are repeated
 def _names_column(cell: str) -> bool:
     return _is_known(_column(cell))
 
 
 def _is_header(line: _Line, below: _Line | None) -> bool:
-    """Return whether a line names the columns; where it names one only, a value must follow, and no list."""
+    """Return whether a line has the column names. A single name must precede a value, not a list."""
     known = sum(map(_names_column, line.cells))
     if known == 0 or _COMMAND.match(line.text) or _is_other_query(line):
         return False
@@ -186,13 +187,13 @@ def _is_header(line: _Line, below: _Line | None) -> bool:
 
 
 def _is_value(named: Named, line: _Line) -> bool:
-    """Return whether a line is a value of a fact, or the reason why there is none."""
+    """Return whether a line is a value of a fact, or the reason why there is no value."""
     silent = parse_unanswered(line.text) is not None
     return silent or (len(line.cells) == 1 and not values.parse(named.kind, line.text, bare=True).strange)
 
 
 def _is_other_query(line: _Line) -> bool:
-    """Return whether a line names the columns of a query for programs or for retired pages."""
+    """Return whether a line has the column names of a query for programs or retired pages."""
     if not any(map(_names_column, line.cells)):
         return False
     return not _NOT_OF_GPUS.isdisjoint(map(_column, line.cells))
@@ -205,9 +206,9 @@ class _Table:
     origin: str
     head: _Line
     rows: list[_Line] = field(default_factory=list)
-    heads: list[tuple[int, int]] = field(default_factory=list)  # the columns again: rows above, line
-    found: dict[str, int] = field(default_factory=dict)  # a GPU's identity: its index
-    unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # by line
+    heads: list[tuple[int, int]] = field(default_factory=list)  # repeated names: rows above, line
+    found: dict[str, int] = field(default_factory=dict)  # index of each GPU, by its identity
+    unanswered: list[tuple[int, Unanswered]] = field(default_factory=list)  # with line numbers
     gaps: list[Gap] = field(default_factory=list)
     not_understood: list[Unread] = field(default_factory=list)
 
@@ -215,13 +216,13 @@ class _Table:
         self.columns = [_column(cell) for cell in self.head.cells]
         self.numbers = "index" in self.columns
         self.identities = [at for at, column in enumerate(self.columns) if column in _IDENTITIES]
-        self.indices: dict[tuple[str, ...], int | None] = {}  # of GPUs, by the cells that identify them
+        self.indices: dict[tuple[str, ...], int | None] = {}  # indices of GPUs, by identifying cells
         for column, cell in zip(self.columns, self.head.cells, strict=True):
             if not _is_known(column):
                 self._note(self.head.number, f"column {cell}")
 
     def is_plain_row(self, line: _Line) -> bool:
-        """Return whether a line is surely a row: it has several cells, and the first one names no column."""
+        """Return whether a line is surely a row: several cells, the first not a column name."""
         return (
             len(line.cells) == len(self.columns) > 1
             and not _names_column(line.cells[0])
@@ -231,7 +232,7 @@ class _Table:
         )
 
     def take(self, line: _Line) -> None:
-        """Take in a line: a GPU, the columns' names again, or something else."""
+        """Read a line: a GPU, repeated column names, or something else."""
         if self.take_unanswered(line):
             return
         if [_column(cell) for cell in line.cells] == self.columns:
@@ -250,7 +251,7 @@ class _Table:
         return frozenset((*lines, *(number for number, _ in self.unanswered)))
 
     def _is_value(self, line: _Line) -> bool:
-        """Return whether a line of one cell is a value of the only column, or a reason for none."""
+        """Return whether a line of one cell is a value of the only column, or the reason for none."""
         return _is_value(names("csv").facts[self.columns[0]], line)
 
     def take_unanswered(self, line: _Line) -> bool:
@@ -262,7 +263,7 @@ class _Table:
         return True
 
     def machine(self) -> Machine:
-        """Return the GPUs as a machine: of a log with the samples that are stored."""
+        """Return the GPUs as a machine; if the text is a log, with the samples to store."""
         samples = self._samples()
         if len(samples) > 1:
             return self._series(samples)
@@ -290,7 +291,7 @@ class _Table:
         return samples
 
     def _groups(self) -> list[range]:
-        """Return the rows of each sample where rows name no GPU."""
+        """Return the rows of each sample of a log whose rows do not identify their GPU."""
         clock, at = Clock(), self._place("timestamp")
         times = [None if at is None else clock.read(line.cells[at]) for line in self.rows]
         found = groups(times, [above for above, _ in self.heads])
@@ -303,7 +304,7 @@ class _Table:
         return self.columns.index(column) if column in self.columns else None
 
     def _identity(self, line: _Line) -> str | None:
-        """Return what identifies the GPU of a row, None where the row has nothing of that kind."""
+        """Return what identifies the GPU of a row, or None if the row has no identity."""
         cells = dict(zip(self.columns, line.cells, strict=True))
         read = ((name, values.parse(kind, cells.get(name, ""))) for name, kind in _IDENTITIES.items())
         return next((f"{name} {value.value}" for name, value in read if value.value is not None), None)
@@ -324,7 +325,7 @@ class _Table:
         return index
 
     def _at(self, rows: _Rows, *, only: Sequence[Unanswered]) -> Machine:
-        """Return the machine of these rows. `only`: those lines that may be of a GPU without a row."""
+        """Return the machine of these rows. `only`: the lines that may be about a GPU without a row."""
         driver: list[tuple[Named, str]] = []
         attached: str | None = None
         gpus = {index: self._gpu(line) for index, line in rows}
@@ -374,7 +375,7 @@ class _Table:
         )
 
     def _lasting(self, line: _Line) -> _Line:
-        """Return a row without what passes."""
+        """Return a row with only its constant facts, without values of the moment."""
         facts = names("csv").facts
         cells = (
             cell if column not in facts or is_fixed(facts[column]) else _LEFT_OUT
@@ -383,8 +384,8 @@ class _Table:
         return line._replace(cells=tuple(cells))
 
     def _series(self, samples: Sequence[_Rows]) -> Machine:
-        """Return the GPUs of a log: its last whole sample, those that are stored, and what was counted."""
-        last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and its sample
+        """Return the GPUs of a log: its last whole sample, the samples to store, and counts over all."""
+        last: dict[int, tuple[int, _Line]] = {  # the last row of each GPU, and the place of its sample
             index: (place, line) for place, rows in enumerate(samples) for index, line in rows
         }
         whole = (place for place in reversed(range(len(samples))) if len(samples[place]) == len(last))

@@ -4,9 +4,9 @@
     # Idx      W      C      C      %      %      %      %      %      %    MHz    MHz
         0     25     35      -      0      0      0      0      0      0    405    210
 
-Each line is a row of what `nvidia-smi --query-gpu=... -l` prints, and is read as that: a series of samples.
-A GPU that was below its clocks for a part of the time by its power limit (`pviol`, %) or its temperature
-(`tviol`, 0 or 1), NVML's performance policies, has that reason in the sample.
+Each line is read like a row of `nvidia-smi --query-gpu=... -l`: a series of samples.
+If the power limit (`pviol`, %) or temperature (`tviol`, 0 or 1) lowered a GPU's clocks for part of the time
+(NVML's performance policies), the sample has that reason.
 """
 
 import functools
@@ -46,23 +46,23 @@ _COLUMNS = {
 
 
 def detect(text: str) -> bool:
-    """Return whether a line names such columns. (Those of `pmon` are of processes.)"""
+    """Return whether a line has such column names. (The columns of `pmon` are about processes.)"""
     return "#" in text and any(_columns(line) for line in text.splitlines())
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text is such an output from end to end: a line of columns and lines of numbers."""
+    """Return whether a text is only such an output: a line of column names, and lines of numbers."""
     starts = (line.lstrip()[:1] for line in text.splitlines())
     return bool(_columns(text.partition("\n")[0])) and all(start in "#0123456789" for start in starts)
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line names such columns."""
+    """Return whether a line has such column names."""
     return bool(_columns(lines[0]))
 
 
 def _columns(line: str) -> list[str]:
-    """Return the names of the columns; none where the line does not name them."""
+    """Return the column names in a line, or an empty list if the line has none."""
     if "gpu" not in line or _HEAD.match(line.strip()) is None:
         return []
     names = line.strip().lstrip("#").replace(",", " ").split()
@@ -108,7 +108,7 @@ def parse(text: str, *, origin: str) -> Machine:
 
 
 def _written(cell: str, column: str) -> str:
-    """Return a cell as the query writes it."""
+    """Return a cell as `--query-gpu` writes it."""
     if cell == "-":
         return "[N/A]"
     if column.startswith("clocks_event_reasons."):
@@ -116,7 +116,7 @@ def _written(cell: str, column: str) -> str:
     return cell
 
 
-@functools.lru_cache(maxsize=8192)  # numbers come again
+@functools.lru_cache(maxsize=8192)  # numbers are repeated
 def _is_cell(cell: str) -> bool:
     return cell == "-" or _NUMBER.fullmatch(cell) is not None
 

@@ -1,4 +1,4 @@
-"""One GPU as one output of `nvidia-smi` shows it: facts are collected line by line, then become a Gpu."""
+"""One GPU in one output of `nvidia-smi`: facts are collected line by line, then become a Gpu."""
 
 import re
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ _DICTIONARIES = ("violation_ns.", "ecc.counts.", "fabric.health.")
 _REASON = "throttle.reasons."
 _PART = "only a part of the reasons is reported"
 _ERROR = re.compile(r"unknown error|err!+", re.IGNORECASE)
-_FEWEST_ERRORS = 3  # a fan or a sensor alone may fail on a GPU that works
-# Which counts make up NVML's totals, where the GPU does not report them: one of the sets, whole.
+_FEWEST_ERRORS = 3  # a single fan or sensor may fail on a GPU that works
+# The counts that add up to NVML's totals, for a GPU that does not report totals. One complete set is used.
 _PARTS = {
     "corrected": (("sram_correctable", "dram_correctable"),),
     "uncorrected": (
@@ -33,12 +33,12 @@ _PARTS = {
 
 
 class Entry(NamedTuple):
-    """One place of the output: its path in lower case, what stands there (None: a heading), its line."""
+    """One entry of the output: its path in lower case, its text (None: a heading) and its line number."""
 
     path: str
     text: str | None
     line: int
-    shown: str  # the line as it stands there, for the list of what was not understood
+    shown: str  # the whole line, for the list of lines that were not understood
 
 
 @dataclass
@@ -46,16 +46,16 @@ class ReportedGpu:
     """Values reported of one GPU."""
 
     names: Names
-    queried: bool = False  # by --query-gpu: numbers may stand without their unit
-    # The values of each fact by how good the name is; the lowest with a value stands.
+    queried: bool = False  # by --query-gpu: numbers may have no unit
+    # The values of each fact by the rank of the name. The value with the lowest rank is used.
     reported: dict[str, dict[int, ReportedValue]] = field(default_factory=dict)
     processes: list[dict[str, Any]] | None = None
     no_processes: str | None = None
     instances: int | None = None
-    instances_end: bool = False  # something stands below the last MIG instance, so none was cut off
+    instances_end: bool = False  # a line follows the last MIG instance, so the list was not cut
     lost: bool = False
     needs_reset: bool = False
-    notes: dict[str, str] = field(default_factory=dict)  # more reasons, by fact; of the whole GPU by ""
+    notes: dict[str, str] = field(default_factory=dict)  # more reasons, by fact; "" is for the whole GPU
 
     @property
     def address(self) -> str | None:
@@ -64,7 +64,7 @@ class ReportedGpu:
         return next((value.value for value in reported.values() if value.value is not None), None)
 
     def add(self, entry: Entry) -> bool:
-        """Take in one place of the output. False where it is not understood."""
+        """Read one entry of the output. Returns False if it is not understood."""
         if self.instances and not entry.path.startswith(_INSTANCES):
             self.instances_end = True
         if entry.text is None:
@@ -85,7 +85,7 @@ class ReportedGpu:
         return self.names.is_unplaced(entry.path)
 
     def notice(self, text: str) -> None:
-        """Take in what stands in the place of a value and is about the whole GPU."""
+        """Read a text that replaces a value and is about the whole GPU."""
         said = values.clean(text).strip("[] ").lower()
         self.lost = self.lost or said == LOST
         self.needs_reset = self.needs_reset or said == NEEDS_RESET
@@ -107,7 +107,7 @@ class ReportedGpu:
         return not value.strange
 
     def _whole_section(self, entry: Entry) -> bool:
-        """Read a section that has a reason in the place of its lines: `Remapped Rows : N/A`."""
+        """Read a section that has a reason instead of its lines: `Remapped Rows : N/A`."""
         value = values.parse("section", entry.text or "")
         for named in self.names.below(entry.path):
             self._report(named.fact, named.rank, value)
@@ -137,7 +137,7 @@ class ReportedGpu:
         processes[-1][row.fact] = value.value
         return not value.strange
 
-    # What was collected, as a Gpu
+    # The collected facts as a Gpu
 
     def gpu(self, index: int) -> tuple[Gpu, dict[str, str]]:
         """Return the GPU, and why facts are missing, by the fact's path within the GPU."""
@@ -179,7 +179,7 @@ class ReportedGpu:
             missing["throttle.reasons"] = _PART
 
     def _gather(self, values: dict[str, Any], missing: dict[str, str]) -> None:
-        """Put what stands in a dictionary of the Gpu into one; an empty one is a fact that is missing."""
+        """Collect the facts of each dictionary of the Gpu; an empty dictionary becomes a missing fact."""
         for prefix in _DICTIONARIES:
             keys = [fact for fact in values if fact.startswith(prefix)]
             if keys:
@@ -198,9 +198,9 @@ class ReportedGpu:
 
 
 def _best(by_name: Mapping[int, ReportedValue]) -> ReportedValue:
-    """Return the first value by name, or the error of a better name in its place.
+    """Return the value of the best name that has one, or the error that a better name has instead.
 
-    A driver that has an error for the average power and a value for the instant has a fault.
+    A driver that reports an error for the average power and a value for the present power has a fault.
     """
     rank, best = min(by_name.items(), key=lambda one: (one[1].value is None, one[0]))
     better = (by_name[name] for name in range(rank) if name in by_name)
@@ -208,7 +208,7 @@ def _best(by_name: Mapping[int, ReportedValue]) -> ReportedValue:
 
 
 def _answers_nothing(values: Mapping[str, Any], missing: Mapping[str, str]) -> bool:
-    """Return whether nothing but who the GPU is was answered, and errors for several other questions."""
+    """Return whether only the identity of the GPU was answered, and several other queries returned errors."""
     errors = sum(1 for why in missing.values() if _ERROR.fullmatch(why))
     return errors >= _FEWEST_ERRORS and not any(
         "." in fact or field_at(Gpu, fact).stability != "fixed" for fact in values
@@ -220,11 +220,11 @@ def _shown(value: ReportedValue) -> str:
 
 
 def _totals(values: dict[str, Any], missing: dict[str, str], *, may_lack: bool) -> None:
-    """Sum the ECC counts that NVML's totals are made of, where a GPU since Turing reports only these.
+    """Sum the ECC counts that make up NVML's totals; GPUs since Turing may report only these counts.
 
-    Without one of its parts a total stays unknown. `may_lack`: a part that is N/A is one that the GPU lacks.
-    Not so in a query: GPUs before Turing answer N/A for SRAM (nvml.h) and their device memory for DRAM,
-    and count registers and caches apart.
+    A total stays unknown if one of its parts is unknown. `may_lack`: a part that is N/A does not exist on the
+    GPU. This does not hold in a query: GPUs before Turing answer N/A for SRAM (nvml.h), report their device
+    memory as DRAM, and count registers and caches separately.
     """
     for since in ("volatile", "aggregate"):
         for what, sets in _PARTS.items():
@@ -243,9 +243,10 @@ def _totals(values: dict[str, Any], missing: dict[str, str], *, may_lack: bool) 
 
 
 def _recovery(values: dict[str, Any], missing: dict[str, str], *, refused: bool) -> None:
-    """Make one fact of what is reported of a reset; see key_names.RECOVERY.
+    """Combine what is reported about a reset into one fact; see key_names.RECOVERY.
 
-    `refused`: the driver wrote `GPU requires reset`, the text of NVML_ERROR_RESET_REQUIRED, for a value.
+    `refused`: the driver wrote `GPU requires reset`, the text of NVML_ERROR_RESET_REQUIRED, instead of a
+    value.
     """
     required, recommended = values.pop(RESET_REQUIRED, None), values.pop(DRAIN_RECOMMENDED, None)
     reasons = [reason for fact in (RESET_REQUIRED, DRAIN_RECOMMENDED) if (reason := missing.pop(fact, None))]

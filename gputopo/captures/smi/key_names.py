@@ -1,4 +1,4 @@
-"""Names in `nvidia-smi` of what has no field of its own in a Gpu: keys of its dictionaries, parts of a fact.
+"""Names in `nvidia-smi` of facts without their own field in a Gpu: keys of its dictionaries, parts of a fact.
 
 Reasons have the names of gputopo.reference.clock_events; violation times are other counters than NVML's.
 """
@@ -152,7 +152,7 @@ REASONS: Mapping[str, Smi] = {
         csv=("clocks_event_reasons.unknown", "clocks_throttle_reasons.unknown"),
     ),
 }
-# Reported in every era: without these the list of reasons in force is not whole.
+# Reported by every driver version: without these the list of active reasons is incomplete.
 BASE_REASONS = ("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown")
 
 VIOLATION_TIMES: Mapping[str, Smi] = {
@@ -509,8 +509,8 @@ FABRIC_HEALTH: Mapping[str, Smi] = {
     ),
 }
 
-# What a GPU needs before it can be used again. Drivers since 570 name the action (`GPU Recovery Action`),
-# those from 530 answer two questions instead (nvml.h calls them deprecated in favour of the action).
+# What a GPU needs before it can be used again. Drivers since 570 report the action (`GPU Recovery Action`).
+# Older drivers, since 530, answer two questions instead, which nvml.h deprecates in favor of the action.
 RECOVERY = "recovery_action"
 RESET_REQUIRED = "recovery_action.reset_required"
 DRAIN_RECOMMENDED = "recovery_action.drain_and_reset_recommended"
@@ -529,6 +529,6 @@ RESET_STATUS: Mapping[str, Smi] = {
     ),
 }
 
-# Fields that several of these make up: dictionaries, the list of reasons, the recovery action.
+# Fields that are made of several of these names: dictionaries, the list of reasons, the recovery action.
 COLLECTED = ("throttle.reasons", "violation_ns", "ecc.counts", "fabric.health", RECOVERY)
 OF_KEYS = {**REASONS, **VIOLATION_TIMES, **ECC_COUNTS, **FABRIC_HEALTH, **RESET_STATUS}

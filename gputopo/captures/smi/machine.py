@@ -1,7 +1,7 @@
-"""The GPUs of one output of `nvidia-smi` as a Machine, those among them that did not answer.
+"""The GPUs of one output of `nvidia-smi` as a Machine, including GPUs that did not answer.
 
-Of a GPU that it counts and gets no handle of, it writes a line where its facts would stand, which names the
-GPU by its number, its PCI address, both or neither, as the driver's version has it: `Unable to determine
+If `nvidia-smi` counts a GPU but gets no handle for it, it writes a line instead of the GPU's facts. Depending
+on the driver version, the line has the GPU's number, its PCI address, both or neither: `Unable to determine
 the device handle for GPU3: 0000:04:00.0: Unknown Error`.
 """
 
@@ -34,7 +34,7 @@ _WITHOUT_NUMBER = "the line that reports it as not answering does not show its n
 
 
 class Unanswered(NamedTuple):
-    """The content of such a line, as far as it is there; `reason` is the driver message."""
+    """The content of such a line, as far as it is present; `reason` is the driver message."""
 
     number: int | None
     address: str | None
@@ -42,7 +42,7 @@ class Unanswered(NamedTuple):
 
 
 def parse_unanswered(line: str) -> Unanswered | None:
-    """Read a line; None if it is none of these."""
+    """Parse such a line; returns None for any other line."""
     found = _NO_HANDLE.fullmatch(line.strip())
     if found is None:
         return None
@@ -56,11 +56,12 @@ def parse_unanswered(line: str) -> Unanswered | None:
 def with_unanswered(
     rows: Mapping[int, ReportedGpu], unanswered: Sequence[Unanswered], names: Names, *, numbered: bool
 ) -> dict[int, ReportedGpu]:
-    """Return all GPUs by index, those that did not answer in their places.
+    """Return all GPUs by index, including those that did not answer.
 
-    A GPU that has a row is no other one. NVML counts by PCI address: that places a GPU among rows that have
-    one, else the number in its line does; with neither it comes last, and the reason stands in `missing`.
-    `numbered`: the rows' indices are the source's, and stay. Else the rows are only in order.
+    A line about a GPU that has a row adds no GPU. NVML counts by PCI address: the address places a GPU among
+    rows that have addresses, else the number in its line does. A GPU with neither comes last, with the reason
+    in `missing`. `numbered`: the rows' indices are the source's, and do not change. Else only the order is
+    known.
     """
     new = [
         one
@@ -71,7 +72,7 @@ def with_unanswered(
 
 
 def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
-    """Return a machine with the GPUs that did not answer: numbered ones in their places, others behind."""
+    """Return a machine with the GPUs that did not answer, by number; GPUs without one come last."""
     gpus = {gpu.index: gpu for gpu in machine.gpus}
     missing = dict(machine.missing)
     for one in sorted(lost, key=lambda one: (one.number is None, one.number, one.address or "")):
@@ -85,7 +86,7 @@ def with_lost(machine: Machine, lost: Iterable[Unanswered]) -> Machine:
 
 
 def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, numbered: bool) -> None:
-    """Mark the GPU as lost that answered before a line reports that it no longer does."""
+    """Mark a GPU as lost that answered before a line reported that it no longer does."""
     for index, gpu in gpus.items():
         if _is_about(line, index, gpu, numbered):
             gpu.lost = True
@@ -93,7 +94,7 @@ def mark_lost(gpus: Mapping[int, ReportedGpu], line: Unanswered, *, numbered: bo
 
 
 def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) -> bool:
-    """Return whether a line is about a GPU: by address where both have one, else by its index."""
+    """Return whether a line is about a GPU: by address if both have one, else by index."""
     if line.address is not None and gpu.address is not None:
         return line.address == gpu.address
     return numbered and line.number == index
@@ -102,7 +103,7 @@ def _is_about(line: Unanswered, index: int, gpu: ReportedGpu, numbered: bool) ->
 def _in_gaps(
     rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
 ) -> dict[int, ReportedGpu]:
-    """Return each new GPU the number in its line, else the first free one behind the lower addresses."""
+    """Give each new GPU the number in its line, else the first free number after the lower addresses."""
     gpus = dict(rows)
     for one in sorted(new, key=lambda one: (one.number is None, one.number, one.address or "~")):
         below = [n for n, row in gpus.items() if one.address and (row.address or "~") < one.address]
@@ -116,7 +117,7 @@ def _in_gaps(
 def _in_order(
     rows: Mapping[int, ReportedGpu], new: Sequence[Unanswered], names: Names
 ) -> dict[int, ReportedGpu]:
-    """Put new GPUs between the rows by address; one that is placed by number alone takes that number."""
+    """Put new GPUs between the rows by address; a GPU with only a number takes that number."""
     gpus: dict[int, ReportedGpu] = {}
     line = [row for _, row in sorted(rows.items())]
     for one in sorted(new, key=lambda one: one.address or "~"):
@@ -136,7 +137,7 @@ def _free(gpus: Mapping[int, ReportedGpu], since: int = 0) -> Iterator[int]:
 
 
 def _places(line: Unanswered, rows: Mapping[int, ReportedGpu]) -> bool:
-    """Return whether a line's address shows where its GPU stands among the rows."""
+    """Return whether a line's address shows the position of its GPU among the rows."""
     return line.address is not None and any(row.address is not None for row in rows.values())
 
 
@@ -154,9 +155,9 @@ _NEVER = ("cuda_index", "numa_node", "cpu_affinity", "nvlinks", "pcie.limiting_h
 
 
 class Identity(NamedTuple):
-    """What identifies the machine of one output among others in the same file; None or empty: unknown."""
+    """What identifies the machine of one output among others in the same file; None or empty if unknown."""
 
-    where: str  # in words
+    where: str  # the part of the file, in words
     driver: str | None
     attached: int | None
     addresses: frozenset[str]
@@ -176,7 +177,7 @@ def identity_of(machine: Machine, where: str) -> Identity:
 
 
 def refuse_others(outputs: Sequence[Identity], origin: str) -> None:
-    """Raise InputError if the outputs of one file are of several machines."""
+    """Raise InputError if the outputs of one file are from several machines."""
     distinct = {output[1:]: output for output in reversed(outputs)}
     for first, other in combinations(reversed(distinct.values()), 2):
         if why := _is_other(first, other):
@@ -184,9 +185,10 @@ def refuse_others(outputs: Sequence[Identity], origin: str) -> None:
 
 
 def _is_other(first: Identity, other: Identity) -> str | None:
-    """Return why two outputs are of two machines; None where they may be of one.
+    """Return why two outputs are from two machines, or None if they may be from one.
 
-    A GPU that fell off the bus is counted no more: with a UUID that both have the number may differ.
+    NVML no longer counts a GPU that fell off the bus: if the outputs share a UUID, the number of GPUs may
+    differ.
     """
     if None not in (first.driver, other.driver) and first.driver != other.driver:
         return f"has driver {other.driver}, not {first.driver}"
@@ -204,9 +206,9 @@ def _is_other(first: Identity, other: Identity) -> str | None:
 
 
 def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str]]:
-    """Return the driver and why versions are missing.
+    """Return the driver, and why versions are missing.
 
-    `nvidia-smi` writes the driver's version only after NVML has answered it: with one the driver is "ok".
+    `nvidia-smi` prints the driver version only if NVML answered, so the state is "ok" if there is a version.
     """
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
@@ -231,7 +233,10 @@ def machine(
     without_mask: bool = True,
     gaps: Sequence[Gap] = (),
 ) -> Machine:
-    """Put the GPUs, by index, together. `attached`: how many GPUs the output counts; `time` as written."""
+    """Combine the GPUs, by index, into a machine.
+
+    `attached`: the number of GPUs that the output reports, as written; `time`: as written.
+    """
     limits.require_gpus(reported_gpus, source)
     found, missing = driver(driver_values)
     at = None if time is None else values.parse_time(time)
@@ -264,7 +269,7 @@ def machine(
 def _not_in_capture(
     gpus: Sequence[Gpu], reasons: Mapping[int, Mapping[str, str]], source: str
 ) -> dict[str, str]:
-    """Return the reason of every fact that the output does not mention; once where no GPU has it."""
+    """Return the reason for every fact that the output does not mention, only once if no GPU has the fact."""
     absent = {
         fact: [gpu.index for gpu in gpus if value_of(gpu) is None and fact not in reasons[gpu.index]]
         for fact, value_of in _FACTS.items()

@@ -1,6 +1,6 @@
 """The names of each fact in the three dialects of `nvidia-smi`: XML, text and CSV.
 
-Fields declare their names themselves (gputopo.values.gpu); those of what has no field are in
+Fields declare their names themselves (gputopo.values.gpu). Names of facts without a field are in
 gputopo.captures.smi.key_names.
 """
 
@@ -20,7 +20,7 @@ Dialect = Literal["xml", "text", "csv"]
 
 
 class NameRow(NamedTuple):
-    """A fact of the Gpu (its path there), how its value is written (see values.py), and its names."""
+    """A fact by its path in the Gpu, how its value is written (see values.py), and its names."""
 
     fact: str
     kind: str
@@ -44,7 +44,7 @@ GPU = (*_declared(Gpu), *(NameRow(fact, smi.kind or "", smi) for fact, smi in OF
 
 
 class Named(NamedTuple):
-    """A fact and how its value is written, as of a row; `rank`: how good this name is, 0 is the best."""
+    """A fact and how its value is written, as in a `NameRow`; `rank`: of this name, 0 is the best."""
 
     fact: str
     kind: str
@@ -62,9 +62,9 @@ class Names(NamedTuple):
     prefixes: tuple[str, ...]
 
     def is_unplaced(self, path: str) -> bool:
-        """Return whether a name is known and has no place in a Machine; so are all names below it.
+        """Return whether a name, or a name above it, is known and has no place in a Machine.
 
-        A name that a field declares has one, also below such a name.
+        A name that a field declares has a place, even if a name above it has none.
         """
         if path in self.facts:
             return False
@@ -76,7 +76,7 @@ class Names(NamedTuple):
         return path.startswith(self.prefixes)
 
     def nearest(self, above: Sequence[str], name: str) -> str | None:
-        """Return the path of a name under the nearest of the headings above where it is known by itself."""
+        """Return the path of a name under the nearest heading above that has such a name."""
         for depth in range(len(above), -1, -1):
             path = "/".join([*above[:depth], name])
             listed = (self.facts, self.processes, self.sections, self.unplaced)
@@ -85,7 +85,7 @@ class Names(NamedTuple):
         return None
 
     def completed(self, path: str) -> str:
-        """Return a path of a fragment with the headings above it that were cut off, if only one fits."""
+        """Return the path of a fragment with the headings cut off above it, if exactly one path fits."""
         known = {*self.facts, *self.processes, *self.sections}
         whole = [one for one in known if one.endswith(f"/{path}")] if path not in known else []
         return whole[0] if len(whole) == 1 else path
@@ -125,5 +125,5 @@ def _by_name(rows: tuple[NameRow, ...], dialect: Dialect) -> dict[str, Named]:
 
 
 def _tags(path: str) -> str:
-    """Return the tags of the XML for a heading of the text and those above it."""
+    """Return the XML tags for a path of text headings."""
     return "/".join(re.sub(r"[^a-z0-9*]+", "_", heading).strip("_") for heading in path.split("/"))

@@ -1,8 +1,8 @@
 """`nvidia-smi nvlink -s` (and `-R`, `-e`), and lists of GPUs: text in, Machine out.
 
-GB/s of `nvlink -s` are those of one direction. Where NVML refuses, its words are the reason in `missing`. Its
-lines of GPUs without any of links are a list of GPUs: that of `nvidia-smi -L`, or of the reports about their
-environment that PyTorch, vLLM and SGLang print.
+The GB/s of `nvlink -s` are for one direction. If NVML refuses, its message is the reason in `missing`. GPU
+lines without lines about links are a list of GPUs, as in `nvidia-smi -L` and the environment reports of
+PyTorch, vLLM and SGLang.
 """
 
 import re
@@ -32,7 +32,7 @@ _VERSION = re.compile(r"^\W{0,40}(?:Nvidia|CUDA) driver version *: (\d{3}(?:\.\d
 _LINK = re.compile(r"^\W{0,40}Link (\d{1,2})\s*[:,]\s*(.+?)\s*$")
 _SPEED = re.compile(r"(\d{1,4}(?:\.\d{1,4})?) GB/s")
 _REMOTE = re.compile(r"Remote Device ([0-9a-fA-F:.]{7,20}): Link \d{1,2}")
-_COUNTERS = {  # of `nvlink -e`: up to NVLink 4, then of NVLink 5
+_COUNTERS = {  # `nvlink -e`: names up to NVLink 4, then names of NVLink 5
     "Replay Errors": "replay",
     "Recovery Errors": "recovery",
     "CRC Errors": "crc",
@@ -62,23 +62,23 @@ class _ReportedGpu:
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a GPU's line."""
+    """Return whether the text has a line about a GPU."""
     return "GPU " in text and any(map(_gpu_line, text.splitlines()))
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is a GPU's."""
+    """Return whether a line is about a GPU."""
     return _gpu_line(lines[0]) is not None
 
 
 def _gpu_line(line: str) -> re.Match[str] | None:
-    """Return a line of a GPU, or of equal ones: with a UUID, or with the name of a known model alone."""
+    """Match a line about one GPU, or several equal ones: with a UUID, or with the name of a known model."""
     found = _GPU_LINE.match(line) if "GPU " in line else None
     return found if found and (found[3] or expected_gpu(found[2])) else None
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the GPUs and the links of each. Raises InputError if there is none, or two differ of a GPU."""
+    """Read the GPUs and their links. Raises InputError if there is no GPU, or two lines about one differ."""
     reported: dict[int, _ReportedGpu] = {}
     lost: dict[str | int | None, Unanswered] = {}
     gpu: _ReportedGpu | None = None
@@ -166,7 +166,10 @@ def _machine(
 
 
 def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
-    """Return the links of a GPU that are all down, as many as a GPU of its model here has; else none."""
+    """Return the links of a GPU with all links down; empty if no GPU of its model here has links.
+
+    The number of links is from another GPU of its model.
+    """
     same_model = [other.links for other in reported if other.name == gpu.name]
     return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
 

@@ -71,14 +71,14 @@ _SYSTEM = {"WDDM": "Windows", "TCC": "Windows", "MCDM": "Windows", "WDM": "Windo
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a line of a GPU, or such a table where there is none."""
+    """Return whether the text has the line of a GPU, or such a table without GPUs."""
     if "NVIDIA-SMI" in text and "No running" in text and _HEAD.search(text) is not None:
         return True
     return "|" in text and any(_cells(line, _GPU) for line in text.splitlines())
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is the first of a table, or the time above it."""
+    """Return whether a line is the first line of a table, or the time above it."""
     if not any("NVIDIA-SMI" in line for line in lines):
         return "|" in lines[0] and _cells(lines[0], _GPU) is not None
     head = next((place for place, line in enumerate(lines) if _HEAD.match(line.strip())), None)
@@ -89,7 +89,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the tables in a text. Raises InputError if there is none with a GPU."""
+    """Read the tables in a text. Raises InputError if no table has a GPU."""
     outputs: list[_Output] = []
     ahead: list[str] = []
     silent: list[Unanswered] = []  # above the first table
@@ -105,7 +105,7 @@ def parse(text: str, *, origin: str) -> Machine:
             return True
         if _TIME.fullmatch(line) or _RULE.fullmatch(line):
             return True
-        if not outputs and _cells(line, _GPU):  # the head is left out
+        if not outputs and _cells(line, _GPU):  # the head of the table is missing
             outputs.append(_Output(None, unanswered=silent))
         return bool(outputs) and outputs[-1].take(number, line)
 
@@ -114,7 +114,7 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
     machines = [output.machine() for output in outputs]
     identities = [identity_of(one, "one of the tables") for one in machines]
-    # Not by the number of GPUs: `-i` shows some only.
+    # The number of GPUs is not compared: `-i` shows only some.
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
@@ -135,11 +135,11 @@ class _Output:
     gpus: dict[int, ReportedGpu] = field(default_factory=dict)
     driver: list[tuple[Named, str]] = field(default_factory=list)
     unanswered: list[Unanswered] = field(default_factory=list)
-    gpu: ReportedGpu | None = None  # of the line above
-    processes: bool | None = None  # None: the table has no such part so far
+    gpu: ReportedGpu | None = None  # the GPU of the line above
+    processes: bool | None = None  # None: no list of processes so far
 
     def take(self, number: int, line: str) -> bool:
-        """Read a line. False where it is not understood."""
+        """Read a line. Returns False if it is not understood."""
         if _HEAD.match(line):
             known = names("text").driver
             versions = [(known[name.lower()], value) for name, value in _VERSION.findall(line)]
@@ -250,7 +250,7 @@ class _Output:
     def machine(self) -> Machine:
         """Return what the table shows."""
         for gpu in self.gpus.values():
-            if self.processes is not None:  # the table of the GPUs is whole, and so are their instances
+            if self.processes is not None:  # the GPU table is complete, and so are its instances
                 gpu.instances_end = True
             if self.processes and gpu.processes is None and gpu.no_processes is None:
                 gpu.processes = []
@@ -266,7 +266,7 @@ class _Output:
 
 
 def _program(shown: str) -> str | None:
-    """Return a process's program; None where the table cut its name: `...conda3/envs/x` may be a folder."""
+    """Return a process's program, or None if the table cut its name: `...conda3/envs/x` may be a folder."""
     if shown.endswith(_CUT) or (shown.startswith(_CUT) and not re.search(r"[/\\]\S+$", shown)):
         return None
     name = values.parse("program", shown.removeprefix(_CUT)).value

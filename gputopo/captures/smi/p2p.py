@@ -1,8 +1,8 @@
 """`nvidia-smi topo -p2p r|w|rw|n|a|p`: text in, Machine out.
 
-The text does not show which capability it shows; only the command line above it does. Of `r` the cells are
-p2p_read, of `w` p2p_write. Where no command line stands there, they are taken as both, and `missing` states
-that this is not certain. The tables of NVLink, atomics and proprietary P2P have no place: they are Unread.
+Only the command line above a table shows the table's capability. The cells of `r` are p2p_read, the cells of
+`w` p2p_write. Without a command line they are used as both, and `missing` says that this is not certain. The
+tables of NVLink, atomics and proprietary P2P have no place in a Machine: they are Unread.
 """
 
 import re
@@ -21,7 +21,7 @@ from gputopo.values.machine import Gpu, Machine, Unread
 SOURCE = "nvidia-smi topo -p2p"
 
 _HINT = "copy the whole output of `nvidia-smi topo -p2p r` again, header and all rows"
-# The legend's words, as NVML's names of nvmlGpuP2PStatus_t.
+# The words of the legend, with NVML's names for them (nvmlGpuP2PStatus_t).
 _STATUS = {
     "OK": "OK",
     "CNS": "CHIPSET_NOT_SUPPORTED",
@@ -43,13 +43,13 @@ _DIRECTIONS: Mapping[str, Direction] = {"r": "p2p_read", "w": "p2p_write"}  # of
 @dataclass(slots=True)
 class _Table:
     columns: tuple[str, ...]
-    capability: str | None  # r, w, rw, n, a, p; None: not shown
+    capability: str | None  # r, w, rw, n, a, p; None: not known
     line: int
     rows: dict[str, tuple[int, list[str]]]
 
 
 def detect(text: str) -> bool:
-    """Return whether the text has a row of such cells, or one GPU's row and their legend."""
+    """Return whether the text has a row of such cells, or a single GPU's row with their legend."""
     if re.search(r"GPU\d", text) is None:
         return False
     tables = _tables(text)
@@ -64,7 +64,7 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def claims(text: str) -> Claims:
-    """Return the lines of the tables, and those of their legends."""
+    """Return the lines of the tables and their legends."""
     tables = _tables(text)
     lines = {line for table in tables for line in (table.line, *(line for line, _ in table.rows.values()))}
     legend = by_line(text, _COMMAND.search, _LEGEND.match)
@@ -72,9 +72,9 @@ def claims(text: str) -> Claims:
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the matrices of a text: one, or one for read and one for write.
+    """Read the matrices of a text: one, or one for reads and one for writes.
 
-    Raises InputError where rows and columns do not fit together.
+    Raises InputError if rows and columns do not match.
     """
     tables = [table for table in _tables(text) if table.rows]
     if not tables:
@@ -85,7 +85,7 @@ def parse(text: str, *, origin: str) -> Machine:
     missing: dict[str, str] = {}
     for table in tables:
         _check(table, columns, origin)
-        letters = table.capability or "rw"  # unless it is shown which, both
+        letters = table.capability or "rw"  # both, unless the text shows the capability
         directions = [direction for letter, direction in _DIRECTIONS.items() if letter in letters]
         for label, (line, cells) in table.rows.items():
             if not directions:
@@ -127,13 +127,13 @@ def _tables(text: str) -> list[_Table]:
         label = label_of(words[0]) if words else ""
         if tables and GPU.fullmatch(label):
             row = (number, words[1:])
-            # A second row of one name is stored under another name, so that the check meets it.
+            # A second row with the same name is stored under another name, so that the check finds it.
             tables[-1].rows[label if label not in tables[-1].rows else f"{label} (again)"] = row
     return tables
 
 
 def _check(table: _Table, columns: tuple[str, ...], origin: str) -> None:
-    """Check that rows and columns fit and that X stands on the diagonal. Raises InputError."""
+    """Check that rows and columns match and that X is on the diagonal. Raises InputError."""
     if table.columns != columns or not all(GPU.fullmatch(label) for label in columns):
         raise InputError(f"{origin}: the header in line {table.line} lists other devices", _HINT)
     if len(set(columns)) != len(columns) or set(table.rows) != set(columns):

@@ -1,8 +1,8 @@
-"""The rows of a log (`nvidia-smi --query-gpu=... -l 1`): which are of one sample, and which must be stored.
+"""The rows of a log (`nvidia-smi --query-gpu=... -l 1`): which rows form a sample, and which must be stored.
 
-Of each GPU those rows are stored that have a new combination of words (P-state, throttle reasons, link) and
-load, or the minimum or maximum of a number at one: whatever a rule finds in a sample it finds in these. What
-rules need of all samples (shares of time, changes, means) is counted in a History.
+For each GPU a row is stored if its combination of words (P-state, throttle reasons, link) and load is new, or
+if it has the minimum or maximum of a number in that combination. A rule that would find something in any
+sample finds it in these. Rules that need all samples (shares of time, changes, means) use a History.
 """
 
 from collections import Counter
@@ -28,33 +28,34 @@ class LogRow(Protocol):
 
     @property
     def cells(self) -> Cells:
-        """The texts between the commas."""
+        """The texts between commas."""
 
 
-Rows = Sequence[tuple[int, LogRow]]  # of one sample: each with the index of its GPU
+Rows = Sequence[tuple[int, LogRow]]  # the rows of one sample, each with its GPU's index
 
-MAX_AT_ONCE = 16  # GPUs of a machine, where rows name none
-_MIN_INTERVAL_S = 0.05  # between two samples; the rows of one are written faster. Ours.
-_MANY = 0.95  # of the times between rows, sorted: one between two samples where up to 16 GPUs have a row each
-_MAX_COMBINATIONS = 256  # of a GPU
+MAX_AT_ONCE = 16  # GPUs of a machine, if the rows do not identify them
+# Time between samples. Not measured; chosen because the rows of one sample are written faster.
+_MIN_INTERVAL_S = 0.05
+_MANY = 0.95  # quantile of times between rows that is a pause between samples, with up to 16 rows a sample
+_MAX_COMBINATIONS = 256  # for each GPU
 _NUMBERS = ("W", "MHz", "C", "%", "MiB", "count")
 _LOAD = "utilization_percent.gpu"
 _REASON = "throttle.reasons."
 _LOST = "GPU is lost"
-# What a History counts.
+# The facts that a History counts.
 _COUNTED = ("graphics_mhz", "throttle_mask", "gpu_utilization_percent", "pcie_gen", "pcie_width")
 _CORE_CLOCK = "clocks_mhz.sm.now"
 
 
 class Clock(dict[str, float | None]):
-    """Seconds since the epoch of timestamps; each minute is read once."""
+    """Converts timestamps to seconds since the epoch; each minute is parsed once."""
 
     def __missing__(self, minute: str) -> float | None:
         self[minute] = found = seconds(values.parse_time(f"{minute}:00"))
         return found
 
     def read(self, time: str) -> float | None:
-        """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`; None where it is none."""
+        """Return the seconds of a timestamp such as `2026/11/23 10:00:00.123`, or None for any other text."""
         minute, second = self[time[:16]], time[17:]
         if minute is None or not second.replace(".", "", 1).isdecimal():
             return None
@@ -62,11 +63,11 @@ class Clock(dict[str, float | None]):
 
 
 def groups(times: Sequence[float | None], heads: Sequence[int]) -> list[range]:
-    """Return the rows of each sample where rows name no GPU; the position in a sample is the GPU's.
+    """Return the rows of each sample of a log without GPU names; a row's position is its GPU.
 
-    By the lines that name the columns again (`heads`: rows above them), else by time; few rows without a time
-    are of one sample, many are of one GPU. Samples with more or fewer rows than most are left out: their
-    positions say nothing.
+    Samples are divided by repeated column names (`heads`: rows above each), else by time. Without times, up
+    to 16 rows are one sample; more rows are samples of one GPU. Samples with an unusual number of rows are
+    skipped, because positions in them have no meaning.
     """
     count = len(times)
     known = [time for time in times if time is not None]
@@ -94,7 +95,7 @@ def _between_pauses(times: Sequence[float]) -> Iterator[range]:
 
 
 class LogSeries:
-    """The columns of a log by what they mean for it."""
+    """The columns of a log by their use."""
 
     def __init__(self, columns: Sequence[Named | None]) -> None:
         self.columns = columns
@@ -116,12 +117,12 @@ class LogSeries:
         ]
 
     def _place_of(self, field: str) -> int | None:
-        """Return the column of a field of a sample."""
+        """Return the column of a sample's field."""
         column = self.place.get(SAMPLED_FACTS[field].path)
         return self.place.get(_CORE_CLOCK, column) if field == "graphics_mhz" else column
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
-        """Return the places of the samples to store, the last one among them, in order."""
+        """Return the places of the samples to store, in order. The last sample is always stored."""
         seen: dict[int, _Extremes] = {}
         for place, rows in enumerate(samples):
             for gpu, row in rows:
@@ -131,7 +132,7 @@ class LogSeries:
         return sorted({len(samples) - 1}.union(*(one.places() for one in seen.values())))
 
     def histories(self, samples: Sequence[Rows], times: Sequence[float | None]) -> tuple[GpuHistory, ...]:
-        """Return what a watch would have counted."""
+        """Return the history that watching the machine would have counted."""
         history = History()
         for rows, time in zip(samples, times, strict=True):
             passed = history.passed_s(time or 0.0)
@@ -148,7 +149,7 @@ class LogSeries:
 
 
 class _Cache(dict[str, Any]):
-    """The values of a column by their texts."""
+    """Parsed values of a column, by text."""
 
     def __init__(self, named: Named | None) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ class _Cache(dict[str, Any]):
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a cell begins with, None where it begins with none: `98 %`, `[N/A]`."""
+    """Return the number at the start of a cell, such as `98 %`, or None if there is none, as in `[N/A]`."""
     try:
         return float(text.partition(" ")[0])
     except ValueError:
@@ -169,16 +170,16 @@ def _number(text: str) -> float | None:
 
 
 class _Extremes:
-    """Where the combinations of one GPU, and the extremes of its numbers at each, were seen."""
+    """The samples with a new combination of one GPU, or with the extremes of its numbers in a combination."""
 
     def __init__(self, series: LogSeries) -> None:
         self.series = series
         self.firsts: dict[tuple[object, ...], list[list[Any]]] = {}
         self.at: set[int] = set()
-        self.known: set[tuple[int, str]] = set()  # words of any combination
+        self.known: set[tuple[int, str]] = set()  # column and word
 
     def add(self, place: int, cells: Cells) -> None:
-        """Take in a row of the GPU in the sample at a place."""
+        """Add a GPU's row in the sample at `place`."""
         series = self.series
         numbers = [read[cells[at]] for read, at in series.numbers]
         load = None if series.load is None or series.loads is None else series.loads[cells[series.load]]
@@ -208,5 +209,5 @@ class _Extremes:
 
 
 def is_fixed(named: Named) -> bool:
-    """Return whether the fact of a column is given by the hardware."""
+    """Return whether the hardware determines the fact of a column."""
     return field_at(Gpu, named.fact).stability == "fixed"

@@ -1,8 +1,8 @@
 """The text of `nvidia-smi -q`, whole or with `-d`, of any driver and system: text in, Machine out.
 
-Indentation makes the tree. Where a paste has lost it, headings that table knows do. Several outputs in
-one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are captures of one machine, and are merged.
-A line of a GPU that is not understood is Unread; lines around the outputs are passed over.
+Indentation makes the tree. If a paste has lost its indentation, known headings make the tree. Several outputs
+in one file (`-d CLOCK` after `-d POWER`, a loop with `-l`) are captures of one machine, and are merged. A
+line about a GPU that is not understood is Unread; lines around the outputs are skipped.
 """
 
 import functools
@@ -37,15 +37,15 @@ _LOG = re.compile(r"={4,} ?NVSMI LOG ?={4,}")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])", re.ASCII)
 _GPU_LINE = re.compile(rf"^[ \t#>|%/]*{_GPU.pattern}[ \t]*$", re.MULTILINE | re.ASCII)
 _ABOVE = ("timestamp", "attached gpus")
-_NARROWEST = 60  # terminal
-_FRAGMENT = re.compile(r"[^\s:=-][^\s:=]{0,60}")  # what a terminal put on a line of its own
+_NARROWEST = 60  # width of a terminal
+_FRAGMENT = re.compile(r"[^\s:=-][^\s:=]{0,60}")  # the rest of a line that a terminal wrapped
 _LONGEST = 2000  # the longest line of any driver, a command line, is far shorter
-_QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in a mail, a table
+_QUOTED = re.compile(r"^(?:[#>|%]+|//+) ?")  # a comment, a quotation in an email, a table
 _PAIR = re.compile(r"(?P<name>\S.*?)\s*:(?:\s+(?P<value>.*\S))?\s*")
 
 
 def detect(text: str) -> bool:
-    """Return whether the text holds an output of `nvidia-smi -q`, or a part with headings and facts of it."""
+    """Return whether the text has an output of `nvidia-smi -q`, or a part of one with headings and facts."""
     if _LOG.search(text) is not None:
         return True
     headed = _GPU_LINE.search(text) is not None
@@ -58,12 +58,12 @@ def detect(text: str) -> bool:
 
 
 def begins(lines: Sequence[str]) -> bool:
-    """Return whether a line is the one above each output."""
+    """Return whether a line is the title above each output."""
     return _LOG.search(lines[0]) is not None
 
 
 def claims(text: str) -> Claims:
-    """Return the lines with a fact; all that `parse` does not list are known."""
+    """Return the lines with a fact as read; all other lines that `parse` does not list are known."""
     driver = names("text").driver
     lines = [(line.number, line.heading) for line in _lines(text)]
     facts = frozenset(
@@ -78,7 +78,7 @@ def parse(text: str, *, origin: str) -> Machine:
     """Read the outputs in a text. Raises InputError if there is no GPU."""
     lines = list(_lines(text))
     headed = any(_GPU.fullmatch(line.text) for line in lines)
-    # A paste lost all indentation: no line of a fact stands further right than another.
+    # The paste lost all indentation if all lines with a fact start in the same column.
     flat = len({line.indent for line in lines if line.pair is not None}) <= 1
     reading = _Reading(flat=flat, headed=headed or not _sections(lines))
     for line in lines:
@@ -88,7 +88,7 @@ def parse(text: str, *, origin: str) -> Machine:
     if not outputs:
         raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
     keys = list(dict.fromkeys(key for output in outputs for key in output.rows()))
-    if len(outputs) > 1:  # each may be of some GPUs only: NVML's order is that of the addresses
+    if len(outputs) > 1:  # each may list some GPUs only: NVML's order is by address
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
     merged = merge.merge([output.machine(keys, listed) for output in outputs])
@@ -113,13 +113,13 @@ class _Line:
 
     @property
     def heading(self) -> str:
-        """The name alone, in lower case."""
+        """The name by itself, in lower case."""
         return _split(self.text)[1]
 
 
-@functools.lru_cache(maxsize=8192)  # asked for several times, and outputs of a loop have the same lines
+@functools.lru_cache(maxsize=8192)  # called several times per line, and the outputs of a loop repeat lines
 def _split(text: str) -> tuple[tuple[str, str] | None, str]:
-    """Return the name and the value of a line, None for a name alone, and the name in lower case."""
+    """Return name and value of a line, or None if it is only a name; and the name in lower case."""
     match = _PAIR.fullmatch(text)
     pair = None if match is None or not match["value"] else (match["name"], match["value"])
     return pair, " ".join((match["name"] if match else text).lower().split())
@@ -149,35 +149,35 @@ def _headings() -> re.Pattern[str]:
 
 
 def _sections(lines: Sequence[_Line]) -> int:
-    """Count the lines that are a heading of `nvidia-smi -q`."""
+    """Count the lines that are headings of `nvidia-smi -q`."""
     return sum(1 for line in lines if line.pair is None and _headings().fullmatch(line.text))
 
 
 @dataclass
 class _Output:
-    """What one output shows: its GPUs by address ("" where no line names one), and the lines above them."""
+    """The content of one output: its GPUs by address ("" without addresses), and the lines above them."""
 
-    headed: bool  # its GPUs have a line that names them
+    headed: bool  # a line with the address is above each GPU
     line: int
     gpus: dict[str, ReportedGpu] = field(default_factory=dict)
     attached: str | None = None
     time: str | None = None
     driver: list[tuple[Named, str]] = field(default_factory=list)
-    unanswered: list[Unanswered] = field(default_factory=list)  # lines of GPUs that did not answer
+    unanswered: list[Unanswered] = field(default_factory=list)  # lines about GPUs that did not answer
     not_understood: list[Unread] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was read in it but lines that may stand above an output."""
+        """Whether only lines were read that may be above an output."""
         return not ((self.gpus if self.headed else self.rows()) or self.attached or self.time or self.driver)
 
     def rows(self) -> dict[str, ReportedGpu]:
-        """Return its GPUs; without a line that names a GPU a gpu without values is none."""
+        """Return the GPUs. If no line has an address, a GPU without values is not one."""
         return {key: gpu for key, gpu in self.gpus.items() if self.headed or gpu.reported}
 
     @property
     def identity(self) -> Identity:
-        """What identifies its machine."""
+        """What identifies the machine."""
         uuids = (value.value for gpu in self.gpus.values() for value in gpu.reported.get("uuid", {}).values())
         return Identity(
             where=f"the output from line {self.line} on",
@@ -192,9 +192,9 @@ class _Output:
         self.not_understood.append(unread(SOURCE, line.number, line.text))
 
     def machine(self, keys: Sequence[str], listed: Mapping[str, str | None]) -> Machine:
-        """Return the machine that it shows.
+        """Return the machine of this output.
 
-        `keys`: the GPUs of all outputs in their order; `listed`: when each was listed last.
+        `keys`: the GPUs of all outputs, in order; `listed`: the time of the last output that lists each GPU.
         """
         rows = self.rows()
         gone = values.gpu_count(self.attached) == len(rows) < len(keys)  # counted at another time
@@ -216,7 +216,7 @@ class _Output:
 
 
 def _other(address: str, gone: str | None) -> ReportedGpu:
-    """Return a GPU that only another output shows. `gone`: why it is lost."""
+    """Return a GPU that is only in another output. `gone`: the reason if it is lost."""
     gpu = ReportedGpu(names("text"), lost=gone is not None, notes={"": gone} if gone else {})
     gpu.reported["pci_address"] = {0: values.ReportedValue(address)}
     return gpu
@@ -224,23 +224,23 @@ def _other(address: str, gone: str | None) -> ReportedGpu:
 
 @dataclass
 class _Reading:
-    """Goes through the lines; `gpu` is the GPU whose lines these are."""
+    """Reads the lines one after the other; `gpu` is the GPU that the present lines are about."""
 
     flat: bool
     headed: bool
     outputs: list[_Output] = field(default_factory=list)
     gpu: ReportedGpu | None = None
-    aside: int | None = None  # the indentation of a section above the GPUs that has no place
-    base: int = -1  # the indentation of the line that names the GPU
+    aside: int | None = None  # indentation of a section above the GPUs without a place in a Machine
+    base: int = -1  # indentation of the line with the GPU's address
     stack: list[tuple[int, str]] = field(default_factory=list)  # indentation and name of the headings above
 
     @property
     def output(self) -> _Output:
-        """The output that these lines are in."""
+        """The output that the present lines belong to."""
         return self.outputs[-1]
 
     def take(self, line: _Line) -> None:
-        """Take in a line, whatever it is."""
+        """Read a line of any kind."""
         if not self.outputs or _LOG.search(line.text):
             self._begin_output(line)
         if _LOG.search(line.text) or (not self.headed and is_noise(line.text)):
@@ -261,7 +261,7 @@ class _Reading:
             self.output.note(line)
 
     def _is_set_aside(self, line: _Line) -> bool:
-        """Return whether a line above the GPUs is a section without a place, or in one."""
+        """Return whether a line above the GPUs belongs to a section without a place in a Machine."""
         if self.gpu is not None:
             return False
         if line.pair is None:
@@ -284,7 +284,7 @@ class _Reading:
         return self.gpu
 
     def _take_above_gpus(self, line: _Line) -> bool:
-        """Take in a line above the GPUs: the time, the versions, and how many there are."""
+        """Read a line above the GPUs: the time, the versions, the number of GPUs."""
         if line.pair is None:
             return False
         output = self.output
@@ -318,16 +318,17 @@ class _Reading:
         return path if self.headed else names("text").completed(path)
 
     def _flat_path(self, line: _Line) -> str:
-        """Find the nearest heading above under which the name is known; a strange heading ends them all.
+        """Find the nearest heading above that has the name; an unknown heading ends all headings above.
 
-        Below a heading of which nothing has a place any name is that heading's, unless it is known elsewhere.
+        Below a heading without any place in a Machine, a name belongs to that heading unless it is known
+        elsewhere.
         """
         known = names("text")
         above = [name for _, name in self.stack]
         inside = "/".join([*above, line.heading])
         instance = (
             above[:1] == ["mig device"] and line.heading == "ecc errors"
-        )  # the instance's, not the gpu's
+        )  # the MIG instance's, not the GPU's
         path = None if instance else known.nearest(above, line.heading)
         if path is None and known.is_unplaced(inside):
             return inside

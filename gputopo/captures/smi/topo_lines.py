@@ -1,6 +1,6 @@
 """The lines of a pasted `nvidia-smi topo -m`: wrapping undone, headers and rows found.
 
-The rows' labels find the rows, so prefixes, indentation, prompts and remarks around them do not matter.
+Rows are found by their labels, so prefixes, indentation, prompts and remarks around them do not matter.
 """
 
 import itertools
@@ -15,7 +15,8 @@ Head = tuple[tuple[str, ...], tuple[Column, ...]]
 GPU = re.compile(r"GPU(\d{1,4})", re.ASCII)
 CELL = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|INTERNAL|PSB", re.ASCII)
 
-# Copies out of a terminal carry a wrapped line on after a run of spaces as wide as the screen's rest.
+# Text copied from a terminal may have wrapped lines joined by a run of spaces as wide as the rest of the
+# screen.
 _WRAP = re.compile(r"(?<=\S)( {24,})(?=\S)")
 _NARROWEST_TERMINAL = 60
 _MAX_SEAMS = 6
@@ -24,7 +25,7 @@ _LABEL_WITHIN = 12  # words before a row's label: a log's date, level and rank
 
 _WORD = re.compile(r"\S+")
 _NIC = re.compile(r"[A-Za-z][A-Za-z0-9.-]*(?:[0-9]|_)[\w.-]*", re.ASCII)
-# Where header words ran together, each of these starts a new one.
+# If header words were joined, each of these starts a new word.
 _FUSED = re.compile(
     r"(?<=\d)(?=(?:GPU|NIC)\d|mlx\d+_|GPU\s*NUMA|CPU\s*A|NUMA\s*A)|(?<=GPU\d)(?=[a-z])|(?<=GPU\d\d)(?=[a-z])",
     re.ASCII,
@@ -37,20 +38,20 @@ PEER_STATUS = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"})
 
 @dataclass(slots=True)
 class Line:
-    """A line as it was before it was wrapped. `seams[i]` is what stood between segments i and i + 1."""
+    """A line before it was wrapped. `seams[i]` is the text between segments i and i + 1."""
 
     number: int
     segments: list[str]
     seams: list[str]
-    more: list[int] = field(default_factory=list)  # the numbers of the lines that go on with it
+    more: list[int] = field(default_factory=list)  # the numbers of the lines that continue it
 
     @property
     def text(self) -> str:
-        """The line with blanks at its seams."""
+        """The line with spaces at its seams."""
         return self._joined(self.seams)
 
     def variants(self) -> Iterator[str]:
-        """Return every possible whole line: a seam is a blank or cuts a word."""
+        """Return every possible whole line: a seam is a space or is within a word."""
         if len(self.seams) > _MAX_SEAMS:
             yield self.text
             return
@@ -62,7 +63,7 @@ class Line:
 
 
 def header_words(text: str) -> Head | None:
-    """Return the devices and the affinity columns of a header line, or None where it is no header."""
+    """Return the devices and the affinity columns of a header line, or None if the line is not a header."""
     start = re.search(r"(?<![A-Za-z0-9_])GPU\d", text, re.ASCII)
     if start is None:
         return None
@@ -85,7 +86,7 @@ def header_words(text: str) -> Head | None:
 
 
 def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
-    """Return what stands in the first row below a header, the first of these lines; None where it is none."""
+    """Return the kind of cells in the first row below a header (the first line), or None without either."""
     head = header_words(lines[0].replace("|", "\t")) if "GPU" in lines[0] else None
     if head is None:
         return None
@@ -99,7 +100,7 @@ def cells_below(lines: Sequence[str]) -> Literal["hops", "statuses"] | None:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Undo wrapping. What a terminal put on the next line is one more segment of its line."""
+    """Return the lines with wrapping undone: text that a terminal put on the next line becomes a segment."""
     lines: list[Line] = []
     previous = ""
     for number, raw in enumerate(text.replace("|", "\t").split("\n"), 1):
@@ -120,7 +121,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 def _continues(raw: str, line: Line) -> bool:
-    """Return whether a line is the rest of the header or row before it, cut by a narrow terminal."""
+    """Return whether a line continues the header or row before it, which a narrow terminal cut."""
     words = raw.split()
     if not words or starts_row(raw, None):
         return False
@@ -135,22 +136,22 @@ def _continues(raw: str, line: Line) -> bool:
 
 
 def starts_row(text: str, head: Head | None) -> bool:
-    """Return whether a line is a device's row under this header, or under none."""
+    """Return whether a line is a device's row, under this header or without a header."""
     return row_start(words_of(text), head[0] if head else ()) is not None
 
 
 def words_of(text: str) -> list[re.Match[str]]:
-    """Return the words of a line with their places."""
+    """Return the words of a line with their positions."""
     return list(_WORD.finditer(text))
 
 
 def label_of(word: str) -> str:
-    """Return a label without the marks that quoting, lists and prose put around it."""
+    """Return a label without the marks that quoting, lists and prose add to it."""
     return word.strip("#>/*-+:;,.`'\"$!()[]")
 
 
 def row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | None:
-    """Return the position of the label: a device's name after which mostly cells follow."""
+    """Return the position of the label, a device's name that is followed mostly by cells."""
     for position, word in enumerate(words[: min(_LABEL_WITHIN, len(words) - 1)]):
         label = label_of(word[0])
         if not (GPU.fullmatch(label) or _is_nic(label)) or CELL.fullmatch(label):
@@ -164,7 +165,7 @@ def row_start(words: list[re.Match[str]], columns: tuple[str, ...]) -> int | Non
 
 
 def may_be_cell(word: str) -> bool:
-    """Return whether a word is a cell, known or not, and none of the affinity columns."""
+    """Return whether a word is a cell, known or not, and not an affinity."""
     return word != "N/A" and not word.lstrip("-,")[:1].isdigit()
 
 
@@ -173,7 +174,7 @@ def _is_nic(word: str) -> bool:
 
 
 def best_header(line: Line) -> str:
-    """Choose how a wrapped header's parts join: the one that leaves the fewest words that are no title."""
+    """Choose how a wrapped header's parts join: the way that leaves the fewest words that are not titles."""
 
     def strange(text: str) -> int:
         words = _FUSED.sub(" ", text).split()

@@ -1,9 +1,9 @@
 """The matrix of `nvidia-smi topo -m`, of any driver: text in, Machine out.
 
-The cells are the text's own. A PCIe class is a link's hop with no NVLinks; `NV4` is four NVLinks and an
-unknown hop; `SOC` of old drivers is SYS, `PSB` of dcgmi is INTERNAL. What cannot be read becomes an Unread
-line, and a reason in `missing` where nothing else in the text shows the fact; of the lines outside the matrix
-and its legend those that name a device or a hop. A matrix that contradicts itself is refused.
+A PCIe class is a link's hop without NVLinks; `NV4` is four NVLinks and an unknown hop. `SOC` of old drivers
+is SYS, `PSB` of dcgmi is INTERNAL. A cell that cannot be read becomes an Unread line, and a reason in
+`missing` if nothing else in the text shows the fact. Lines outside the matrix and its legend are Unread if
+they have a device or a hop. A matrix that contradicts itself is refused.
 """
 
 import re
@@ -38,7 +38,7 @@ _MAX_NODES = 1024  # Linux: CONFIG_NODES_SHIFT is at most 10
 
 @dataclass(slots=True)
 class Affinities:
-    """What the columns show, by GPU index, the NUMA nodes that follow, and what could not be read."""
+    """The affinities by GPU index, the NUMA nodes derived from them, and what could not be read."""
 
     cpus: dict[int, str | None] = field(default_factory=dict)
     numa: dict[int, int | None] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Affinities:
 
 
 def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> Affinities:
-    """Read the affinity words of the GPUs' rows. Raises nothing: what is no affinity is noted as unread."""
+    """Read the affinity words of the GPUs' rows. Raises nothing: any other word is listed as unread."""
     found = Affinities()
     own_memory: dict[int, int] = {}
     lists = {row.affinity.get("cpu", "") for row in rows.values()}
@@ -70,7 +70,7 @@ def parse_affinities(rows: Mapping[int, TopoRow], columns: Sequence[Column]) -> 
 
 
 def _is_cut(row: TopoRow, lists: Collection[str]) -> bool:
-    """Return whether a CPU list at the very end of the text is the beginning of another GPU's."""
+    """Return whether a CPU list at the very end of the text is the beginning of another GPU's CPU list."""
     cpus = row.affinity.get("cpu", "")
     at_end = row.may_be_cut and cpus and [*row.affinity][-1] == "cpu" and not row.rest
     return bool(at_end) and any(other != cpus and other.startswith(cpus) for other in lists)
@@ -115,9 +115,10 @@ def _number(text: str) -> int | None:
 
 
 def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, ...] | None:
-    """Build the NUMA nodes that the GPUs name.
+    """Build the NUMA nodes that the GPUs list.
 
-    A node's CPUs are known only where its GPUs agree, or add up, and no other node has the same ones.
+    A node's CPUs are known only if the lists of its GPUs are equal or disjoint, and no other node has the
+    same CPUs.
     """
     lists: dict[int, list[frozenset[int]]] = {}
     for index, node in found.numa.items():
@@ -139,7 +140,7 @@ def _nodes(found: Affinities, own_memory: Mapping[int, int]) -> tuple[NumaNode, 
 
 
 def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Mapping[int, int]) -> str | None:
-    """Return the reason why the CPUs of a node are not known, or None where they are."""
+    """Return the reason why the CPUs of a node are not known, or None if they are known."""
     known = lists.get(node, [])
     if node not in lists:
         return f"it is the memory of GPU {own_memory[node]}, and no GPU lists CPUs of it"
@@ -158,7 +159,7 @@ def _doubt(node: int, lists: Mapping[int, list[frozenset[int]]], own_memory: Map
 
 
 def detect(text: str) -> bool:
-    """Return whether the text holds such a matrix, or at least a part that can only come from one."""
+    """Return whether the text has such a matrix, or a part that can only come from one."""
     return re.search(r"GPU\d", text) is not None and bool(_candidates(topo_table.parse(text)))
 
 
@@ -168,17 +169,17 @@ def begins(lines: Sequence[str]) -> bool:
 
 
 def claims(text: str) -> Claims:
-    """Return the lines of matrices and of their legends."""
+    """Return the lines of matrices and their legends."""
     reading = topo_table.parse(text)
     return Claims(reading.read, reading.legend)
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the one matrix of a text; `origin` (a file name) stands in the error.
+    """Read the only matrix of a text; `origin` is the file name in the error.
 
-    Of a GPU without a row the cells of the others count. Raises InputError if there is no matrix or more than
-    one, or it contradicts itself: a GPU without a column, an X that is not on the diagonal, too
-    few or too many cells, two cells of one pair that differ.
+    If a GPU has no row, the other GPUs' cells are used. Raises InputError if there is no matrix or more than
+    one, or if the matrix contradicts itself: a GPU without a column, an X that is not on the diagonal, too
+    few or too many cells, two cells for one pair that differ.
     """
     reading = topo_table.parse(text)
     found = _candidates(reading)
@@ -217,7 +218,7 @@ def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
     limits.require_gpus(labels, origin)
     rows = {row.label: row for row in matrix.rows}
     shown = [label for label in labels if label in rows]
-    if len(shown) < len(labels):  # the text ends early, perhaps in the middle of a cell
+    if len(shown) < len(labels):  # the text ends early, perhaps within a cell
         shown = [label for label in shown if not rows[label].may_be_cut]
     gpus = {int(label[3:]): rows[label] for label in sorted(shown, key=lambda label: int(label[3:]))}
     if why := next(_faults(matrix, labels, gpus), None):
@@ -226,7 +227,7 @@ def _gpu_rows(matrix: TopoMatrix, origin: str) -> dict[int, TopoRow]:
 
 
 def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRow]) -> Iterator[str]:
-    """Yield what of the part between GPUs cannot be: its names, its width, its diagonal, its symmetry."""
+    """Yield what is impossible in the part between GPUs: its names, its width, its diagonal, its symmetry."""
     first: dict[str, int] = {}
     for row in matrix.rows:
         if first.setdefault(row.label, row.line) != row.line:
@@ -261,7 +262,7 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
 
 
 def _meaning(cell: str) -> Hop | int | None:
-    """Return the hop of a cell, or the number of its NVLinks; None for X and for what is no cell."""
+    """Return the hop of a cell, or the number of its NVLinks; None for X and for words that are not cells."""
     if CELL.fullmatch(cell) is None or cell == "X":
         return None
     if cell.startswith("NV"):
@@ -270,7 +271,7 @@ def _meaning(cell: str) -> Hop | int | None:
 
 
 class _Builder:
-    """Puts one checked matrix together, collecting what is missing and what was not read."""
+    """Builds a machine from a checked matrix; collects what is missing and what was not read."""
 
     def __init__(self, matrix: TopoMatrix, gpus: dict[int, TopoRow], reading: Reading) -> None:
         self.matrix = matrix
@@ -333,7 +334,7 @@ class _Builder:
             self.missing[at_link(EVERY, fact="hop")] = reason
 
     def _cell(self, row: TopoRow, column: str) -> Hop | int | None:
-        """Return the value of a cell; one of unknown content is noted as not read."""
+        """Return the value of a cell; an unknown cell is listed as not read."""
         text = row.cells[self.matrix.columns.index(column)]
         meaning = _meaning(text)
         if meaning is None or (isinstance(meaning, int) and not column.startswith("GPU")):
@@ -376,7 +377,7 @@ class _Builder:
         yield from ((f"nic:{index}", other) for other, index in self.nics.items() if other != label)
 
     def _nic_hops(self, nic: str, other: str) -> Iterator[tuple[str, Hop | None]]:
-        """Return what the rows of a NIC and another device show, where their cells can be placed."""
+        """Return the cells of a NIC and another device in both rows, if the cells belong to known columns."""
         rows = {row.label: row for row in self.matrix.rows}
         for label, column in ((nic, other), (other, nic)):
             row = rows.get(label)
@@ -390,7 +391,7 @@ class _Builder:
 
 
 def _nic_indices(matrix: TopoMatrix) -> dict[str, int]:
-    """Number the NICs: as they are named (NIC3), else as they stand (mlx5_2 may come before mlx5_1)."""
+    """Number the NICs by their names (NIC3), else by their order (mlx5_2 may come before mlx5_1)."""
     labels = dict.fromkeys((*matrix.columns, *(row.label for row in matrix.rows)))
     nics = [label for label in labels if not GPU.fullmatch(label)]
     if all(re.fullmatch("NIC[0-9]{1,4}", label) for label in nics):
@@ -399,10 +400,10 @@ def _nic_indices(matrix: TopoMatrix) -> dict[str, int]:
 
 
 def _placed(row: TopoRow, matrix: TopoMatrix, gpus: dict[int, TopoRow]) -> bool:
-    """Return whether a row's cells surely stand under their columns.
+    """Return whether each cell of a row surely belongs to its column.
 
-    A row is as long as the header, or has just the GPUs' cells (its NIC columns were cut out), and its X
-    stands at its own name. In any other row an unknown cell is missing.
+    A row is as long as the header, or has only the GPUs' cells (its NIC columns were cut), and its X is in
+    the column of its own name. In any other row an unknown cell is missing.
     """
     if row.more_cells or len(row.cells) not in (len(matrix.columns), len(gpus)):
         return False

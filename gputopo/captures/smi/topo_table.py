@@ -35,7 +35,7 @@ COMMAND = re.compile(r"\btopo\s+(?:(-mp|--matrix_pci)|-m|--matrix)\b")
 class TopoRow:
     """One device's row. `cells` are the words under the devices, in the order of the columns.
 
-    `more_cells` is true where cells stand past the last column. `rest` are words of no column.
+    `more_cells` is true if there are cells after the last column. `rest` are words that belong to no column.
     """
 
     label: str
@@ -46,16 +46,16 @@ class TopoRow:
     more_cells: bool = False
     affinity: dict[Column, str] = field(default_factory=dict)
     rest: tuple[str, ...] = ()
-    may_be_cut: bool = False  # the text ends with the row, without a line's end
+    may_be_cut: bool = False  # the text ends with the row, without a line end
 
 
 @dataclass(frozen=True, slots=True)
 class TopoMatrix:
-    """One matrix. `columns` are the devices of the header, or of the rows where there is no header.
+    """One matrix. `columns` are the devices of the header, or of the rows if there is no header.
 
-    `pcie_only`: it is of `topo -mp`, which shows the PCIe hop of every pair and no NVLinks: the command above
-    it shows that, or a legend below it that knows NODE and no NV#. None: unknown, as the text shows no
-    NVLinks, and has neither command nor legend.
+    `pcie_only`: the matrix is from `topo -mp`, which shows the PCIe hop of every pair and no NVLinks. The
+    command above it shows that, or a legend below it that has NODE but no NV#. None: unknown, because there
+    are no NVLinks, no command and no legend.
     """
 
     columns: tuple[str, ...]
@@ -67,15 +67,15 @@ class TopoMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All of one text: its matrices, the names of the NIC legend, and lines that look like data.
+    """The content of one text: its matrices, the names of the NIC legend, and lines that look like data.
 
-    `read`, `legend`: the numbers of the lines that are a part of a matrix, or explain it.
+    `read`, `legend`: the numbers of the lines that are part of a matrix, or explain it.
     """
 
     matrices: tuple[TopoMatrix, ...]
     nic_names: dict[str, str]
     remarks: tuple[tuple[int, str], ...]
-    renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, and both names
+    renamed: tuple[int, str, str, str] | None = None  # a NIC with two names: line, label, both names
     read: frozenset[int] = frozenset()
     legend: frozenset[int] = frozenset()
 
@@ -83,15 +83,15 @@ class Reading:
 @dataclass(slots=True)
 class _Block:
     head: Head | None
-    asked_pcie: bool | None = None  # None: there is no command above it
+    asked_pcie: bool | None = None  # None: no command above it
     rows: list[Line] = field(default_factory=list)
     legend: set[str] = field(default_factory=set)
     has_legend: bool = False
 
 
-@functools.lru_cache(maxsize=1)  # a text is first recognised and then parsed
+@functools.lru_cache(maxsize=1)  # a text is first detected and then parsed
 def parse(text: str) -> Reading:
-    """Find the matrices of a text. Returns none for a text without one; raises nothing."""
+    """Find the matrices of a text. Raises nothing; a text without a matrix has an empty list of them."""
     blocks: list[_Block] = []
     names: dict[str, str] = {}
     renamed: tuple[int, str, str, str] | None = None
@@ -160,7 +160,7 @@ def _is_pcie_only(block: _Block, rows: tuple[TopoRow, ...]) -> bool | None:
 
 
 def _best_row(line: Line, columns: tuple[str, ...], affinity: tuple[Column, ...]) -> TopoRow | None:
-    """Choose how a wrapped row's parts join: the one that reads most of it."""
+    """Choose how a wrapped row's parts join: the way that leaves the fewest unknown words."""
 
     def strange(row: TopoRow) -> int:
         unknown = sum(1 for cell in row.cells if not CELL.fullmatch(cell))
@@ -187,7 +187,8 @@ def _row(number: int, text: str, columns: tuple[str, ...], affinity: tuple[Colum
         after += 1
         stuck = _GLUED.fullmatch(word)
         if stuck and stuck[1] != "NV" and parse_cpus(stuck[2]) is not None and not CELL.fullmatch(word):
-            # A cut cell ran into the next column. Letters end where digits begin: both are the text's.
+            # A cut cell and the next column form one word. Letters end where digits start; both are the
+            # text's.
             cells.append(stuck[1])
             tail.append(stuck[2])
             glued = True
@@ -210,11 +211,11 @@ def _row(number: int, text: str, columns: tuple[str, ...], affinity: tuple[Colum
 
 
 def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column, str]) -> dict[Column, str]:
-    """Return each affinity column its word; where words are missing, by place, else by what they can be."""
+    """Return the word of each affinity column. If words are missing, use tabs, else what they can be."""
     if len(tail) >= len(affinity) > 0:
         return dict(zip(affinity, tail, strict=False))
     if not affinity:
-        # No title, but nvidia-smi's first column after the devices has always been the CPU affinity.
+        # There is no title, but nvidia-smi's first column after the devices has always been the CPU affinity.
         return {"cpu": tail[0]} if tail and re.search(r"\d[,-]\d", tail[0]) else {}
     if placed and sorted(placed.values()) == sorted(tail):
         return placed
@@ -228,14 +229,14 @@ def _assigned(tail: list[str], affinity: tuple[Column, ...], placed: dict[Column
 
 
 def _fields(rest: str, affinity: tuple[Column, ...]) -> dict[Column, str]:
-    """Return the columns of the words behind the last cell by the tabs between them."""
-    # nvidia-smi puts one tab more behind the NUMA affinity, whose title is wider than a tab stop.
+    """Return the words after the last cell by column, using the tabs between them."""
+    # nvidia-smi puts an extra tab after the NUMA affinity, whose title is wider than a tab stop.
     fields = enumerate(part.strip() for part in rest.split("\t")[1:])
     return {affinity[min(i, len(affinity) - 1)]: part for i, part in fields if part} if affinity else {}
 
 
 def _is_peer_table(matrix: TopoMatrix, legend: bool) -> bool:
-    """Return whether it is a `topo -p2p` table: it looks the same, and its cells are OK, CNS, ..."""
+    """Return whether it is a `topo -p2p` table, which looks the same but has cells such as OK and CNS."""
     cells = {cell for row in matrix.rows for cell in row.cells}
     return bool(cells & PEER_STATUS) or (legend and cells <= {"X"} and not matrix.affinity)
 

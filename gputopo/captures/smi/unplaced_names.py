@@ -1,6 +1,6 @@
-"""Known names in `nvidia-smi` of what has no place in a Machine.
+"""Known names in `nvidia-smi` without a place in a Machine.
 
-A name stands for itself and all below it, `*` at the end for any ending.
+A name includes all names below it; `*` at the end matches any ending.
 """
 
 TEXT = (
@@ -89,7 +89,7 @@ TEXT = (
     "processes/gpu instance id",
     "processes/compute instance id",
 )
-# Beside the headings of the text, whose tags are the same words.
+# In addition to the headings of the text, whose tags are the same words.
 XML = (
     "cc_protected_memory_usage",
     "deferred_clocks/mem_clock",

@@ -1,7 +1,7 @@
 """The values that `nvidia-smi` prints, parsed by kind: a number with its unit, a switch, an address.
 
-Where there is no value, the reason is the source's text. A value that cannot be parsed as its kind is
-never guessed at: it is strange, and listed.
+If there is no value, the reason is the source's text. A value that cannot be parsed as its kind is never
+guessed: it is marked as strange, and listed.
 """
 
 import re
@@ -12,7 +12,7 @@ from gputopo.values.fields import kernel_address
 
 
 class ReportedValue(NamedTuple):
-    """The content of one place: a value, or why there is none; `strange`: unknown content."""
+    """A value, or the reason why there is none; `strange`: the text is not known."""
 
     value: Any
     reason: str | None = None
@@ -57,17 +57,17 @@ def clean(text: str) -> str:
 
 
 def gpu_count(text: str | None) -> int | None:
-    """Return a number of GPUs; None for anything else, also digits of other scripts and absurd lengths."""
+    """Return a number of GPUs; None for anything else, such as digits of other scripts or long numbers."""
     return int(text) if text is not None and re.fullmatch(r"\d{1,9}", text, re.ASCII) else None
 
 
 def is_whole(text: str) -> bool:
-    """Return whether the very end of a text is surely not cut: it is a unit or a word that is known."""
+    """Return whether the text surely was not cut at its end: it ends with a unit or a known word."""
     return _WHOLE.search(text) is not None
 
 
 def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
-    """Parse a value as a kind of the tables. `bare`: a number may stand without its unit (CSV)."""
+    """Parse a value as a kind of the tables. `bare`: a number may have no unit (CSV)."""
     text = clean(text)
     shown = text[1:-1].strip() if text.startswith("[") and text.endswith("]") else text
     found = _number(kind, text, bare) if kind in _UNITS else _KINDS[kind](text)
@@ -81,7 +81,7 @@ def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
 
 
 def parse_time(text: str) -> str | None:
-    """Return the time of an output in ISO 8601; None where it is not written as nvidia-smi writes it."""
+    """Return the time of an output in ISO 8601, or None if it is not in a format of nvidia-smi."""
     if found := _TIME_OF_QUERY.fullmatch(text.strip()):
         return f"{found[1]}-{found[2]}-{found[3]}T{found[4]}"
     found = _TIME_OF_LOG.fullmatch(clean(text))
@@ -109,7 +109,7 @@ def _form(
 ) -> Callable[[str], ReportedValue | None]:
     """Return the parser of a form, whose first group is the value.
 
-    `silent`: what the driver writes where it has no value.
+    `silent`: what the driver writes if it has no value.
     """
     form, no_value = (re.compile(one, re.IGNORECASE | re.ASCII) for one in (pattern, silent))
 
@@ -127,14 +127,14 @@ def _words(text: str) -> ReportedValue | None:
 
 
 def _lower(text: str) -> ReportedValue | None:
-    """A state or an action by its name: `none`, `drain and reset`. There may be new ones."""
+    """Parse the name of a state or an action: `none`, `drain and reset`. New names are accepted."""
     if text.lower() != "none" and not (re.fullmatch(r"[A-Za-z][A-Za-z0-9 -]{2,40}", text) and _words(text)):
         return None
     return ReportedValue(text.lower())
 
 
 def _fabric(text: str) -> ReportedValue | None:
-    """A state or an error in the driver's words. A driver was seen to write `state  Completed` in a CSV."""
+    """Parse a state or an error in the driver's words. One driver wrote `state  Completed` in a CSV."""
     return _lower(re.sub(r"(?:state|status) +(?=\w)", "", text, flags=re.IGNORECASE))
 
 
@@ -152,13 +152,13 @@ def _address(text: str) -> ReportedValue | None:
 
 
 def _listed(known: Mapping[str, Any]) -> Callable[[str], ReportedValue | None]:
-    """Return the parser of one of some words, in any case."""
+    """Return a parser of the known words, in any case."""
     words = {word.lower(): value for word, value in known.items()}
     return lambda text: ReportedValue(words[text.lower()]) if text.lower() in words else None
 
 
 def _program(text: str) -> ReportedValue | None:
-    """A process's program without folders and arguments: those are personal."""
+    """Parse a process's program, without folders and arguments, which are personal."""
     if _words(text) is None or text.startswith("["):
         return None
     last = text.rpartition("\\")[2] if "\\" in text else text.split()[0].rpartition("/")[2]
@@ -167,9 +167,9 @@ def _program(text: str) -> ReportedValue | None:
 
 _MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
 _KINDS: dict[str, Callable[[str], ReportedValue | None]] = {
-    "section": lambda text: None,  # a section whose lines are left out has only a reason
+    "section": lambda text: None,  # a section without lines has only a reason
     "count": _form(r"(\d{1,18})", int),
-    "banks": _form(r"(\d{1,18})(?: ?bank\(s\))?", int),  # of memory
+    "banks": _form(r"(\d{1,18})(?: ?bank\(s\))?", int),  # memory banks
     "step": _form("([1-9])", int, silent="0"),  # a PCIe generation
     "width": _form(r"x?(\d{1,2})x?", int, silent="x?00?x?"),
     "words": _words,

@@ -1,8 +1,8 @@
 """The XML of `nvidia-smi -q -x`, of any driver: text in, Machine out.
 
-What drivers call differently is declared beside the facts (see names), what has no place in a Machine is in
-unplaced_names; any other element is Unread with its line. GPUs are numbered as they stand, which is NVML's
-order. Entities are refused, and the DTD that the file names is never looked for.
+Names that differ between drivers are declared with the facts (see names), names without a place in a Machine
+are in unplaced_names; any other element is Unread with its line. GPUs are numbered in the order of the file,
+which is NVML's order. Entities are refused, and the DTD that the file refers to is never loaded.
 """
 
 import re
@@ -29,14 +29,14 @@ _DEEPEST = 24  # the deepest element of any driver is at 7
 
 
 def detect(text: str) -> bool:
-    """Return whether the text holds an nvidia-smi log in XML, or its beginning."""
+    """Return whether the text has an nvidia-smi log in XML, or the start of one."""
     return re.search(rf"<(?:!DOCTYPE\s+)?{_ROOT}\b", text) is not None
 
 
 def parse(text: str, *, origin: str) -> Machine:
-    """Read the log; what a terminal left before and after it is passed over.
+    """Read the log; what a terminal left before and after it is skipped.
 
-    Raises InputError if the XML is cut, dangerous, too deep or names no GPU where it counts some.
+    Raises InputError if the XML is cut, dangerous or too deep, or has no GPU although it counts some.
     """
     begin = _START.search(text)
     start = begin.start() if begin else 0
@@ -83,7 +83,7 @@ def _feed(log: "_Log", text: str, origin: str) -> None:
 
 
 class _Log:
-    """Takes the elements from the parser one after the other, each with its line."""
+    """Receives the elements from the parser one after the other, with their lines."""
 
     def __init__(self, origin: str, lines_before: int) -> None:
         self.origin = origin
@@ -97,14 +97,14 @@ class _Log:
         self.not_understood: list[Unread] = []
         self._path: list[str] = []  # the open elements below the GPU, or below the root
         self._lines: list[int] = []
-        self._open: list[bool] = []  # whether each open element has others in it
+        self._open: list[bool] = []  # whether each open element has child elements
         self._text: list[str] = []
-        self._skipped = 0  # depth below an element that is passed over whole
+        self._skipped = 0  # depth below a skipped element
         self._depth = 0
         self._in_gpu = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """An element begins."""
+        """Handle the start of an element."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise InputError(f"{self.origin}: XML that is nested too deep", _HINT)
@@ -121,7 +121,7 @@ class _Log:
         if self._open and not self._open[-1]:
             self._open[-1] = True
             if not self._take(None, "".join(self._text), self._lines[-1]):
-                self._skipped = 1  # its heading is listed: what is below it adds nothing
+                self._skipped = 1  # its heading is listed: the content below it adds nothing
                 return
         self._path.append(tag.lower())
         self._lines.append(self._line())
@@ -129,12 +129,12 @@ class _Log:
         self._text.clear()
 
     def data(self, text: str) -> None:
-        """Text of the element that is open."""
+        """Handle text of the open element."""
         if not self._skipped:
             self._text.append(text)
 
     def end(self, tag: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
         self._depth -= 1
         if self._skipped > 1 or (self._skipped == 1 and not self._path):
             self._skipped -= 1
@@ -151,7 +151,7 @@ class _Log:
         self._text.clear()
 
     def close(self) -> None:
-        """The document ends."""
+        """Handle the end of the document."""
 
     def _line(self) -> int:
         assert self.parser is not None
@@ -164,7 +164,7 @@ class _Log:
             self._add(Entry("pci/pci_bus_id", address, self._line(), f"<gpu id={address!r}>"))
 
     def _take(self, text: str | None, beside: str, line: int) -> bool:
-        """Take in an element: its text, or None for one that has others in it. False: not understood."""
+        """Read an element: its text, or None if it has children. Returns False if not understood."""
         path = "/".join(self._path)
         if beside.strip():
             self._note(line, f"<{self._path[-1]}> {beside}")

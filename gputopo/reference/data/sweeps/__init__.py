@@ -1,1 +1,1 @@
-"""Machines that come with gputopo, one recording each; `gputopo.captures.recording` reads them."""
+"""Sweeps that come with gputopo, one TOML file each; `gputopo.sweeps.matrix` reads them."""
