@@ -20,8 +20,7 @@ NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One changed fact. `fact`: its path in the new machine. `was`, `is`: None if it was not, or is not,
-    there."""
+    """One changed fact. `fact`: its path in the new machine; `was`, `is`: None if it is not there."""
 
     fact: str
     was: Any
