@@ -30,8 +30,8 @@ SAME = 0.01  # of images/sec: the rounds end if more of them could gain at most 
 def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
     """Return the choice and the best candidates of the plan in other modes, one for each mode.
 
-    At most `count`, in the plan's order. Candidates with as many other GPUs, or with the variables on another
-    GPU, have the same mode.
+    At most `count`, in the plan's order. Candidates with other GPUs, or with the variables on another GPU,
+    have the same mode.
     """
     choice = plan.choice
     others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]

@@ -128,7 +128,10 @@ def _has_number(gpu: Gpu, entry: str, *, pci_order: bool) -> bool:
 
 
 def _has_instance(gpu: Gpu, entry: str) -> bool:
-    """Return whether a MIG entry may be on this GPU: `MIG-GPU-<uuid>/1/0`, or `MIG-<uuid>` on any GPU."""
+    """Return whether a MIG instance may be on this GPU.
+
+    `MIG-GPU-<uuid>/1/0` has the UUID of its GPU; `MIG-<uuid>` may be on any GPU whose MIG mode is not off.
+    """
     parent = re.match(r"MIG-(GPU-[^/]+)/", entry)
     if parent is not None and gpu.uuid is not None:
         return gpu.uuid == parent[1]

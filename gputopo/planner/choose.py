@@ -67,8 +67,7 @@ def memory_need(
 ) -> MemoryNeed:
     """Return the memory that training needs: from the earlier run with the nearest batch, else computed.
 
-    Only runs on GPUs of this model are used. Memory other than that of the variables is proportional to the
-    batch.
+    Only runs on GPUs of this model are used. All memory except the variables is proportional to the batch.
     """
     features = workload.feature_bytes / (2 if precision in _HALF else 1)
     counted = MemoryNeed(COPIES * workload.parameter_bytes, features, "counted from its layers")
@@ -181,8 +180,8 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
 
     They must be set before TensorFlow loads. GPUs are given by UUID if all UUIDs are known, because CUDA's
     default order is by speed and skips GPUs that do not answer. Otherwise they are given by index, and
-    `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA's indices those of nvidia-smi. See "CUDA Environment Variables"
-    in NVIDIA's CUDA programming guide.
+    `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA's indices equal to nvidia-smi's. See "CUDA Environment
+    Variables" in NVIDIA's CUDA programming guide.
 
     Raises NoPlanError if a UUID is unknown and a GPU of this machine does not answer, because CUDA's indices
     then differ.

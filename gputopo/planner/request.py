@@ -25,7 +25,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     `gpus` without `num_gpus` is the exact set, in tower order; with `num_gpus` it is the GPUs to choose from.
     GPUs in `exclude` are never chosen. `num_gpus` None: all usable GPUs, or with `prefer_pix` the largest PIX
-    island; "auto": as many of these as give `gain` of the ideal speedup (`gputopo.planner.how_many`).
+    island; "auto": the number of these that gives `gain` of the ideal speedup (`gputopo.planner.how_many`).
 
     `batch_size`: of every GPU, or of each in tower order; auto: proportional to their speeds; None: the
     model's default. `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else for

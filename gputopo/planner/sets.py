@@ -26,7 +26,7 @@ class SetQuestion(NamedTuple):
     """How sets are compared: by the fewest GPUs of `last`, then the slowest GPU, then the farthest pairs.
 
     `ranks`: rank of each GPU by speed, the fastest 0; with `by_sum` the ranks of all GPUs are used, not only
-    that of the slowest. `nearness`: sort key of each pair, low index first.
+    the rank of the slowest. `nearness`: sort key of each pair, low index first.
     """
 
     size: int

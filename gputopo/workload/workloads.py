@@ -21,7 +21,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One model.
 
     `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch`,
-    `learning_rate`, `cpu_batch`, `source` and `note` are those of the Architecture.
+    `learning_rate`, `cpu_batch`, `source` and `note`: see Architecture.
     """
 
     name: str

@@ -91,7 +91,10 @@ def host_names(sources: Sequence[str]) -> list[str]:
 
 
 def readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
-    """Return the machine of each file, or why it cannot be read, by host name (recorded, else of the file)."""
+    """Return the machine of each file, or why it cannot be read, by host name.
+
+    The name is the recorded one, else the name of the file. Raises InputError if no file can be read.
+    """
     from gputopo.topology.peer_access import with_reasons
 
     readings: list[Machine | GputopoError] = []

@@ -54,7 +54,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     source: str  # the file, run folder or publication
     status: Status = "complete"  # missing: a cell that the source lists without a figure
     reason: str | None = None  # why there is no figure
-    machine: str | None = None  # name of the box
+    machine: str | None = None  # name of the machine
     cpu: str | None = None
     gpu: str | None = None
     gpus: tuple[int, ...] = ()  # indices of the GPUs in use, in tower order

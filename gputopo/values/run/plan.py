@@ -222,7 +222,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
 
     program: str  # the constants (`gputopo explain plan`)
     batch_size: int  # per GPU; the mean if they differ
-    single_gpu_images_per_sec: dict[int, float]  # by index; the source is below
+    single_gpu_images_per_sec: dict[int, float]  # by GPU index; `single_gpu_source`: where they are from
     single_gpu_source: str
     margin: float | None = None
     learned: Learned | None = None  # from earlier runs on this machine, None without such runs

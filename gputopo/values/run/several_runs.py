@@ -13,7 +13,7 @@ Kind = Literal["alone", "independent", "together", "pair"]
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """NVML readings of one GPU in a run: medians; None: not reported. Percent: of its maximum.
+    """Readings of one GPU in a run: medians; None: not reported. Percent: of its maximum.
 
     `throttled_power`, `throttled_thermal`, `throttled_hardware`: shares of the time, 0 to 1.
     """

@@ -67,8 +67,8 @@ ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Factor of the learning rate by step.
 
-    piecewise: `factors[i]` until `boundaries[i]`, the last factor after that. exponential: times `decay`
-    every `decay_steps` steps, in steps. cosine: decreases to 0 at `decay_steps`.
+    piecewise: `factors[i]` until `boundaries[i]`, the last factor after that. exponential: multiplied by
+    `decay` every `decay_steps` steps, as a staircase. cosine: decreases to 0 at `decay_steps`.
     """
 
     THEME: ClassVar[str] = "Optimizer"
@@ -94,7 +94,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimization(msgspec.Struct, frozen=True, kw_only=True):
-    """How gradients change the variables. The defaults are those of tf_cnn_benchmarks."""
+    """How gradients change the variables. The defaults are from tf_cnn_benchmarks."""
 
     THEME: ClassVar[str] = "Optimizer"
 

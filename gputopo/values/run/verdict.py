@@ -47,7 +47,7 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True):
     says: str
     found: tuple[Cause, ...] = ()  # the main cause first; the shares add up to at most the gap
     unexplained_percent: float = 0.0  # the rest of the gap, in percent of pace
-    covered_share: float = 0.0  # 0 to 1, of the gap: time with samples
+    covered_share: float = 0.0  # share of the gap that the causes explain, 0 to 1
     checked: tuple[str, ...] = ()  # ids of causes whose facts are known
     not_checked: dict[str, str] = {}
 
