@@ -16,7 +16,7 @@ from gputopo.values.option import Declared, listed, nearest, parameters_of, show
 
 
 class CommandPlace(NamedTuple):
-    """Where the function of a command is, its line of help, and its heading there. The function has its name."""
+    """The module of a command, its line of help, and its heading there. Its function has its name."""
 
     module: str
     summary: str

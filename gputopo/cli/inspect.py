@@ -269,7 +269,7 @@ def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
 
 
 def _old_machine(diff: str, sources: tuple[str, ...]) -> "Machine":
-    """Return the machine to compare with. Raises InputError, UsageError for options that cannot be combined."""
+    """Return the machine to compare with. Raises InputError, UsageError for conflicting options."""
     if diff == "-" and "-" in sources:
         raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
     return machine_from([diff])

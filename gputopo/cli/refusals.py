@@ -36,7 +36,7 @@ class NoneOf(AnyOf):
 
 
 def _flag_of(key: str, typed: Texts) -> str | None:
-    """Return an option as it is typed, with its value if the key has one; None if it does not match the key."""
+    """Return an option as typed, with its value if the key has one; None if it does not match the key."""
     name, has_value, value = key.partition("=")
     text = typed.get(name.rstrip("!"))
     if text is None or (has_value and (text == value) == name.endswith("!")):

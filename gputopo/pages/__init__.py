@@ -121,7 +121,7 @@ def _tables(text: str) -> Iterator[list[str]]:
 
 
 def _names(row: str) -> list[str]:
-    """Return the topics of a row: the names in backticks in its first cell, or an error code and its number."""
+    """Return the topics of a row: names in backticks in its first cell, or an error code and its number."""
     code = _CODE.fullmatch(row[1:].partition(" |")[0].partition(" (")[0].strip())
     return [_written(code), code["number"]] if code else _quoted(row)
 

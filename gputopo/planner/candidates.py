@@ -45,7 +45,7 @@ class Candidates:
         self.warnings = cache(self._warnings)
 
     def best(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the best candidates, at most `keep`. ALL: also placements that are only chosen on request."""
+        """Return the best candidates, at most `keep`. ALL: also placements that need a request."""
         count = LISTED if keep is None else max(keep, 1)
         found = self._of.every(count) if keep == ALL else self._of.listed(count)
         first, *others = found
@@ -217,7 +217,7 @@ class Candidates:
 def prediction_of(
     basis: Basis, speeds: Mapping[int, Speed], chosen: Iterable[Speed], candidates: Sequence[Candidate]
 ) -> Prediction:
-    """Return the prediction of candidates. `speeds`: of single GPUs; `chosen`: the speeds of the chosen ones."""
+    """Return the prediction of candidates. `speeds`: of single GPUs; `chosen`: of the chosen ones."""
     return Prediction(
         program=basis.program.name,
         batch_size=basis.batch,

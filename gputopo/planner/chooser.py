@@ -91,7 +91,7 @@ class Chooser(Selection):
 
     @cached_property
     def best(self) -> GpuSet:
-        """The chosen set: the set of the fastest GPUs, unless the nearest GPUs are clearly faster together."""
+        """The chosen set: the fastest GPUs, unless the nearest GPUs are clearly faster together."""
         best = self._first_sets[0]
         if len(self.speed_classes) == 1:
             return best
@@ -170,7 +170,7 @@ class Chooser(Selection):
     def _placed_before(
         self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
     ) -> Decision | None:
-        """Return the placement that was measured fastest on these GPUs, or on others with the same distances."""
+        """Return the fastest measured placement on these GPUs, or on others with the same distances."""
         classes = self._classes(gpus)
         speeds = [
             one

@@ -85,7 +85,7 @@ def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
 
 
 def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
-    """Return why no step is predicted, "" if not requested, None if it is. `most`: GPUs of the largest host."""
+    """Return why no step is predicted ("": not requested), else None. `most`: GPUs of the largest host."""
     if basis.missing is not None:
         return basis.missing
     if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):

@@ -24,7 +24,7 @@ MEASURE = "measure it with gputopo bandwidth --network --save, started in the sa
 
 
 class HostNetwork(NamedTuple):
-    """A host's network: the machine, the interface with the host's address, and the rate of that interface."""
+    """A host's network: the machine, the interface with the host's address, and its rate."""
 
     host: str
     machine: Machine

@@ -174,7 +174,7 @@ class MeasuredOrder(NamedTuple):
         return (far, self.classes[pair], *nearness(link))
 
     def reason(self, gpus: Sequence[int], bandwidth: Bandwidth) -> str:
-        """Return the speed of the slowest pair of the chosen GPUs (at least two), and when it was measured."""
+        """Return the speed of the slowest pair of two or more chosen GPUs, and when it was measured."""
         pairs = pairs_of(gpus)
         slowest = max(
             pairs,

@@ -104,7 +104,7 @@ class PeerClock(msgspec.Struct):
 
 
 class OtherProcesses(msgspec.Struct):
-    """Processes on a GPU that are not part of the run: in the first sample that shows them, and the maximum."""
+    """Number of processes on a GPU outside the run: in the first known sample, and the maximum."""
 
     first: int
     max: int

@@ -170,7 +170,7 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
 
 
 def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
-    """Return the number of each pair's class, 0 for the fastest. Within a class only noise separates pairs."""
+    """Return the class of each pair, 0 for the fastest. Only noise separates pairs within a class."""
     classes: dict[float, int] = {}
     ordered = sorted({speed.gb_per_s for speed in speeds.values()}, reverse=True)
     for number, members in enumerate(_classes(ordered)):
@@ -225,7 +225,7 @@ def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sam
 
 
 def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
-    """Return the valid copies between two GPUs that ran by themselves; copies by kernels only if no others."""
+    """Return valid copies between two GPUs that ran by themselves; by kernels only without others."""
     found = [
         (pair, one)
         for one in samples

@@ -46,7 +46,7 @@ def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def schema_of(data: bytes | str) -> str | None:
-    """Return the `schema` field of a JSON document, or None if it is not a JSON object or has no such field."""
+    """Return the `schema` field of a JSON document, or None if it is not an object or has none."""
     try:
         head = msgspec.json.decode(data, type=_Head)
     except UNREADABLE:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def trivial(net: Layers[T], x: T, classes: int) -> T:
-    """Three dense layers with little work, so that the overhead of everything else shows (tf_cnn_benchmarks)."""
+    """Three dense layers with little work, to show the overhead of everything else (tf_cnn_benchmarks)."""
     x = net.flatten(x)
     x = net.dense(x, 1)
     x = net.dense(x, 4096)

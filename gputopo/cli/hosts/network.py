@@ -98,7 +98,7 @@ def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:
 
 
 def _rdma_port(answer: Joining) -> "NicPort | None":
-    """Return the active RDMA port of a host: the port of its address's interface, else the first active one."""
+    """Return the active RDMA port of a host: of its address's interface, else the first active one."""
     ports = [port for nic in (answer.machine.nics if answer.machine else ()) for port in nic.ports or ()]
     active = [port for port in ports if port.rdma_device and port.state == "ACTIVE"]
     return next(iter(sorted(active, key=lambda port: port.interface != answer.resources.interface)), None)

@@ -119,7 +119,7 @@ def _repeats(
 
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
-    """Write repeats.json. If it cannot be written, print why and return False, so that the repeats are shown."""
+    """Write repeats.json. If it cannot be written, print why and return False."""
     try:
         schema.write(output / "repeats.json", repeats)
     except InputError as error:

@@ -254,7 +254,7 @@ class _Pairs:
         return all(row is None or row.p2p_over_pcie is not False for row in rows)
 
     def _count(self, a: int, b: int) -> int | None:
-        """Return the number of NVLinks of a pair: reported, from measured rates, or the same for all pairs."""
+        """Return the NVLinks of a pair: reported, from measured rates, or the same number for all pairs."""
         link = self._links.get((a, b))
         if link is not None and link.nvlinks is not None:
             return link.nvlinks

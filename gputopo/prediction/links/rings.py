@@ -51,7 +51,7 @@ def _edge_seconds(paths: Paths, a: int, b: int) -> float:
 
 
 def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int, ...] | None:
-    """Return a ring whose links all need at most `limit`; None if there is none, or the search is too long."""
+    """Return a ring whose links all need at most `limit`; None if none is found in MAX_STEPS."""
     near = {a: [b for b in sorted(row, key=row.__getitem__) if row[b] <= limit] for a, row in costs.items()}
     start, steps = min(near, key=lambda gpu: len(near[gpu])), 0
 

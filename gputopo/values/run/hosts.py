@@ -53,7 +53,7 @@ class HostRecord:
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
 
     def summary(self, *, cpu_devices: int) -> HostSummary | None:
-        """Return the load of the host; None without a sample. `cpu_devices`: number that the run computes on."""
+        """Return the load of the host; None without a sample. `cpu_devices`: number in the run."""
         if not self._samples:
             return None
         found = HostSummary(
@@ -119,7 +119,7 @@ class HostLoads:
         self._records.setdefault(sample.rank, HostRecord()).add(load)
 
     def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
-        """Return the load of each sampled host, by rank. With several hosts, `busy` includes the host's name."""
+        """Return the load of each sampled host, by rank. With several hosts, `busy` has the host's name."""
         on_cpu = bool(devices) and all(device.is_cpu for device in devices)
         found = {}
         for rank, record in self._records.items():

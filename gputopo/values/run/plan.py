@@ -102,7 +102,7 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockGradients(msgspec.Struct, frozen=True, kw_only=True):
-    """The gradients of a block: 10^6 bytes; when they are ready and transferred, in ms from the step's start."""
+    """The gradients of a block, in 10^6 bytes. `ready_ms`, `through_ms`: from the start of the step."""
 
     block: str
     mb: float
@@ -133,7 +133,7 @@ class TimedRun(msgspec.Struct, frozen=True):
 
 
 class MeasuredPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate with its prediction and its runs, one per round. `failure`: why it does not run any more."""
+    """A candidate with its prediction and its runs, one per round. `failure`: why it was given up."""
 
     candidate: Candidate
     runs: tuple[TimedRun, ...] = ()

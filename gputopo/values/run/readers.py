@@ -59,7 +59,7 @@ def read_folder(flag: str, text: str, hint: str = "give a folder, or a place for
 
 
 def read_data_place(flag: str, text: str) -> str:
-    """Return the absolute path of a folder of records. With several hosts, each checks its own folder later."""
+    """Return the absolute path of a folder of records. Each of several hosts checks its own later."""
     return read_folder(flag, text, _UNPACK)
 
 

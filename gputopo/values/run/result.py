@@ -57,7 +57,7 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostExchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of one host in the exchange of gradients: medians of `events.HostExchange`, in milliseconds."""
+    """The part of one host in the exchange of gradients: medians of `events.HostExchange` in ms."""
 
     rank: int
     host: str | None = None

@@ -79,7 +79,7 @@ class RunningThroughput:
         return pstdev(self._speeds.items) / math.sqrt(self.steps) if self._speeds.items else 0.0
 
     def is_known_to(self, error: float) -> bool:
-        """Return whether the speed's standard error is at most this share of it, with enough steps and time."""
+        """Return whether the speed's relative standard error is at most `error`, with enough steps."""
         is_enough = self.steps >= MIN_COUNTED and self.seconds >= MIN_COUNTED_S
         return is_enough and self.uncertainty <= error * (self.mean or 0.0)
 
@@ -98,7 +98,7 @@ class RunningThroughput:
         return (self._began_s, self._ended_s) if self.steps and self._began_s is not None else None
 
     def jitter(self) -> float:
-        """Return the scaled median absolute deviation of the speeds, 0 without speeds; sorts the stored ones."""
+        """Return the scaled median absolute deviation of the speeds, 0 without speeds; sorts them."""
         speeds = self._speeds.items
         if not speeds:
             return 0.0
