@@ -1,7 +1,7 @@
-"""The Python API: `import gputopo`, then `gputopo.inspect()` and the others; `gputopo explain python`.
+"""The Python API: `import gputopo`, then `gputopo.inspect()` and so on. See `gputopo explain python`.
 
-Each function calls the command of the same name: options have the names and defaults of the command line,
-with underscores, and errors have the same two lines.
+Each function calls the command of the same name. Options have the names and defaults of the command line,
+with underscores. Errors have the same two lines.
 """
 
 import contextlib
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["Inspection", "Plan", "Result", "Runs", "inspect", "load", "load_runs", "plan", "run"]
 
 Option = str | int | float | bool | Path | Sequence[str | int] | None
-"""A value of an option. True: the flag. False, None: not given. A sequence: `0,1`, or the option repeated."""
+"""The value of an option. True: the flag. False, None: not given. A sequence: `0,1`, or the option repeated.
+"""
 
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
-    """A machine and what is wrong with it. `repr` is the first line of `gputopo inspect`."""
+    """A machine and its findings. `repr` is the first line of `gputopo inspect`."""
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -60,7 +61,7 @@ class Inspection(InspectionDocument, frozen=True, kw_only=True, tag_field="schem
 
 
 class _ThisMachine(Inspection, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.inspect/1"):
-    """An inspection of this machine, which `plan` plans for with its claims and earlier runs."""
+    """An inspection of this machine. For it, `plan` uses the machine's claims and earlier runs."""
 
 
 class Plan(PlanDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
@@ -73,7 +74,7 @@ class Plan(PlanDocument, frozen=True, kw_only=True, tag_field="schema", tag="gpu
 
 
 class Result(ResultDocument, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
-    """What a run measured. `repr` is the first line of `gputopo run`."""
+    """The result of a run. `repr` is the first line of `gputopo run`."""
 
     def __repr__(self) -> str:
         from gputopo.report.runs.report import speed_words, title
@@ -82,10 +83,10 @@ class Result(ResultDocument, frozen=True, kw_only=True, tag_field="schema", tag=
 
 
 def inspect(*sources: str | Path, identities: bool = False) -> Inspection:
-    """Read this machine and check it, or the machine of captures, as `gputopo inspect` does.
+    """Read and check this machine, or the machine of captures, as `gputopo inspect` does.
 
-    `sources`: files that `gputopo inspect --from` reads. `identities`: host name, serial numbers and UUIDs
-    are in the result. Raises GputopoError.
+    `sources`: files that `gputopo inspect --from` reads. `identities`: include host name, serial numbers and
+    UUIDs in the result. Raises GputopoError.
     """
     words = [*_from(sources), *_words("inspect", {"identities": identities}), "--json"]
     return _document("inspect", words, Inspection if sources else _ThisMachine)
@@ -109,9 +110,9 @@ def plan(
     precision: str | None = None,
     **options: Option,
 ) -> Plan:
-    """Choose the GPUs of a job and the place of its variables, as `gputopo plan` does.
+    """Choose the GPUs of a job and the placement of its variables, as `gputopo plan` does.
 
-    `machine`: None, or what `inspect()` returned, plans for this machine; a capture, its inspection or a
+    `machine`: None, or the result of `inspect()`, plans for this machine. A capture, its inspection or a
     `Machine` plans for that one. `options`: any other option of `gputopo plan`. Raises GputopoError.
     """
     named = {"num_gpus": num_gpus, "gpus": gpus, "prefer_pix": prefer_pix}
@@ -136,9 +137,11 @@ def run(
 ) -> Result:
     """Train on the planned GPUs, or on CPU devices if there are none, as `gputopo run` does.
 
-    Progress goes to stderr. A training that fails returns its result: see `status` and `failure`.
-    `options`: any other option of `gputopo run`, but none that prints another document. Raises GputopoError
-    for what cannot start; UsageError in a thread other than the main one, which alone can handle signals.
+    Progress goes to stderr. A training that fails returns its result: see `status` and `failure`. `options`:
+    any other option of `gputopo run`, except those that print another document.
+
+    Raises GputopoError if the run cannot start, and UsageError in any thread except the main one, because
+    only the main thread can handle signals.
     """
     if other := next((name for name in ("repeats", "dry_run", "format") if options.get(name)), None):
         flag = f"--{other.replace('_', '-')}"
@@ -167,7 +170,7 @@ class Runs(tuple[Measurement, ...]):
 
 
 def load_runs(*paths: str | Path) -> Runs:
-    """Read run folders, sweeps and folders of them, as `gputopo report` does; by default this user's runs.
+    """Read run folders, sweeps and folders with them, as `gputopo report` does; by default this user's runs.
 
     Raises GputopoError if there are none.
     """
@@ -180,7 +183,7 @@ def load_runs(*paths: str | Path) -> Runs:
 
 @contextlib.contextmanager
 def _captured(machine: Inspection | Machine | str | Path | None) -> Iterator[Sequence[str | Path]]:
-    """Yield what `--from` reads for a machine: nothing for this one."""
+    """Yield the sources that `--from` reads for a machine: none for this machine."""
     if isinstance(machine, str | Path):
         yield [machine]
         return
@@ -199,7 +202,7 @@ def _from(sources: Sequence[str | Path]) -> list[str]:
 
 
 def _words(command: str, options: dict[str, Option]) -> list[str]:
-    """Return the words of a command line for options by their names."""
+    """Return the words of a command line for options by name."""
     from gputopo.cli.commands import options_of_command
 
     repeated = {one.name for one in options_of_command(command) if one.option.repeated}

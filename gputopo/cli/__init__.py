@@ -12,8 +12,8 @@ from gputopo.cli import printing
 from gputopo.report import stderr
 from gputopo.values.errors import ExitCode, GputopoError
 
-# Loading modules makes 100,000 objects and no garbage; with Python's 700 a tenth of a short command's time is
-# spent on looking for some.
+# Loading modules creates 100,000 objects and no garbage. With Python's threshold of 700, a tenth of the time
+# of a short command would go to looking for garbage.
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
 _INTERRUPTED = 128 + signal.SIGINT
 _BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -65,7 +65,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _is_limit(error: Exception) -> bool:
-    """Whether the system gave this process no memory or address space, or no process or thread."""
+    """Return whether the system had no memory, address space, process or thread for this process."""
     return (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE))
@@ -83,7 +83,7 @@ def _report_limit(error: Exception) -> int:
 
 
 def _report_bug(error: Exception) -> int:
-    """Say in two lines that gputopo failed, where, and what to send. GPUTOPO_TRACEBACK=1 shows it all."""
+    """Print in two lines that gputopo failed, where, and what to send; all with GPUTOPO_TRACEBACK=1."""
     import traceback
 
     if os.environ.get(TRACEBACK):
@@ -99,8 +99,9 @@ def _report_bug(error: Exception) -> int:
 
 
 def _prepare_streams() -> None:
-    """Open /dev/null for closed streams (`>&-`, `2>&-`): else a file opened later gets their number, and
-    messages to a missing stderr end up in stdout.
+    """Open /dev/null for closed streams (`>&-`, `2>&-`).
+
+    Otherwise a file opened later gets their number, and messages to a missing stderr end up in stdout.
     """
     for number, flags in enumerate((os.O_RDONLY, os.O_WRONLY, os.O_WRONLY)):
         try:
@@ -111,7 +112,7 @@ def _prepare_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    # A stream in ASCII gets a question mark, not a traceback.
+    # A stream in ASCII gets question marks, not a traceback.
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")

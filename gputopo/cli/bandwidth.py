@@ -60,7 +60,7 @@ FORMAT = Option("--format", "Output format; markdown for bug reports")
 
 
 class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to measure or read, and what to print of it."""
+    """What to measure or read, and what to print."""
 
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
     level: Annotated[
@@ -175,7 +175,7 @@ def bandwidth(
     from gputopo.topology.peer_access import with_reasons
 
     machine = with_reasons(machine_from(options.sources))
-    # A baseline that is missing is reported before anything is measured.
+    # Report a missing baseline before anything is measured.
     old = _saved_baseline(machine, options.gpus) if options.baseline else None
     if options.soak is not None:
         return _soak(options, machine)
@@ -216,7 +216,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
 
 
 def _save_network(measured: "Bandwidth") -> None:
-    """Save a complete measurement between hosts; print why another one is not saved. Raises InputError."""
+    """Save a measurement between hosts if it is complete, else print why not. Raises InputError."""
     if not measured.complete or measured.failures:
         to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
         return
@@ -266,7 +266,7 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
 
 
 def with_expected(machine: "Machine", measured: "Bandwidth") -> "Bandwidth":
-    """Return the bandwidth with the expected numbers, and the GPUs that share an uplink."""
+    """Return the bandwidth with the expected rates and the GPUs that share an uplink."""
     from gputopo.copies.collectives import with_bus_expectations
     from gputopo.copies.expected import with_expectations
     from gputopo.copies.sharing import uplink_groups
@@ -336,7 +336,7 @@ def print_bandwidth(
 
 
 def _save(machine: "Machine", measured: "Bandwidth") -> None:
-    """Save a complete result; print why another one is not saved. Raises InputError."""
+    """Save a measurement if it is complete, else print why not. Raises InputError."""
     why = None
     if not measured.complete:
         what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
@@ -358,10 +358,10 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
 def measure_links(
     options: BandwidthOptions, machine: "Machine", on_pause: "Callable[[], None]" = lambda: None
 ) -> "Bandwidth":
-    """Measure the links of this machine in a child process. Ctrl-C ends it, `complete` False.
+    """Measure the links of this machine in a child process.
 
-    Where no GPU could be measured, the reason is printed to stderr, and what was measured is returned.
-    `on_pause` is called again and again meanwhile.
+    Ctrl-C ends the measurement; the result then has `complete` False. If no GPU could be measured, the reason
+    is printed to stderr and the other measurements are returned. `on_pause` is called repeatedly meanwhile.
     """
     from gputopo.cli.progress import ProgressLine
     from gputopo.copies.copies import SessionRequest
@@ -394,7 +394,7 @@ def measure_links(
 
 
 def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
-    """Write to stderr which of the GPUs another program uses, before they are put under load."""
+    """Print to stderr which of the GPUs other programs use, before they are put under load."""
     from gputopo.findings.usage import use_of
 
     for gpu in machine.gpus:
@@ -407,9 +407,9 @@ def _note_other_load(machine: "Machine", gpus: "Sequence[int] | None") -> None:
 
 
 def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved":
-    """Return what was saved last of this machine, or of it with other GPUs, which is printed to stderr.
+    """Return the last saved measurement of this machine, if necessary one with other GPUs (a note says so).
 
-    Raises InputError where there is nothing.
+    The note goes to stderr. Raises InputError if nothing is saved.
     """
     from gputopo.findings.rule import named
     from gputopo.runs import history

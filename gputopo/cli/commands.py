@@ -1,4 +1,4 @@
-"""The commands by name, and how one is called. Only the module of the command that is asked for is loaded."""
+"""The commands by name, and how one is called. Only the module of the requested command is loaded."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from gputopo.values.option import Declared, listed, nearest, parameters_of, show
 
 
 class CommandPlace(NamedTuple):
-    """Where a command's function is, which has the command's name, a line of help, and its heading there."""
+    """The module of a command, its line of help, and its heading there. Its function has its name."""
 
     module: str
     summary: str
@@ -53,14 +53,14 @@ _OWN_FLAGS = ("--version", "--help", "-h")
 
 
 def options_of_command(name: str) -> tuple[Declared, ...]:
-    """Return what a command takes, as it is declared."""
+    """Return the options of a command as they are declared."""
     return parameters_of(_function(name))
 
 
 def invoke(arguments: list[str]) -> int:
     """Call the command that the arguments name and return its exit code.
 
-    Raises UsageError for arguments that no command takes, and whatever GputopoError the command raises.
+    Raises UsageError for arguments that no command accepts, and the GputopoErrors of the command.
     """
     first = arguments[0] if arguments else None
     named = first if first in COMMANDS else None
@@ -104,7 +104,7 @@ class _Commands(TyperGroup):
 
 
 def _app(named: str | None) -> typer.Typer:
-    """Build the application: with the function of the command that is named, with all summaries for None."""
+    """Build the application: with the function of the named command, or for None with all summaries."""
     app = typer.Typer(
         name="gputopo",
         cls=_Commands,
@@ -126,7 +126,7 @@ def _app(named: str | None) -> typer.Typer:
 
 
 def _not_loaded() -> None:
-    """Stand for a command in the list of all commands."""
+    """Represent a command in the list of all commands."""
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
-"""`gputopo completion`: commands, options and their values by the Tab key.
+"""`gputopo completion`: complete commands, options and their values with the Tab key.
 
-The script of a shell, in a file beside this one, asks gputopo itself what may follow: with the line up to the
-cursor in _GPUTOPO_COMPLETE. Where nothing is printed the shells complete names of files.
+The script of a shell, in a file next to this one, calls gputopo with the line up to the cursor in
+_GPUTOPO_COMPLETE. gputopo prints the possible words. If it prints nothing, the shells complete file names.
 """
 
 import os
@@ -21,7 +21,7 @@ _INSTALL: Mapping[Shell, str] = {
     "zsh": "echo 'eval \"$(gputopo completion zsh)\"' >> ~/.zshrc",
     "fish": "gputopo completion fish > ~/.config/fish/completions/gputopo.fish",
 }
-_TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # what of a placeholder such as `gpu:N|gpu:spread` is typed so
+_TYPED = re.compile(r"[a-z0-9][a-z0-9_.:-]*")  # the literal parts of a placeholder such as `gpu:N|gpu:spread`
 
 
 def completion(
@@ -41,11 +41,11 @@ def completion(
 
 
 def candidates(line: str) -> list[str]:
-    """Return what the last word of a line up to the cursor may be; nothing where files may follow."""
+    """Return the words that can complete the last word of a line; none if files may follow."""
     from gputopo.cli.commands import COMMANDS, options_of_command
 
     _, *typed = line.split() + ([""] if line[-1:].isspace() else [])
-    if "--" in typed[1:-1]:  # the words of another program
+    if "--" in typed[1:-1]:  # the arguments of another program
         return []
     *before, current = typed or [""]
     if not before:
@@ -82,7 +82,7 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
 
 
 def _words(one: Declared) -> tuple[str, ...]:
-    """Return the words of an option's value: names of a table, or what its placeholder lists."""
+    """Return the words of an option's value: the names in a table, or the words in its placeholder."""
     if one.option.flag == "--model":
         from gputopo.workload import workloads
 

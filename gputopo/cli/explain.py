@@ -58,7 +58,7 @@ def _topic(topic: str) -> None:
 
 
 def _search(word: str) -> None:
-    """Print the lines of all pages that contain a word, each after the name of its page, as grep does."""
+    """Print the lines of all pages that contain a word, each after its page name, as grep does."""
     found = pages.search(word)
     if not found:
         raise UsageError(f"no page contains {shown(word)}", "gputopo explain lists the pages")
@@ -120,7 +120,7 @@ def _pages() -> str:
 
 
 def _show(markdown: str) -> None:
-    """Print Markdown as it is; on a terminal laid out for its width."""
+    """Print Markdown unchanged; on a terminal, laid out for its width."""
     if not is_terminal():
         emit(markdown)
         return
@@ -132,5 +132,5 @@ def _show(markdown: str) -> None:
         return
     import pydoc  # its pager is $PAGER, else less
 
-    os.environ.setdefault("LESS", "FRX")  # as git does: colours pass, a short page does not stay
+    os.environ.setdefault("LESS", "FRX")  # as git does: colours pass; a short page is not cleared
     pydoc.pager(text)

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Shape = Literal["table", "json", "markdown", "prometheus", "csv", "scontrol"]
 FailOn = Literal["warning", "error"]
 INTERVAL_S = 1.0
-MIN_INTERVAL_S = 0.1  # below it sampling itself costs what it should see
+MIN_INTERVAL_S = 0.1  # below it, sampling itself changes what it measures
 
 
 class InspectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to inspect, and how it is shown."""
+    """What to inspect, and how to show it."""
 
     sources: Annotated[tuple[str, ...], FROM] = ()
     record: Annotated[
@@ -159,10 +159,10 @@ def inspect(
 
 
 def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
-    """Return the GPUs that are named by index, range, PCI address or UUID. Raises UsageError."""
+    """Return the GPUs that are given by index, range, PCI address or UUID. Raises UsageError."""
     if text is None:
         return ()
-    from gputopo.values.run.placement import parse_gpu_list  # loads what only planning needs
+    from gputopo.values.run.placement import parse_gpu_list  # loads modules that only planning needs
 
     chosen: list[int | str] = []
     for word in text.split(","):
@@ -205,7 +205,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
 
 
 def default_interval(duration_s: float | None) -> float:
-    """Return the default seconds between two samples: a watch shorter than that has a second one."""
+    """Return the default seconds between two samples; a short watch still gets a second sample."""
     return INTERVAL_S if not duration_s else max(min(INTERVAL_S, duration_s), MIN_INTERVAL_S)
 
 
@@ -231,10 +231,11 @@ def _inspect_once(options: InspectOptions) -> int:
     if old is not None:
         _print_difference(old, whole, options.shape)
     else:
-        # The terminal shows whose processes use the GPUs; what is passed on does not, unless asked.
+        # The terminal shows whose processes use the GPUs. Output to a file or a program does not, unless
+        # requested.
         shown = Inspection(machine=whole, findings=inspection.findings)
         _print(shown if options.shape == "table" else inspection, options, chosen)
-    if not options.sources and findings.driver_broken(machine) is not None:  # a capture's is as any other
+    if not options.sources and findings.driver_broken(machine) is not None:  # does not matter for a capture
         return ExitCode.HARDWARE
     return ExitCode.FINDINGS if findings.fails(inspection.findings, options.fail_on) else ExitCode.OK
 
@@ -248,7 +249,7 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
 
     def document() -> "Document":
         from gputopo.findings import checks_made
-        from gputopo.report.machine.inspection import inspection_document  # loads what JSON does not need
+        from gputopo.report.machine.inspection import inspection_document  # loads what JSON needs
 
         detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
         machine = inspection.machine
@@ -268,7 +269,7 @@ def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
 
 
 def _old_machine(diff: str, sources: tuple[str, ...]) -> "Machine":
-    """Return the machine to compare with. Raises InputError, UsageError for options that clash."""
+    """Return the machine to compare with. Raises InputError, UsageError for conflicting options."""
     if diff == "-" and "-" in sources:
         raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
     return machine_from([diff])

@@ -50,7 +50,7 @@ def make_data(
 
 @contextlib.contextmanager
 def _ended_tidily() -> Iterator[None]:
-    """Handle SIGTERM as Ctrl-C, so that nothing unfinished is left behind."""
+    """Handle SIGTERM as Ctrl-C, so that no unfinished files remain."""
 
     def end(number: int, _: object) -> None:
         raise SystemExit(128 + number)
@@ -65,7 +65,7 @@ def _ended_tidily() -> Iterator[None]:
 def _place(folder: Path) -> Path:
     """Return the absolute path, with `~` expanded.
 
-    Raises InputError for an unknown home, or where the working folder is gone.
+    Raises InputError for an unknown home, or if the working folder does not exist any more.
     """
     try:
         return folder.expanduser().absolute()

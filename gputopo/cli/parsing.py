@@ -1,6 +1,6 @@
-"""Words of a command line to the texts of its options. Mistakes are UsageErrors with a hint.
+"""Turns the words of a command line into the texts of its options. Mistakes are UsageErrors with a hint.
 
-The options are declared to typer, which dispatches and explains; their values stay text here, and
+The options are declared to typer, which dispatches and prints help. Their values stay text here, and
 `gputopo.values.option` reads them: typer 0.29 and later load pydantic (50 ms) even to turn text into text.
 """
 
@@ -20,13 +20,13 @@ EXPLAIN = "explain"  # the command whose argument may be an option
 _NO_THEME = "Options"
 _HELP = typer.Option("--help", "-h", help="Show the usual options.")
 _HELP_ALL = typer.Option("--help-all", help="Show all options.")
-_FLAGS_WIDTH = 28  # columns of an option and its value, behind which its help begins on the same line
+_FLAGS_WIDTH = 28  # columns of an option and its value; the help of a wider one starts on the next line
 
 
 def declared_to_typer(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command as typer wants it: with a parameter of text for each option.
+    """Return the command as typer needs it: with a text parameter for each option.
 
-    Options that exclude one another are refused before it is called.
+    Options that exclude one another are refused before the command is called.
     """
 
     def call(**texts: Any) -> Any:
@@ -69,17 +69,17 @@ def _parameter(one: Declared) -> inspect.Parameter:
 
 
 def _both_helps(one: Declared) -> str:
-    """Return the line of --help, and after a line break the text of --help-all."""
+    """Return the line of --help, followed after a line break by the text of --help-all."""
     return f"{one.short_help}\n{one.help}"
 
 
 class Command(TyperCommand):
-    """A command whose parameters are texts and flags. `--help` leaves out those that are hidden."""
+    """A command whose parameters are texts and flags. `--help` omits hidden ones."""
 
     shows_all = False
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Set the context's parameters. Raises UsageError; prints the help where it is asked for."""
+        """Set the context's parameters. Raises UsageError; prints the help if it is requested."""
         unset = {str(one.name): False if getattr(one, "is_flag", False) else None for one in self.params}
         ctx.params = {**unset, **self._texts(list(args), ctx.command_path)}
         self.shows_all = ctx.params.pop("help_all")
@@ -90,18 +90,18 @@ class Command(TyperCommand):
         return []
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line behind the command."""
+        """Return the words of the usage line after the command."""
         return ["[OPTIONS]", *(one.metavar for one in self._arguments())]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the command does: its first paragraph, and all with --help-all."""
+        """Write what the command does: the first paragraph, or everything with --help-all."""
         whole = self.help
         self.help = whole if self.shows_all or whole is None else whole.partition("\n\n")[0]
         super().format_help_text(ctx, formatter)
         self.help = whole
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options under the heading of their theme; those without one come first."""
+        """Write the options under the headings of their themes; options without a theme come first."""
         headed: dict[str, list[tuple[str, str]]] = {"Arguments": [], _NO_THEME: []}
         hidden = [one for one in self.params if getattr(one, "hidden", False) and not self.shows_all]
         for one in self.params:
@@ -149,7 +149,7 @@ class Command(TyperCommand):
                     texts[option.name] = True
                     continue
                 if str(option.metavar).startswith("[") and (not words or words[0].startswith("-")):
-                    has_value = "="  # a value in brackets may be left out
+                    has_value = "="  # a value in brackets is optional
                 if not has_value and not words:
                     raise UsageError(
                         f"{flag} needs a value",
@@ -184,7 +184,7 @@ class Command(TyperCommand):
 
 
 def unknown_option(flag: str, known: Sequence[str] | Mapping[str, Any], command: str) -> UsageError:
-    """Return the error for an option that a command does not have, with the nearest that it has."""
+    """Return the error for an option that a command does not have, with the nearest one that it has."""
     near = nearest(flag.lstrip("-"), [name[2:] for name in known if name.startswith("--")])
     hint = f"did you mean --{near[0]}? {_help_hint(command)}" if near else _help_hint(command)
     return UsageError(f"there is no option {shown(flag)}", hint)

@@ -38,7 +38,7 @@ def parse_program(_flag: str, text: str) -> str:
 
 
 class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan` alone is asked for."""
+    """Options that only `plan` has."""
 
     batch_size: Annotated[
         AskedBatch | None,
@@ -101,7 +101,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What is planned for, and how it is shown."""
+    """What to plan for, and how to show the plan."""
 
     sources: Annotated[tuple[str, ...], FROM] = ()
     shape: Annotated[
@@ -115,7 +115,7 @@ class PlanOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Asked(NamedTuple):
-    """A job with its request, and what was asked for beside it."""
+    """A job with its request and the other options of the call."""
 
     job: Job
     request: "Request"
@@ -127,7 +127,7 @@ class _Asked(NamedTuple):
         return self.output.shape
 
     def shown(self, found: "Plan") -> "Plan":
-        """Return the plan with as many candidates as were asked for."""
+        """Return the plan with the requested number of candidates."""
         count = self.command.candidates
         return found if count is None else msgspec.structs.replace(found, candidates=found.candidates[:count])
 
@@ -168,7 +168,7 @@ def plan(
 
 
 def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
-    """Plan for the hosts of files, or for those that are asked; None: no other hosts are named."""
+    """Plan for the hosts of files, or for hosts that are asked; None if the options have no other hosts."""
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
 
@@ -188,7 +188,7 @@ def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
 
 
 def _plan_of_one(asked: _Asked) -> int:
-    """Plan for this machine, or for that of captures; return the exit code."""
+    """Plan for this machine or the machine of captures, and return the exit code."""
     request, command, code = asked.request, asked.command, 0
     site = site_for(request, asked.output.sources, trains=command.autotune is not None)
     if command.autotune is None:
@@ -206,7 +206,7 @@ def _plan_of_one(asked: _Asked) -> int:
 
 
 def _refuse_on_hosts(asked: _Asked) -> None:
-    """Raise UsageError for what is planned for one host alone."""
+    """Raise UsageError for options that need a plan for a single host."""
 
     command, request = asked.command, asked.request
     alone = {
@@ -227,7 +227,7 @@ def _refuse_on_hosts(asked: _Asked) -> None:
 
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
-    """Print a plan, or how other programs start a training by it."""
+    """Print a plan, or how other programs start a training with it."""
     if asked.shape not in ("sbatch", "docker"):
         _print(chosen, asked.shape)
         return

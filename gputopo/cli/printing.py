@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _NARROWEST = 40
 
-# ASCII replacements of the box and block characters of trees and matrices, and of signs.
+# ASCII replacements for the box and block characters of trees and matrices, and for other signs.
 _ASCII = str.maketrans("├└│─▁▂▃▄▅▆▇█░▒▓\N{MULTIPLICATION SIGN}…", "+`|-._-=+*##.:+x~")
 
 
 def emit(text: str) -> None:
-    """Write text to stdout at once. Raises InputError where it cannot be written, such as on a full disk."""
+    """Write text to stdout at once. Raises InputError if it cannot be written, such as on a full disk."""
     with _written():
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -38,20 +38,22 @@ def _written() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader has closed the pipe: no error
+        raise  # the reader has closed the pipe: not an error
     except OSError as error:
         raise unwritten(error) from error
 
 
 def unwritten(error: OSError) -> HardwareError:
-    """Return the error for output that could not be written to stdout, and drop that output."""
+    """Return the error for output that could not be written to stdout, and discard that output."""
     drop_unwritten(sys.stdout)
     return HardwareError(f"cannot write the output: {error.strerror}", "write it where there is free space")
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is a terminal. That of a rank of Open MPI is a pseudo-terminal in any case, which
-    mpirun copies to its own stdout: a file, too.
+    """Return whether stdout is a terminal.
+
+    The stdout of an Open MPI rank is always a pseudo-terminal, which mpirun copies to its own stdout, even if
+    that is a file.
     """
     return sys.stdout.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
 
@@ -59,8 +61,8 @@ def is_terminal() -> bool:
 def show(view: "Callable[[int], Sequence[Line]]") -> None:
     """Print the lines that `view` returns for the width of the terminal.
 
-    A pipe gets plain text, 80 columns wide unless COLUMNS is set. On a terminal rich decides about
-    colours: by NO_COLOR and TERM.
+    A pipe gets plain text, 80 columns wide unless COLUMNS is set. On a terminal, rich decides on colours by
+    NO_COLOR and TERM.
     """
     if is_terminal():
         _show_on_terminal(view)
@@ -76,7 +78,7 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
     from rich.text import Text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    # The last column stays free: some terminals wrap a line that fills it.
+    # Keep the last column free: some terminals wrap a line that fills it.
     width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
     with _written():
         for line in view(width):
@@ -86,7 +88,7 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
 
 
 def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
-    """Return the lines, without box characters where stdout cannot encode them."""
+    """Return the lines, without box characters if stdout cannot encode them."""
     try:
         "├▁".encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -97,7 +99,7 @@ def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":
 def show_report(
     value: "msgspec.Struct", document: "Callable[[], Document]", shape: str, *, whole: bool = True
 ) -> None:
-    """Print a value as JSON, or its document as Markdown or, for any other shape, as text, whole or short."""
+    """Print a value as JSON, or its document as Markdown or text, complete or short."""
     if shape == "json":
         from gputopo.values import schema
 

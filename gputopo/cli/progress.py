@@ -1,4 +1,4 @@
-"""The progress of a session: a line that is redrawn on a terminal, some lines elsewhere."""
+"""The progress of a session: a line that is redrawn on a terminal; elsewhere a few lines."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from gputopo.report.stderr import drop_unwritten
 if TYPE_CHECKING:
     from gputopo.probes.session.session import SessionProgress
 
-_PLAIN_STEPS = 4  # lines where there is no terminal: at each quarter of the jobs
+_PLAIN_STEPS = 4  # lines without a terminal: one for each quarter of the jobs
 
 
 class ProgressLine:
@@ -45,7 +45,7 @@ class ProgressLine:
             self._write(f"gputopo: {progress_in_words(progress)}\n")
 
     def _write(self, text: str) -> None:
-        # A stderr that cannot be written does not end the measurement.
+        # A failed write to stderr does not end the measurement.
         try:
             self._stream.write(text)
             self._stream.flush()

@@ -19,7 +19,7 @@ def can_redraw() -> bool:
 
 
 class RedrawnScreen:
-    """A block of lines that is redrawn in place. What does not fit the terminal is cut."""
+    """A block of lines that is redrawn in place. It is cut to the size of the terminal."""
 
     def __init__(self) -> None:
         self._height = 0

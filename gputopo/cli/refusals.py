@@ -1,4 +1,4 @@
-"""Options of commands that exclude or need one another, as they are typed, and options that moved."""
+"""Options of commands that exclude or need one another, and options that moved."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from gputopo.values.errors import UsageError
 from gputopo.values.option import Refusal, Text, refuse
 
 Texts = Mapping[str, str]
-"""What was typed for options, by name, in lower case."""
+"""The typed values of options by name, in lower case."""
 
 
 class AnyOf:
-    """A condition: one of the options is given; it returns those that are, as flags.
+    """A condition: one of the options is given. Returns the given ones, as flags.
 
-    `format=json`: given with this value, `program!=gputopo`: with another one.
+    `format=json`: given with this value. `program!=gputopo`: given with another value.
     """
 
     def __init__(self, *names: str) -> None:
@@ -36,7 +36,7 @@ class NoneOf(AnyOf):
 
 
 def _flag_of(key: str, typed: Texts) -> str | None:
-    """Return an option as it is typed, with its value where that counts; None where it is not given so."""
+    """Return an option as typed, with its value if the key has one; None if it does not match the key."""
     name, has_value, value = key.partition("=")
     text = typed.get(name.rstrip("!"))
     if text is None or (has_value and (text == value) == name.endswith("!")):
@@ -247,7 +247,7 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
 }
 
 
-# What to do instead of options that a command does not have, or not any more.
+# What to do instead of options that a command does not have (any more).
 MOVED: Mapping[str, Mapping[str, str]] = {
     "plan": {"gain": "give the share with the number: --num-gpus auto:0.5"},
     "run": {
@@ -270,15 +270,15 @@ MOVED: Mapping[str, Mapping[str, str]] = {
 
 
 def refuse_typed(command: str, texts: Mapping[str, Text]) -> None:
-    """Raise UsageError for options of a command, as they were typed, that do not go together."""
+    """Raise UsageError for typed options of a command that cannot be combined."""
     lower = ((name.rstrip("_"), str(text).lower()) for name, text in texts.items())
-    # --num-hosts 1: this host alone
+    # --num-hosts 1: only this host
     typed: Texts = {name: text for name, text in lower if (name, text) != ("num_hosts", "1")}
     refuse(REFUSALS.get(command, ()), typed)
 
 
 def refuse_moved(command: str, flags: Mapping[str, str]) -> None:
-    """Raise UsageError for an option that the command does not have. `flags`: names as they were typed."""
+    """Raise UsageError for an option that the command does not have. `flags`: as typed, by name."""
     for name, use in MOVED.get(command, {}).items():
         if name in flags:
             raise UsageError(f"there is no option '--{name}'", use)

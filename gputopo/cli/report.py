@@ -44,7 +44,7 @@ _SUFFIXES: Mapping[str, Shape] = {
 
 
 class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read, what to compare with, and how it is shown."""
+    """What to read, what to compare with, and how to show it."""
 
     runs: Annotated[
         tuple[str, ...],
@@ -97,7 +97,7 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
             "when",
             theme="History",
         ),
-    ] = False  # of this machine, instead
+    ] = False  # of this machine, instead of its runs
     model: Annotated[
         str | None, Option("--model", "Only runs of this model", value="NAME", theme="History")
     ] = None
@@ -125,9 +125,9 @@ class ReportOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _shape(options: ReportOptions) -> Shape:
-    """Return the format that was asked for, else that of the suffix of the file.
+    """Return the requested format, else the format of the file's suffix.
 
-    Raises UsageError for a suffix of no format, such as .pdf.
+    Raises UsageError for a suffix without a format, such as .pdf.
     """
     suffix = "" if options.output is None else options.output.suffix.lower()
     if options.shape is None and suffix not in _SUFFIXES:
@@ -141,7 +141,7 @@ def _shape(options: ReportOptions) -> Shape:
 def history_of(model: str | None, since: str | None) -> "Box":
     """Return the history of this machine. `since`: a date, 2026-11-01.
 
-    Raises InputError where there is none, or the file cannot be read; UsageError for what is no date.
+    Raises InputError if there is none or the file cannot be read, UsageError if `since` is not a date.
     """
     from gputopo.cli.source import machine_from
     from gputopo.measurements.box import box_of
@@ -192,7 +192,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
 
 
 def _is_training(result: "Result") -> bool:
-    """Return whether a run is of the built-in training, and shows something of its machine."""
+    """Return whether a run is of the built-in training and no rehearsal of another machine."""
     return result.rehearsal_of is None and result.spec.get("task") != PROGRAM
 
 
@@ -235,7 +235,7 @@ def _report_history(options: ReportOptions) -> int:
 
 
 def _show(value: "Study | Box", document: "Callable[[bool], Document]", options: ReportOptions) -> None:
-    """Print a report, or write it to a file. `document`: its document, with pictures or without."""
+    """Print a report or write it to a file. `document`: its document, with pictures or without."""
     shape = _shape(options)
     if options.output is not None and shape == "markdown":
         _write_markdown(options.output, document(True))
@@ -248,7 +248,7 @@ def _show(value: "Study | Box", document: "Callable[[bool], Document]", options:
 
 
 def _write_markdown(path: Path, document: "Document") -> None:
-    """Write Markdown; its pictures and pages to folders beside it. Raises InputError."""
+    """Write Markdown to a file; pictures and pages go to folders next to it. Raises InputError."""
     pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"
     _write_all(path.with_name(pictures), {file_of(one): one.svg for one in document.pictures})
     texts = {f"{one.name}.md": page_markdown(one, document, f"../{path.name}") for one in document.pages}
@@ -302,7 +302,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
 
 
 def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
-    """Raise InputError where no cell could be compared with an earlier one."""
+    """Raise InputError if no cell could be compared with an earlier one."""
     from gputopo.measurements.cells import cells_of
     from gputopo.measurements.figures import not_comparable
 
@@ -316,14 +316,14 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
 
 
 def _folder_of_sweep(path: str) -> str:
-    """Return the folder of a sweep for its manifest: that has the runs."""
+    """Return the folder of a sweep if the path is its manifest: that folder has the runs."""
     from gputopo.values.run.several_runs import MANIFEST
 
     return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
 
 
 def _home() -> str:
-    """Return the folder of the user's runs. Raises InputError where there are none."""
+    """Return the folder of the user's runs. Raises InputError if there are none."""
     from gputopo.launch.supervise.run_folder import runs_home
 
     home = runs_home(os.environ)
@@ -336,7 +336,7 @@ def _home() -> str:
 
 
 def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Document":
-    """Return the document of a study; with pictures it has those of the runs that tell most, too."""
+    """Return the document of a study. `pictures`: include pictures of the most informative runs."""
     from gputopo.report.study import study_document
 
     document = study_document(study)
@@ -351,7 +351,7 @@ def _document(study: "Study", ours: "RunFolders", *, pictures: bool) -> "Documen
 
 
 def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: Shape) -> str:
-    """Return the report in a form for a file."""
+    """Return the report in a format for a file."""
     if shape == "json":
         from gputopo.values import schema
 
@@ -371,7 +371,7 @@ def _text(value: "Study | Box", document: "Callable[[bool], Document]", shape: S
 
 
 def _foot(value: "Study | Box") -> str:
-    """Return when, by what command and version, and of which machines a page was made."""
+    """Return when a page was written, by which command and version, and for which machines."""
     from gputopo.values.study import Study
     from gputopo.values.words import listed
 
@@ -385,7 +385,7 @@ def _foot(value: "Study | Box") -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file, whole or not at all, in a folder that is made. Raises InputError."""
+    """Write a file completely or not at all; its folder is made if necessary. Raises InputError."""
     from gputopo.values import schema
 
     schema.make_folder(path.parent)

@@ -12,7 +12,7 @@ from gputopo.values.subject import Subject
 
 
 class JsonDocument(NamedTuple):
-    """A JSON document: the module and the name of its type, and what writes it."""
+    """A JSON document: the module and the name of its type, and the command that writes it."""
 
     module: str
     type_name: str
@@ -20,7 +20,7 @@ class JsonDocument(NamedTuple):
 
     @property
     def type(self) -> Any:
-        """The type of the document; its module is imported now."""
+        """The type of the document; reading it imports its module."""
         return getattr(importlib.import_module(self.module), self.type_name)
 
 
@@ -62,12 +62,12 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def _of_text(kind: type) -> dict[str, Any]:
-    """Return the schema of a type that is a text in JSON (gputopo.values.schema)."""
+    """Return the schema of a type that is written as a JSON string (gputopo.values.schema)."""
     about = {"description": "what a finding is about: a GPU, a pair, a link, the host"}
     return {"type": "string"} | (about if kind is Subject else {})
 
 
 def listed() -> str:
-    """Return the names of all documents with what writes each, one a line."""
+    """Return the names of all documents, one per line, each with the command that writes it."""
     width = max(map(len, DOCUMENTS))
     return "".join(f"{name:{width}}  {document.written_by}\n" for name, document in DOCUMENTS.items())

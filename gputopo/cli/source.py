@@ -1,4 +1,4 @@
-"""The machine of a command: read from captures if any were given, this machine otherwise."""
+"""The machine of a command: read from captures if any were given, else this machine."""
 
 import contextlib
 import os
@@ -31,8 +31,8 @@ FROM = Option(
 def machine_from(sources: Sequence[str]) -> "Machine":
     """Return the machine of the captures, or read this one.
 
-    `GPUTOPO_ROOT` names a folder that stands in for `/`: /sys, /proc and /dev are read under it.
-    Raises InputError for a capture that cannot be read.
+    `GPUTOPO_ROOT` is a folder that replaces `/`: /sys, /proc and /dev are read below it. Raises InputError
+    for a capture that cannot be read.
     """
     with begin(sources) as machine:
         return machine()
@@ -40,10 +40,10 @@ def machine_from(sources: Sequence[str]) -> "Machine":
 
 @contextlib.contextmanager
 def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
-    """Begin to read what `machine_from` returns; the value of the `with` block returns it.
+    """Start to read what `machine_from` returns; the value of the `with` block is a function that returns it.
 
-    NVML is asked in another process: modules may be loaded meanwhile. What a slow driver does is printed to
-    stderr.
+    NVML is read in another process, so that modules can be loaded meanwhile. Messages about a slow driver are
+    printed to stderr.
     """
     if sources:
         from gputopo import captures
@@ -57,7 +57,7 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
 
 
 def with_ports_now(machine: "Machine") -> "Machine":
-    """Return this machine with the ports of its network cards, and their counters, read again."""
+    """Return this machine with the ports and counters of its network cards read again."""
     from gputopo.probes import collect
 
     return collect.with_ports_now(machine, root_folder())
@@ -69,18 +69,18 @@ def root_folder() -> Path:
 
 
 def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
-    """Return the machine to plan for: a captured one as it is, this one with its last saved bandwidth.
+    """Return the machine to plan for: a captured one unchanged, this one with its last saved bandwidth.
 
-    The date of that bandwidth, or why it or a part of it cannot be used, is printed to stderr. Raises
-    InputError for a capture whose bandwidth contradicts physics or itself. Without `pairs` (one GPU is
-    planned, or nothing that was measured before counts) no bandwidth of this machine is read.
+    The date of that bandwidth, or why it or a part of it cannot be used, is printed to stderr. `pairs` False:
+    no bandwidth of this machine is read, because one GPU is planned or earlier measurements are not used.
+    Raises InputError for a capture whose bandwidth contradicts physics or itself.
     """
     machine = machine_from(sources)
     if sources and machine.bandwidth is not None:
         _require_consistent(machine)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
-    from gputopo.runs import history  # it loads SQLite only if there is a file
+    from gputopo.runs import history  # loads SQLite only if there is a file
 
     try:
         saved = history.latest(history.history_file(), machine)
@@ -101,9 +101,9 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
 
 
 def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -> "Site":
-    """Return where a request is planned: this machine, or that of captures. Raises GputopoError.
+    """Return where a request is planned: this machine, or the machine of captures. Raises GputopoError.
 
-    Saved bandwidth is read where it counts for the request. `settings`: fields of `Site`.
+    Saved bandwidth is read if the request uses it. `settings`: fields of `Site`.
     """
     from gputopo.launch import Site
     from gputopo.launch.site import rehearsal_name
@@ -123,6 +123,6 @@ def _require_consistent(machine: "Machine") -> None:
 
 
 def _read_tree(root: Path) -> "Machine":
-    from gputopo.probes import collect  # only a copied /sys needs it
+    from gputopo.probes import collect  # loads modules that only a copied /sys needs
 
     return collect.read_tree(root)

@@ -1,4 +1,4 @@
-"""`gputopo inspect --watch`: the GPUs' clocks, power, heat and links over time, and what was wrong in it."""
+"""`gputopo inspect --watch`: the GPUs' clocks, power, temperature and links over time, and their findings."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,20 +23,20 @@ SAMPLE_SCHEMA = "gputopo.moment/1"
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.watched/1"):
-    """The last line of a watch in JSON: what was found. `xid_reason`: why errors (Xid) were not watched."""
+    """The last line of a watch in JSON: the findings. `xid_reason`: why Xid errors were not watched."""
 
     findings: tuple[Finding, ...]
     xid_reason: str | None = None
 
 
 class Source(Protocol):
-    """Source of the samples: gputopo.probes.nvml.gpu_watch.GpuWatchChild, or a double."""
+    """Source of the samples: gputopo.probes.nvml.gpu_watch.GpuWatchChild, or a test double."""
 
     xid_reason: str | None
 
     @property
     def stop(self) -> "DriverStop | None":
-        """Return the driver call that ended the samples, None while there are any."""
+        """Return the driver call that ended the samples; None while they continue."""
 
     def observe(self) -> MachineSample:
         """Return the state of the GPUs now, and the errors since the previous call."""
@@ -47,7 +47,7 @@ def watch(
 ) -> int:
     """Sample the GPUs until Ctrl-C or the end of `duration`, and print findings. Times in s.
 
-    A driver that hangs or crashes ends it too. Raises HardwareError where there is nothing to watch.
+    A driver that hangs or crashes ends the watch too. Raises HardwareError if there is nothing to watch.
     """
     from gputopo.cli.source import with_ports_now
     from gputopo.findings import network, rising
@@ -110,9 +110,9 @@ def ticks(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[None]:
-    """Yield every `every_s` seconds, first at once, last after `long_s` at most.
+    """Yield every `every_s` seconds: at once first, and for the last time after at most `long_s`.
 
-    Marks that were missed are left out rather than made up for.
+    Missed times are skipped, not made up for.
     """
     start = following = now()
     while True:

@@ -1,8 +1,8 @@
-"""Reference pages in Markdown, and where a topic is explained in them.
+"""Reference pages in Markdown, and the lookup of a topic in them.
 
-A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a table's
-row (`alexnet`; `Xid 79`, for which `79` does too; `--batch-size`, for which `batch-size` does). Case, dashes
-and underscores do not matter. `python -m tests.pages.generate` writes the pages that follow from the code.
+A topic is a page (`bandwidth`), the heading of a section (`pcie.slot_narrow`) or the first cell of a table
+row (`alexnet`; `Xid 79`, also found by `79`; `--batch-size`, also found by `batch-size`). Case, dashes and
+underscores do not matter. `python -m tests.pages.generate` writes the pages that are generated from the code.
 """
 
 import re
@@ -46,7 +46,7 @@ PAGES = (
 )
 
 
-_CODE = re.compile(r"(?P<switch>s?)xid *(?P<number>[0-9]+)", re.IGNORECASE)  # of the driver, of an NVSwitch
+_CODE = re.compile(r"(?P<switch>s?)xid *(?P<number>[0-9]+)", re.IGNORECASE)  # SXid: of an NVSwitch
 
 
 @cache
@@ -82,7 +82,7 @@ def _explained(topic: str) -> str | None:
 
 
 def search(word: str) -> dict[str, list[str]]:
-    """Return the lines that contain a word, whatever its case, by page; lines of code and tables included."""
+    """Return the lines that contain a word, in any case, by page; lines of code and tables included."""
     found: dict[str, list[str]] = {}
     for page in PAGES:
         lines = [line for line in read(page).splitlines() if word.casefold() in line.casefold()]
@@ -92,7 +92,7 @@ def search(word: str) -> dict[str, list[str]]:
 
 
 def topics() -> list[str]:
-    """Return every topic: the pages, their sections and their tables' rows."""
+    """Return every topic: the pages, their sections and their table rows."""
     found = dict.fromkeys(PAGES)
     for text in map(read, PAGES):
         found |= dict.fromkeys(_plain(heading) for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE))
@@ -101,7 +101,7 @@ def topics() -> list[str]:
 
 
 def _sections(text: str, topic: str) -> Iterator[str]:
-    """Yield the sections with this heading, each up to the next heading of its level or above."""
+    """Yield the sections with this heading, each up to the next heading of the same or a higher level."""
     for heading in re.finditer(r"^(##+) (.+)\n", text, re.MULTILINE):
         if _plain(heading[2]) == topic:
             after = re.search(rf"^#{{1,{len(heading[1])}}} ", text[heading.end() :], re.MULTILINE)
@@ -121,7 +121,7 @@ def _tables(text: str) -> Iterator[list[str]]:
 
 
 def _names(row: str) -> list[str]:
-    """Return what a row explains: what is in backticks in its first cell, or an error code and its number."""
+    """Return the topics of a row: names in backticks in its first cell, or an error code and its number."""
     code = _CODE.fullmatch(row[1:].partition(" |")[0].partition(" (")[0].strip())
     return [_written(code), code["number"]] if code else _quoted(row)
 
@@ -131,12 +131,12 @@ def _quoted(row: str) -> list[str]:
 
 
 def _written(code: re.Match[str]) -> str:
-    """Return an error code as the pages have it: `Xid 79`, `SXid 20034`."""
+    """Return an error code in the spelling of the pages: `Xid 79`, `SXid 20034`."""
     return f"{code['switch'].upper()}Xid {code['number']}"
 
 
 def _folded(topic: str) -> str:
-    """Return a topic without what people type in several ways: case, dashes, underscores and blanks."""
+    """Return a topic without differences in spelling: case, dashes, underscores and blanks."""
     return re.sub(r"[-_ ]", "", topic).casefold()
 
 

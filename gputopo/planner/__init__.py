@@ -1,4 +1,4 @@
-"""Chooses the GPUs of a job and where its variables live: a pure function from a machine and a request."""
+"""Chooses the GPUs of a job and the placement of its variables, from a machine and a request only."""
 
 from gputopo.planner.available import hidden_gpus, plan_here
 from gputopo.planner.choose import plan

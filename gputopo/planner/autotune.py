@@ -1,17 +1,19 @@
-"""Which placements are measured before a run, and when the fastest of them is known. Pure.
+"""Which placements are measured before a run, and when the fastest of them is known.
 
-The candidates run in rounds, each once in a round, in alternating order, so that a drift of clocks or of the
-load of the host meets all of them. Two are compared by the logarithms of their speeds' ratios, one for each
-round that both have run:
+The candidates run in rounds, each once per round. The order alternates, so that drift of the clocks or of the
+load of the host affects all of them. Two candidates are compared by the logarithms of the ratios of their
+speeds, one logarithm for each round that both have run:
 
     lead  = median of these
     noise = t * deviation / sqrt(rounds)
 
-`t` is Student's quantile for 97.5 %; the deviation is the standard deviation, from FOR_MAD rounds on the
-scaled median absolute deviation, which one disturbed round cannot move. It is never below the noise within
-the runs, so that two rounds that agree by chance settle nothing. A candidate whose lead on another exceeds
-the noise ends that one's runs. All end where one is left, where lead + noise is below SAME for all that are
-left, or where the time does not suffice for the next run.
+`t` is Student's quantile for 97.5 %. The deviation is the standard deviation; with at least FOR_MAD rounds it
+is the scaled median absolute deviation, which one disturbed round cannot change. It is never below the noise
+within the runs, so that two rounds that agree by chance decide nothing.
+
+If a candidate's lead over another one exceeds the noise, the other one does not run again. The rounds end if
+one candidate remains, if lead + noise is below SAME for all that remain, or if there is not enough time for
+the next run.
 """
 
 from collections.abc import Callable
@@ -22,14 +24,14 @@ from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 
-SAME = 0.01  # of images/sec: what further rounds could gain at most where they are no longer made
+SAME = 0.01  # of images/sec: the rounds end if more of them could gain at most this
 
 
 def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
-    """Return the choice and the best candidates of the plan that differ from it and one another in mode.
+    """Return the choice and the best candidates of the plan in other modes, one for each mode.
 
-    Up to `count`, in the plan's order. Other GPUs, as many, and which of them has the variables make no other
-    mode.
+    At most `count`, in the plan's order. Candidates with other GPUs, or with the variables on another GPU,
+    have the same mode.
     """
     choice = plan.choice
     others = [one for one in plan.candidates if len(one.gpus) == len(choice.gpus)]
@@ -41,7 +43,7 @@ def contenders(plan: Plan, count: int) -> tuple[Candidate, ...]:
 
 
 class Race:
-    """The runs of some candidates, by their places. It holds what was measured, however it ends."""
+    """The runs of some candidates, by their positions. They are kept however the race ends."""
 
     def __init__(self, count: int) -> None:
         self.runs: list[list[TimedRun]] = [[] for _ in range(count)]
@@ -51,15 +53,16 @@ class Race:
 
     @property
     def leader(self) -> int | None:
-        """The fastest of those that are left: by the median of its rounds, else the first; None: none ran."""
+        """The fastest remaining candidate by the median of its rounds; None if none has run."""
         ran = [one for one in self.racing if self.runs[one]]
         return max(ran, key=lambda one: median(run.images_per_sec for run in self.runs[one]), default=None)
 
     def run(self, measure: Callable[[int, int], TimedRun | str], budget: TimeBudget) -> None:
-        """Measure in rounds until it is settled. What `measure` raises ends it; what was measured stays.
+        """Measure in rounds until the race is settled. An error of `measure` ends it; earlier runs are kept.
 
-        `measure`: runs the candidate of a place for a round, from 1; a text is why it failed. The first round
-        is made as long as the budget is not used up, later runs only if one like the longest so far fits in.
+        `measure`: runs the candidate at a position for a round, counted from 1; returns a text if the run
+        failed. The first run starts if the budget is not used up, a later one only if a run as long as the
+        longest so far fits in.
         """
         rounds = 0
         while True:

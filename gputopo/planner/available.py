@@ -1,7 +1,7 @@
-"""The plan for this machine, of the GPUs that this process may take. Pure.
+"""The plan for this machine, with the GPUs that this process may use.
 
-Those are the GPUs that CUDA_VISIBLE_DEVICES leaves (NVML lists every GPU, also those that Slurm or the user
-hides) and that no other process has claimed (`gputopo.launch.jobs.claims`).
+These are the GPUs in CUDA_VISIBLE_DEVICES (NVML also lists GPUs that Slurm or the user hides) that no other
+process has claimed (`gputopo.launch.jobs.claims`).
 """
 
 import re
@@ -24,11 +24,16 @@ def visible_gpus(environ: Mapping[str, str], machine: Machine) -> tuple[int, ...
     """Return the GPUs that a program started here sees, in its order, or None for all.
 
     CUDA's rules ("CUDA Environment Variables" in its programming guide; torch/cuda/__init__.py,
-    `_parse_visible_devices`): the first entry decides whether the list is of numbers, UUIDs or MIG instances.
-    It ends at the first entry that names no GPU or several; one that is given twice hides all. Numbers count
-    in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in that of CUDA, and what follows the digits is
-    ignored. A UUID may be cut short. A program gets the first MIG instance of a list alone: visible is the
-    GPU that it names, or those in MIG mode. UUIDs on a machine that does not know its own: None.
+    `_parse_visible_devices`):
+
+    - The first entry decides whether the list has numbers, UUIDs or MIG instances.
+    - The list ends at the first entry that matches no GPU or several. An entry that is given twice hides all.
+    - Numbers are in PCI order with CUDA_DEVICE_ORDER=PCI_BUS_ID, else in CUDA's order. Characters after the
+      digits are ignored. A UUID may be shortened.
+    - A program gets only the first MIG instance of a list. Its GPU is visible; if that is not known, all GPUs
+      in MIG mode are.
+
+    None for UUIDs if the machine does not know the UUIDs of its GPUs.
     """
     value = environ.get(NAME)
     if value is None:
@@ -74,10 +79,10 @@ def plan_here(
     learned: Learned | None = None,
     keep: int | None = None,
 ) -> Plan:
-    """Plan for this machine, without GPUs that are hidden, `unusable` or `claimed` by others, with reasons.
+    """Plan for this machine without GPUs that are hidden, `unusable`, or `claimed` by others (with reasons).
 
-    Raises UsageError and NoPlanError as `plan` does, UsageError for a hidden GPU that is named, HardwareError
-    where GPUs that others have claimed are in the way.
+    Raises UsageError and NoPlanError as `plan` does, UsageError for a hidden GPU that is requested by index,
+    and HardwareError if claims of other processes leave too few GPUs.
     """
     hidden = hidden_gpus(environ, machine)
     holder = ps_gpu(request)
@@ -93,7 +98,7 @@ def plan_here(
         found = plan(machine, request, unavailable=left_out, history=history, learned=learned, keep=keep)
         order = visible_gpus(environ, machine) or ()
         if request.model is None and {*found.choice.gpus} <= {*order}:
-            # A program counts its GPUs as its user does.
+            # A program numbers its GPUs as its user does.
             gpus = tuple(sorted(found.choice.gpus, key=order.index))
             choice = msgspec.structs.replace(found.choice, gpus=gpus)
             return msgspec.structs.replace(found, choice=choice, environment=plan_environment(machine, gpus))
@@ -101,14 +106,14 @@ def plan_here(
     except NoPlanError as error:
         if not claimed:
             raise
-        plan(machine, request, unavailable={**unusable, **hidden})  # raises where it is not for the claims
+        plan(machine, request, unavailable={**unusable, **hidden})  # raises if claims are not the reason
         first = min(claimed)
         hint = f"GPU {first} is {claimed[first]}: wait until it has ended, or request fewer GPUs"
         raise HardwareError(error.what, hint) from error
 
 
 def require_unclaimed(named: Iterable[int], others: Mapping[int, str], machine: Machine) -> None:
-    """Raise HardwareError if another process has claimed one of the named GPUs."""
+    """Raise HardwareError if another process has claimed one of the requested GPUs."""
     taken = sorted({*named} & others.keys())
     if taken:
         free = [str(gpu.index) for gpu in machine.gpus if gpu.index not in others and not gpu.lost]
@@ -123,7 +128,10 @@ def _has_number(gpu: Gpu, entry: str, *, pci_order: bool) -> bool:
 
 
 def _has_instance(gpu: Gpu, entry: str) -> bool:
-    """Return whether an instance may be one of this GPU: `MIG-GPU-<uuid>/1/0`, or `MIG-<uuid>` of any."""
+    """Return whether a MIG instance may be on this GPU.
+
+    `MIG-GPU-<uuid>/1/0` has the UUID of its GPU; `MIG-<uuid>` may be on any GPU whose MIG mode is not off.
+    """
     parent = re.match(r"MIG-(GPU-[^/]+)/", entry)
     if parent is not None and gpu.uuid is not None:
         return gpu.uuid == parent[1]

@@ -1,4 +1,4 @@
-"""The candidates of a plan: their numbers, and why they were chosen. Pure."""
+"""The candidates of a plan: their numbers, and why they were chosen."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -32,12 +32,12 @@ from gputopo.values.run.plan import (
     runners_up,
 )
 
-_WITH_REASONS = 1000  # candidates, where all are listed
+_WITH_REASONS = 1000  # candidates that get reasons if all are listed
 COMPUTE = "compute"  # what limits a step
 
 
 class Candidates:
-    """The candidates of what a request leaves to choose from."""
+    """The candidates for a request."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._of = chooser
@@ -45,7 +45,7 @@ class Candidates:
         self.warnings = cache(self._warnings)
 
     def best(self, keep: int | None) -> tuple[Candidate, ...]:
-        """Return the best candidates, `keep` at most; ALL: also those that are never chosen unasked."""
+        """Return the best candidates, at most `keep`. ALL: also placements that need a request."""
         count = LISTED if keep is None else max(keep, 1)
         found = self._of.every(count) if keep == ALL else self._of.listed(count)
         first, *others = found
@@ -59,11 +59,11 @@ class Candidates:
             rest.sort(key=lambda one: (one.gpus != choice.gpus, one.evidence != "measured"))
         evidence = self.decision.evidence
         if evidence == "measured" and choice.evidence == "predicted":
-            evidence = "predicted"  # its speed, as only GPUs or a batch that are near were measured
+            evidence = "predicted"  # the speed is predicted: only other GPUs or another batch were measured
         return (msgspec.structs.replace(choice, evidence=evidence), *rest)
 
     def prediction(self, candidates: Sequence[Candidate], fewer: GpuCount | None) -> Prediction | None:
-        """Return from what was predicted; None if the choice is not predicted.
+        """Return what the prediction is based on; None if the choice is not predicted.
 
         `fewer`: the fastest plan of fewer GPUs.
         """
@@ -75,7 +75,7 @@ class Candidates:
         return msgspec.structs.replace(found, learned=basis.learned, fewer=fewer)
 
     def _candidate(self, found: PlacedGpus) -> Candidate:
-        """Return a candidate with its speed as measured if it was, else as predicted."""
+        """Return a candidate with its measured speed, or the predicted one if it was not measured."""
         of, (gpus, alike), placing, step = self._of, *found
         each = of.batches(gpus)
         candidate = Candidate(
@@ -102,7 +102,7 @@ class Candidates:
         return msgspec.structs.replace(stepped, evidence=evidence, limited_by=limited_by)
 
     def _slowest(self, gpus: Sequence[int]) -> int | None:
-        """Return the GPU that the others wait for; None where all are as fast."""
+        """Return the GPU that the others wait for; None if all are equally fast."""
         seconds = self._of.seconds_alone(gpus)
         slowest = max(gpus, key=seconds.__getitem__)
         return slowest if min(seconds.values()) < (1 - NO_SHARE) * seconds[slowest] else None
@@ -122,7 +122,7 @@ class Candidates:
             yield f"nothing predicted: {of.missing}"
 
     def _peer_access(self, found: PlacedGpus) -> Iterator[str]:
-        """Return that GPUs have no peer access, and what it costs of a step."""
+        """Yield a note if the GPUs have no peer access, with the share of a step that the exchange takes."""
         of, gpus = self._of, found.of.gpus
         if len(gpus) < 2 or has_peer_access(of.paths, gpus) or found.placing.traffic == "none":
             return
@@ -151,7 +151,7 @@ class Candidates:
         return said
 
     def _difference(self, chosen: Sequence[int], best: Sequence[int]) -> str:
-        """Return what the chosen GPUs lack of others of the same number, empty for nothing."""
+        """Return how the chosen GPUs are worse than others of the same number; "" if they are not."""
         of = self._of
         if of.predicts:
             now, then = of.speed_of_best(chosen), of.speed_of_best(best)
@@ -177,9 +177,9 @@ class Candidates:
         ]
 
     def _avoided_for(self, chosen: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the GPUs in use or in error without which others were not chosen, and the best set.
+        """Return the GPUs in use or in error that were avoided, and the best set with them.
 
-        Where GPUs in use are the reason for a smaller set, all of them.
+        If GPUs in use are the reason for a smaller set, all of them are returned.
         """
         of = self._of
         others = of.troubles.keys() - set(chosen)
@@ -193,7 +193,7 @@ class Candidates:
         return tuple(sorted(avoided)), first
 
     def _why_this_set(self) -> list[str]:
-        """Return among how many sets the choice is the best, by what."""
+        """Return the number of sets that were compared, and by which criterion the choice is the best."""
         of = self._of
         if of.exact or of.sets_count == 1:
             return []
@@ -217,7 +217,7 @@ class Candidates:
 def prediction_of(
     basis: Basis, speeds: Mapping[int, Speed], chosen: Iterable[Speed], candidates: Sequence[Candidate]
 ) -> Prediction:
-    """Return from what candidates were predicted. `speeds`: of GPUs alone; `chosen`: those of the choice."""
+    """Return the prediction of candidates. `speeds`: of single GPUs; `chosen`: of the chosen ones."""
     return Prediction(
         program=basis.program.name,
         batch_size=basis.batch,
@@ -233,7 +233,7 @@ def exposed_s(step: StepSeconds) -> dict[str, float]:
 
 
 def links_in_words(step: StepSeconds, placing: Placement, paths: Paths) -> dict[str, str]:
-    """Return what limits weights and gradients, in words."""
+    """Return the links that limit weights and gradients, in words."""
     by = {"weights": step.weights_by, "gradients": step.gradients_by}
     return {part: in_words(link, placing, paths) for part, link in by.items() if link is not None}
 
@@ -249,8 +249,9 @@ def with_step(
 ) -> Candidate:
     """Return a candidate with its step.
 
-    `examples`: of a step; `speeds`: of each GPU alone; `factors`: the range over its speed; `exposed`:
-    seconds of each part beyond the compute; `links`: what limits it.
+    `examples`: of a step; `speeds`: of each GPU by itself; `factors`: low and high end of the range over the
+    speed; `exposed`: seconds of each part in addition to the compute; `links`: the link that limits each
+    part.
     """
     speed, (low, high) = examples / step.step_s, factors
     shown = is_number(low, high)
@@ -273,7 +274,7 @@ def with_step(
 
 
 def margin_of(candidates: Sequence[Candidate]) -> float | None:
-    """Return by how much of the first one's speed the runner-up is slower: below 0 if it is faster."""
+    """Return by which share of the first one's speed the runner-up is slower; below 0 if it is faster."""
     runner_up = next((one for one in runners_up(candidates[0], candidates) if one.images_per_sec), None)
     first = candidates[0].images_per_sec
     return None if runner_up is None or not first else 1 - (runner_up.images_per_sec or 0.0) / first

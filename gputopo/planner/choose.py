@@ -1,8 +1,8 @@
-"""Which GPUs a job takes and where its variables live: a pure function of the machine and the request.
+"""Which GPUs a job uses and where its variables are: a function of only the machine and the request.
 
-All sets of GPUs are compared: those with the fewest GPUs in use or in error come first, then those with the
-fastest GPUs, then the nearest; of equal sets the one with the lowest indices wins. What decides where the
-variables are: `gputopo.planner.evidence`.
+All sets of GPUs are compared: the sets with the fewest GPUs in use or in error come first, then the sets with
+the fastest GPUs, then the nearest. Of equal sets the one with the lowest indices wins.
+`gputopo.planner.evidence` decides where the variables are.
 """
 
 import functools
@@ -37,16 +37,16 @@ from gputopo.workload import workloads
 from gputopo.workload.workloads import Workload
 
 COPIES = 3  # of the variables: weights, gradients, momentum
-MARGIN = 0.1  # of the memory: the batch that is suggested leaves as much
+MARGIN = 0.1  # share of the memory that the suggested batch leaves free
 LARGEST_GIB = 288  # NVIDIA B300
 _IN_NAME = re.compile(r"\b([0-9]{1,3}) ?GB\b")
 _HALF = ("fp16", "bf16")
 
 
 class MemoryNeed(NamedTuple):
-    """What training allocates on a GPU: bytes whatever the batch, and more for each example of it.
+    """Memory that training allocates on a GPU: bytes for any batch, and bytes for each example.
 
-    `source`: of both, in words.
+    `source`: the source of both, in words.
     """
 
     fixed: float
@@ -54,20 +54,20 @@ class MemoryNeed(NamedTuple):
     source: str
 
     def bytes(self, batch: int) -> float:
-        """Return the bytes of a batch."""
+        """Return the bytes for a batch."""
         return self.fixed + batch * self.each
 
     def largest_batch(self, memory_bytes: int) -> int:
-        """Return the largest batch that leaves MARGIN of a memory; 0 where none does."""
+        """Return the largest batch that leaves MARGIN of a memory free; 0 if there is none."""
         return max(0, int(((1 - MARGIN) * memory_bytes - self.fixed) // self.each))
 
 
 def memory_need(
     workload: Workload, gpu: Gpu, batch: int, precision: str, history: Sequence[Figure] = ()
 ) -> MemoryNeed:
-    """Return what training needs: by the peak of the earlier run with the nearest batch, else as counted.
+    """Return the memory that training needs: from the earlier run with the nearest batch, else computed.
 
-    Runs on GPUs of this model count. Beyond the variables memory is in proportion to the batch.
+    Only runs on GPUs of this model are used. All memory except the variables is proportional to the batch.
     """
     features = workload.feature_bytes / (2 if precision in _HALF else 1)
     counted = MemoryNeed(COPIES * workload.parameter_bytes, features, "counted from its layers")
@@ -92,7 +92,7 @@ def require_memory(
     precision: str,
     history: Sequence[Figure] = (),
 ) -> None:
-    """Raise UsageError where the batch of a GPU, by index, needs more than its memory."""
+    """Raise UsageError if the batch of a GPU needs more than its memory. `batches`: by GPU index."""
     for gpu in machine.gpus:
         if gpu.index not in batches:
             continue
@@ -110,7 +110,7 @@ def require_memory(
 
 
 def _memory_bytes(gpu: Gpu) -> int:
-    """Return the memory of a GPU: as reported, else the most of its model, else that of the largest GPU."""
+    """Return the memory of a GPU: as reported, else the largest of its model, else of the largest GPU."""
     if gpu.memory_mib.total is not None:
         return gpu.memory_mib.total * 2**20
     found, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
@@ -118,7 +118,7 @@ def _memory_bytes(gpu: Gpu) -> int:
     return ((row.memory_gib if row else None) or named) * 2**30
 
 
-# `env $(gputopo plan --format env) PROGRAM` splits at blanks: nothing else from a capture may get in there.
+# `env $(gputopo plan --format env) PROGRAM` splits at blanks. Allow nothing else from a capture in there.
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{1,64}", re.IGNORECASE)
 
 
@@ -131,14 +131,14 @@ def plan(
     learned: Learned | None = None,
     keep: int | None = None,
 ) -> Plan:
-    """Choose GPUs and a place for the variables; `keep` bounds the candidates that are listed.
+    """Choose GPUs and a placement of the variables. At most `keep` candidates are listed.
 
-    `unavailable`: GPUs that this process may not take, with reasons. `history`: earlier runs of one GPU;
-    `learned`: what those of several GPUs show. Neither counts with `no_history`.
+    `unavailable`: GPUs that this process may not use, with reasons. `history`: earlier runs of one GPU;
+    `learned`: what earlier runs of several GPUs show. Neither is used with `no_history`.
 
-    The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises
-    UsageError for options that contradict one another or the machine, NoPlanError if too few GPUs can be
-    used; both say what would do.
+    The same machine and request give the same plan. With `ps` gpu:N the set contains GPU N. Raises UsageError
+    for options that contradict one another or the machine, and NoPlanError if too few GPUs can be used. Both
+    messages say what would work.
     """
     if request.no_history:
         history, learned = (), None
@@ -176,13 +176,15 @@ def plan(
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
-    """Return the variables with which a program sees these GPUs alone, in this order.
+    """Return the environment variables with which a program sees only these GPUs, in this order.
 
-    They must be set before TensorFlow loads. By UUID where it is known for all of them, because CUDA orders
-    GPUs by speed by default and leaves out those that do not answer; else by index, which
-    `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes the same as nvidia-smi's. See "CUDA Environment Variables" in
-    NVIDIA's CUDA programming guide. Raises NoPlanError where a GPU of this machine does not answer, so that
-    CUDA's indices are others, and a UUID is unknown.
+    They must be set before TensorFlow loads. GPUs are given by UUID if all UUIDs are known, because CUDA's
+    default order is by speed and skips GPUs that do not answer. Otherwise they are given by index, and
+    `CUDA_DEVICE_ORDER=PCI_BUS_ID` makes CUDA's indices equal to nvidia-smi's. See "CUDA Environment
+    Variables" in NVIDIA's CUDA programming guide.
+
+    Raises NoPlanError if a UUID is unknown and a GPU of this machine does not answer, because CUDA's indices
+    then differ.
     """
     uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
     named = [uuid for gpu in gpus if (uuid := uuids.get(gpu)) and _UUID.fullmatch(uuid)]
@@ -199,7 +201,7 @@ def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
 
 
 def basis_of(machine: Machine, request: Request, history: Sequence[Figure], learned: Learned | None) -> Basis:
-    """Return from what seconds are predicted, or what is missing.
+    """Return what steps are predicted from, or what is missing.
 
     Raises UsageError for an unknown program.
     """
@@ -220,7 +222,7 @@ def basis_of(machine: Machine, request: Request, history: Sequence[Figure], lear
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
 
     if program.name != DEFAULT:
-        learned = None  # runs of gputopo show nothing of other programs
+        learned = None  # gputopo's runs do not apply to other programs
     past = () if learned is None else learned.speeds
     return Basis(
         model_of(workload),

@@ -1,4 +1,4 @@
-"""The sets of GPUs and the placements of a request: which are chosen, and their predicted steps. Pure."""
+"""The sets of GPUs and the placements for a request: which are chosen, and their predicted steps."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -24,35 +24,35 @@ from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import CLEARLY_FASTER, SPREAD, Learned, MeasuredSpeed
 
-NO_SHARE = 0.005  # of images/sec: less is no difference
+NO_SHARE = 0.005  # of images/sec: a smaller difference is treated as none
 
 
 class Basis(NamedTuple):
-    """The facts that steps are predicted from, beside the machine."""
+    """The facts that steps are predicted from, in addition to the machine."""
 
     model: ModelCosts
     program: ProgramConstants
-    batch: int  # examples of a GPU, the mean where they differ
-    speeds: Mapping[int, Speed]  # of each GPU alone with this batch
-    speeds_with: Callable[[int], Mapping[int, Speed | None]]  # with another batch
-    learned: Learned | None = None  # from earlier runs of this box
+    batch: int  # examples per GPU; the mean if they differ
+    speeds: Mapping[int, Speed]  # of each GPU by itself with this batch
+    speeds_with: Callable[[int], Mapping[int, Speed | None]]  # the same with another batch
+    learned: Learned | None = None  # from earlier runs on this machine
     measured: tuple[MeasuredSpeed, ...] = ()  # placements of this job on this machine
-    missing: str | None = None  # why no step is predicted, empty where none is asked for; None: steps are
+    missing: str | None = None  # why no step is predicted, "" if not requested; None: steps are
 
     def seconds(self, gpu: int, batch: int) -> float:
-        """Return the seconds of a step of one GPU alone."""
+        """Return the seconds of a step of a single GPU."""
         speed = (None if batch == self.batch else self.speeds_with(batch)[gpu]) or self.speeds[gpu]
         return batch / speed.images_per_sec
 
 
 def without_prediction(missing: str) -> Basis:
-    """Return the basis where nothing can be predicted."""
+    """Return a basis from which nothing can be predicted."""
     model = ModelCosts((GradientBlock(0, 1.0),), ())
     return Basis(model, require_program(DEFAULT), 1, {}, lambda batch: {}, missing=missing)
 
 
 class PlacedGpus(NamedTuple):
-    """A set of GPUs with a place for the variables; `step`: None if it is not predicted."""
+    """A set of GPUs with a placement of the variables; `step` is None if it is not predicted."""
 
     of: GpuSet
     placing: Placement
@@ -70,7 +70,7 @@ class Chooser(Selection):
         self.paths = paths_of(machine)
         self.stepper = StepPredictor(basis.model, basis.program, self.size, self.paths.cpus)
         unknown = (gpu for gpu in machine.gpus if gpu.index in self.pool and gpu.index not in basis.speeds)
-        # Why no step is predicted, empty where none is asked for; None: steps are.
+        # Why no step is predicted, "" if no prediction is requested; None: steps are predicted.
         self.missing = basis.missing
         if basis.missing is None and (gpu := next(unknown, None)):
             self.missing = why_unknown(gpu)
@@ -84,14 +84,14 @@ class Chooser(Selection):
 
     @cached_property
     def speed_classes(self) -> list[list[int]]:
-        """The GPUs to choose from, those of one speed together; all if no speeds are known."""
+        """The GPUs to choose from, grouped by speed; all in one group if no speeds are known."""
         if not self.predicts:
             return [list(self.pool)]
         return speed_classes({gpu: self.basis.speeds[gpu].images_per_sec for gpu in self.pool})
 
     @cached_property
     def best(self) -> GpuSet:
-        """The chosen set: that of the fastest GPUs, unless the nearest ones are clearly faster."""
+        """The chosen set: the fastest GPUs, unless the nearest GPUs are clearly faster together."""
         best = self._first_sets[0]
         if len(self.speed_classes) == 1:
             return best
@@ -104,26 +104,26 @@ class Chooser(Selection):
         return self.sets(LISTED, self.troubles)
 
     def sets(self, keep: int, last: Collection[int] = (), *, by_speed: bool = True) -> list[GpuSet]:
-        """Return the best sets. `last`: GPUs that others are taken before."""
+        """Return the best sets. `last`: GPUs that are used only if there are too few others."""
         if self.exact:
             return [GpuSet(self.pool)]
         classes = self.speed_classes if by_speed else [self.pool]
         ranks = {gpu: rank for rank, members in enumerate(classes) for gpu in members}
         by_sum, last = self.request.batch_size == AUTO, {*last} - {self.required}
         question = SetQuestion(self.size, self._nearness, ranks, by_sum, self.required, last)
-        # Islands follow one another by their best sets.
+        # The best sets of each island, sorted together.
         found = [one for part in self._parts(last) for one in best_sets(question, part, keep)]
         return sorted(found, key=lambda one: question.order(one.gpus))[:keep]
 
     @cached_property
     def _nearness(self) -> dict[tuple[int, int], int]:
-        """The numbers of pairs in the order of their keys: they are faster to compare."""
+        """The pairs by the rank of their sort keys: ranks are faster to compare than keys."""
         keys = {pair: self.key(*pair) for pair in pairs_of(self.pool)}
         numbers = {key: number for number, key in enumerate(sorted({*keys.values()}))}
         return {pair: numbers[key] for pair, key in keys.items()}
 
     def key(self, a: int, b: int) -> tuple[int, ...]:
-        """Return the sort key of a pair: by measured speed, else by its narrowest link, then by nearness."""
+        """Return the sort key of a pair: by measured speed, else by its narrowest link, then by distance."""
         key = super().key(a, b)
         if self.measured is not None or key[0] < 0:  # NVLinks need no PCIe
             return (0, *key)
@@ -147,7 +147,7 @@ class Chooser(Selection):
         ] or [self.pool]
 
     def asked(self, basis: Basis | None = None, **changes: Any) -> "Chooser":
-        """Return the chooser of a request that differs in some fields. `basis`: another one."""
+        """Return the chooser for a changed request. `basis`: a changed basis."""
         request = msgspec.structs.replace(self.request, **changes)
         return Chooser(self.machine, request, self.unavailable, basis or self.basis)
 
@@ -170,7 +170,7 @@ class Chooser(Selection):
     def _placed_before(
         self, gpus: Sequence[int], allowed: Sequence[Placement], by_rule: Placement
     ) -> Decision | None:
-        """Return the placement that was measured on these GPUs, or on others that are as far apart."""
+        """Return the fastest measured placement on these GPUs, or on others with the same distances."""
         classes = self._classes(gpus)
         speeds = [
             one
@@ -182,7 +182,7 @@ class Chooser(Selection):
         return measured(speeds, gpus, self.basis.batch, by_rule)
 
     def _classes(self, gpus: Sequence[int]) -> list[str]:
-        """Return how far apart the pairs of a set are, and its GPU models."""
+        """Return the distances between the pairs of a set, and its GPU models."""
         names = {gpu.index: gpu.name or "" for gpu in self.machine.gpus}
         pairs = [class_name(self.links.get(pair)) for pair in pairs_of(gpus)]
         return [*sorted(pairs), *sorted(names.get(gpu, "") for gpu in gpus)]
@@ -195,7 +195,7 @@ class Chooser(Selection):
         if by_rule == NCCL and not has_peer_access(self.paths, gpus):
             return None  # no published figure compares NCCL through host memory with copies
         if not is_number(*range_of([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
-            return None  # an order of magnitude decides nothing
+            return None  # an order of magnitude is too inaccurate to decide
         speeds = {
             one: self.images_per_sec(gpus, one) or 0.0
             for one in (*allowed, by_rule)
@@ -208,7 +208,7 @@ class Chooser(Selection):
         return Decision(best, "predicted", (f"{best.words}: {why}; --autotune measures both here",))
 
     def allowed(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
-        """Return the placements on some GPUs that the request allows, those of the rule first."""
+        """Return the placements on some GPUs that the request allows, the placement of the rule first."""
         update, ps, owners = self.variable_update, self.request.ps, [f"gpu:{gpu}" for gpu in gpus]
         if update == "independent":
             return (Placement("independent"),)
@@ -225,7 +225,7 @@ class Chooser(Selection):
         return tuple(copied if update == "replicated" else [*copied, *served])
 
     def never_chosen(self, gpus: Sequence[int]) -> tuple[Placement, ...]:
-        """Return the other placements that the request allows: listed, never chosen unasked."""
+        """Return the placements that the request allows but that are listed only, never chosen."""
         update, every = self.request.variable_update, list[Placement]()
         if self.request.ps != "auto" or self.all_reduce is not None:
             return ()
@@ -243,14 +243,14 @@ class Chooser(Selection):
     # Steps
 
     def batches(self, gpus: Sequence[int]) -> tuple[int, ...]:
-        """Return the examples of each of these GPUs where they are known, in the order of their towers."""
+        """Return the examples of each of these GPUs, in tower order; () if they are not known."""
         asked = self.request.batch_size
         if not self.predicts:
             return asked if isinstance(asked, tuple) else ()
         return batches(asked, self.basis.batch, [self.basis.speeds[gpu].images_per_sec for gpu in gpus])
 
     def seconds_alone(self, gpus: Sequence[int]) -> dict[int, float]:
-        """Return the seconds of a step of each GPU alone."""
+        """Return the seconds of a step of each GPU by itself."""
         own = zip(gpus, self.batches(gpus), strict=True)
         return {gpu: self.basis.seconds(gpu, batch) for gpu, batch in own}
 
@@ -260,7 +260,7 @@ class Chooser(Selection):
             return None
         compute_s = max(self.seconds_alone(gpus).values())
         found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
-        # What was learned is of whole steps; the compute of one GPU is known by itself.
+        # The learned factor is for whole steps; the compute of a single GPU is known separately.
         return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
@@ -269,12 +269,12 @@ class Chooser(Selection):
         return None if step is None else sum(self.batches(gpus)) / step.step_s
 
     def speed_of_best(self, gpus: Sequence[int] | None = None) -> float:
-        """Return the predicted speed of the choice, or of the placement that is chosen on some GPUs."""
+        """Return the predicted speed of the choice, or of the chosen placement on some GPUs."""
         gpus = self.best.gpus if gpus is None else gpus
         return self.images_per_sec(gpus, self.decide(gpus).placing) or 0.0
 
     def listed(self, count: int) -> list[PlacedGpus]:
-        """Return up to `count`: the choice, other placements on its GPUs, then other sets, the best first."""
+        """Return up to `count` candidates: the choice, other placements on its GPUs, then other sets."""
         best, chosen = self.best, self.decide(self.best.gpus).placing
         first = self._first_sets if count <= LISTED else self.sets(count, self.troubles)
         sets = [one for one in first if one != best]
@@ -284,7 +284,7 @@ class Chooser(Selection):
         return [self._placed(best, chosen), *others, *more][:count]
 
     def every(self, count: int) -> list[PlacedGpus]:
-        """Return all candidates: the choice, then by predicted speed, those that are not predicted last."""
+        """Return all candidates: the choice, then the others by predicted speed, unpredicted ones last."""
         chosen = self.best, self.decide(self.best.gpus).placing
         rest = [
             (one, placing)

@@ -1,7 +1,7 @@
-"""The plan of a machine without GPUs: logical CPU devices, variables where the options place them. Pure.
+"""The plan for a machine without GPUs: logical CPU devices, with the variables as requested.
 
-CPU devices share memory and cores, so nothing is predicted of them. Placements are listed in the order of the
-work with the variables: once at a parameter server, on every device where each has a copy.
+CPU devices share memory and cores, so nothing is predicted for them. Placements are listed in the order of
+the work on the variables: once with a parameter server, on every device if each has a copy.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import CPU_DEVICES, SPREAD, Candidate, Plan
 
-MAX_CPU_DEVICES = 64  # towers are built one by one; more is probably a typing mistake
+MAX_CPU_DEVICES = 64  # towers are built one by one; a larger number is probably a typing mistake
 PLACES = ("cpu", SPREAD)
-# Those that add at once, in groups, as a ring (which adds as often as it has devices), as TensorFlow's ring.
+# Reductions that add at once, in groups, as a ring (which adds once per device), and as TensorFlow's ring.
 _REDUCTIONS = (
     "copy",
     "pscpu",
@@ -35,12 +35,14 @@ def cpu_plan(
     variable_update: str = "auto",
     all_reduce: str | None = None,
 ) -> Plan:
-    """Return the plan of a machine without GPUs: no GPU chosen, variables where the options place them.
+    """Return the plan for a machine without GPUs: no GPU chosen, variables as requested.
 
-    `ps` is auto (the same as cpu), cpu, gpu:N, which stands for the device of tower N, or gpu:spread over all
-    of them. `variable_update` is auto (parameter_server, or replicated where `all_reduce` is given) or a
-    VariableUpdate; both were checked before.
-    Raises UsageError for a tower that does not exist, or what cannot be combined with the variable update.
+    `ps` is auto (the same as cpu), cpu, gpu:N (the device of tower N), or gpu:spread (over all devices).
+    `variable_update` is auto (replicated if `all_reduce` is given, else parameter_server) or a
+    VariableUpdate. The caller has checked both.
+
+    Raises UsageError for a tower that does not exist, or an option that cannot be combined with the variable
+    update.
     """
     if not 1 <= devices <= MAX_CPU_DEVICES:
         raise UsageError(

@@ -1,12 +1,12 @@
 """What decides where the variables are: measurements of this machine, else a rule, else a clear prediction.
 
-Measured: earlier runs of this job here, or the published measurements of a bundled machine, if at least two
-placements were measured under the same conditions.
+Measurements are earlier runs of this job here, or the published measurements of a bundled machine. They are
+used if at least two placements were measured under the same conditions.
 
 The rule: every GPU has a copy of the variables, and NCCL adds the gradients, through host memory if there is
-no peer access. Only GPUs before Volta of which no two have peer access keep the variables on the CPU: NCCL 1,
-which they were measured with, is slow there. On published decisions it loses less than three other rules of
-one line (`python -m tests.benchmarks.bench_decisions`).
+no peer access. Only GPUs before Volta without any peer access keep the variables on the CPU, because NCCL 1,
+with which they were measured, is slow there. On published decisions this rule loses less than three other
+rules of one line (`python -m tests.benchmarks.bench_decisions`).
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ BEFORE_VOLTA = ("Fermi", "Kepler", "Maxwell", "Pascal")
 
 
 class Decision(NamedTuple):
-    """A placement, what speaks for it, and why; `speeds`: images/sec as measured on these GPUs and batch."""
+    """A placement, its evidence and its reasons. `speeds`: measured images/sec on these GPUs and batch."""
 
     placing: Placement
     evidence: Evidence
@@ -37,7 +37,7 @@ class Decision(NamedTuple):
 
 
 def has_peer_access(paths: Paths, gpus: Sequence[int]) -> bool:
-    """Return whether any two GPUs copy directly to each other."""
+    """Return whether any two of these GPUs copy directly to each other."""
     return any(paths.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
 
 
@@ -55,7 +55,7 @@ def rule(machine: Machine, paths: Paths, gpus: Sequence[int]) -> tuple[Placement
 
 
 def published_speeds(machine: Machine) -> tuple[MeasuredSpeed, ...]:
-    """Return the published measurements of a bundled machine with several GPUs; none of other machines."""
+    """Return the published measurements of a bundled machine with several GPUs; none for other machines."""
     name = _bundled_name(machine)
     return tuple(
         MeasuredSpeed(
@@ -89,11 +89,11 @@ def _bundled_name(machine: Machine) -> str | None:
 def measured(
     speeds: Iterable[MeasuredSpeed], gpus: Sequence[int], batch: float, by_rule: Placement
 ) -> Decision | None:
-    """Return the fastest placement that was measured for a job; None without two to compare.
+    """Return the fastest measured placement of a job; None if there are not two to compare.
 
-    `speeds`: of this model and precision, of GPUs that are as far apart, of placements that are allowed.
-    Batches within a factor of two count, and these GPUs before others. Below SAME_RUN a difference is none,
-    and the placement of the rule wins.
+    `speeds`: of this model and precision, on GPUs with the same distances, in allowed placements. Batches
+    within a factor of two are used. Measurements on these GPUs take precedence over those on other GPUs. If
+    the difference is below SAME_RUN, the placement of the rule wins.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
     for one in speeds:

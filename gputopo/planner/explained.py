@@ -1,4 +1,4 @@
-"""The predicted step of a choice in words and milliseconds (`--explain`). Pure."""
+"""The predicted step of a choice in words and milliseconds (`--explain`)."""
 
 from collections.abc import Mapping, Sequence
 from math import isclose
@@ -12,13 +12,13 @@ from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.plan import BlockGradients, Candidate, Plan, ResourceLoad, StepLine
 
-SAME = 0.02  # Links of one kind within this are shown as one: measured copies repeat as well. Ours.
+SAME = 0.02  # links of one kind that differ by less are shown as one: repeats of a copy differ as much
 _DIRECTIONS = {"uplink up": ", to the host", "uplink down": ", from the host"}
 _OF_A_GPU = ("up", "down", "nvlink out", "nvlink in")
 
 
 def step_line(chooser: Chooser, choice: Candidate) -> StepLine:
-    """Return the step of a candidate of this chooser."""
+    """Return the timeline of a candidate of this chooser."""
     placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
     compute_s = max(chooser.seconds_alone(choice.gpus).values())
     return timeline(chooser.stepper, chooser.paths, choice.gpus, compute_s, placing)
@@ -27,10 +27,10 @@ def step_line(chooser: Chooser, choice: Candidate) -> StepLine:
 def timeline(
     stepper: StepPredictor, paths: Paths, gpus: Sequence[int], compute_s: float, placing: Placement
 ) -> StepLine:
-    """Return the step of these GPUs, laid out in time; the slowest computes for `compute_s`.
+    """Return the timeline of a step on these GPUs; the slowest one computes for `compute_s`.
 
-    Every resource serves the gradients in the order in which backward makes them, at the speed that it has
-    while all copies of that kind are made; the slowest one decides when they are through.
+    Every resource transfers the gradients in the order in which the backward pass produces them, at its speed
+    while all copies of that kind run. The slowest resource decides when all are transferred.
     """
     loads = loads_of(paths, gpus, placing)
     (_, weights), (_, gradients) = map(slowest_of, loads)
@@ -78,7 +78,7 @@ def _loads(
     placing: Placement,
     loads: tuple[Mapping[Resource, Load], Mapping[Resource, Load]],
 ) -> list[tuple[Load, Load, list[Resource]]]:
-    """Return what resources carry of weights and of gradients, those that carry the same together."""
+    """Return what resources carry of weights and of gradients; resources with the same load are grouped."""
     terms, weights = stepper.terms(placing), loads[0]
     gradients = {
         resource: load._replace(seconds=load.seconds * terms.gradients) for resource, load in loads[1].items()
@@ -90,7 +90,7 @@ def _loads(
     both = {one: (weights.get(one, nothing), gradients.get(one, nothing)) for one in (*gradients, *weights)}
 
     def longest(one: Resource) -> float:
-        """Return the seconds of the step that it takes."""
+        """Return the seconds of the step that a resource takes."""
         down, up = both[one]
         return max(down.seconds * terms.weights, up.seconds * stepper.bytes)
 
@@ -113,7 +113,7 @@ def _are_alike(slower: tuple[Load, Load], one: tuple[Load, Load]) -> bool:
 
 
 def require_prediction(plan: Plan, what: str) -> None:
-    """Raise UsageError where nothing was predicted. `what`: the option, and for what it needs that."""
+    """Raise UsageError if nothing was predicted. `what`: the option, and why it needs a prediction."""
     if plan.prediction is None:
         whys = (reason for reason in plan.choice.reasons if reason.startswith("nothing predicted: "))
         why = next(whys, "nothing predicted for this job")
@@ -123,7 +123,7 @@ def require_prediction(plan: Plan, what: str) -> None:
 
 
 def words(alike: Sequence[Resource], placing: Placement, paths: Paths) -> str:
-    """Return resources that carry the same in words: `GPUs 0-3 to the host`, `NVLink 0 to 1 and 5 alike`."""
+    """Return resources with the same load in words: `GPUs 0-3 to the host`, `NVLink 0 to 1 and 5 alike`."""
     first = in_words(alike[0], placing, paths) + _DIRECTIONS.get(str(alike[0][0]), "")
     if len(alike) == 1:
         return first

@@ -1,9 +1,9 @@
-"""How many GPUs a job takes. Pure.
+"""How many GPUs a job uses.
 
-`--num-gpus auto` takes more while that brings a share of its worth: the last doubling, and all GPUs beyond
-the number before that was worth it. Several GPUs cost at once what more of them do not cost again, so that
-the step from one to two may be worth less than those that follow. Of GPUs of different speeds
-fewer can be faster with equal batches, since the slowest GPU limits synchronous training.
+`--num-gpus auto` adds GPUs as long as they give a minimum share of the ideal speedup: the last doubling, and
+all GPUs added since the last accepted number. The first additional GPU can gain less than later ones, because
+some costs of several GPUs arise only once. With GPUs of different speeds and equal batches, fewer can be
+faster, because the slowest GPU limits synchronous training.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,21 +18,21 @@ from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO, as_typed, plain
 from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
 
-# A doubling that brings less than half of what ideal GPUs would bring is better left to another job.
+# A doubling with less than half of the ideal gain is better left to another job.
 GAIN = 0.5
-# Between groups a smaller difference is within the error of any prediction.
+# A smaller difference between groups is within the error of any prediction.
 CLEARLY = 0.01
 MAX_POWER = 13  # batches of up to 4,096 are tried
 _NOISE = 1e-9  # of sums of floating-point numbers
 
 
 def how_many(machine: Machine, request: Request, unavailable: Mapping[int, str], basis: Basis) -> HowMany:
-    """Return the number of GPUs for a request with `num_gpus` auto, which was checked.
+    """Return the number of GPUs for a checked request with `num_gpus` auto.
 
-    By prediction; all where no step can be predicted. Raises NoPlanError where no GPU can be used.
+    By prediction; all GPUs if no step can be predicted. Raises NoPlanError if no GPU can be used.
     """
     gain = GAIN if request.gain is None else request.gain
-    # Some reductions cannot serve all numbers of GPUs: the largest number is known without.
+    # Some reductions do not work for all numbers of GPUs: find the largest number without the reduction.
     free = msgspec.structs.replace(request, all_reduce=None)
     selection = Chooser(machine, free, unavailable, basis)
     if not selection.predicts:
@@ -60,7 +60,7 @@ def _speed_of_size(selection: Chooser, all_reduce: str | None, size: int) -> flo
 
 
 def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int | None:
-    """Return the smallest power of two that is a batch with which a second GPU brings `gain` of its worth."""
+    """Return the smallest power of two as a batch with which a second GPU gains `gain` of the ideal."""
     for batch in (2**power for power in range(MAX_POWER)):
         speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
         basis = selection.basis._replace(batch=batch, speeds=speeds)
@@ -72,7 +72,7 @@ def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int |
 
 
 def best_of_fewer(selection: Chooser) -> GpuCount | None:
-    """Return the fastest of half as many GPUs, a quarter, ... one; None where there are none."""
+    """Return the fastest of half the GPUs, a quarter, ... one; None if there are none."""
     sizes = [size for size in doublings(selection.size) if size < selection.size]
     if not sizes or isinstance(selection.request.batch_size, tuple):
         return None
@@ -87,7 +87,7 @@ def doublings(largest: int) -> tuple[int, ...]:
 
 
 def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
-    """Return the counts with what each adds to the one before it; the counts rise from 1."""
+    """Return the counts with what each adds to the previous one; the counts rise from 1."""
     one = images_per_sec[1]
     found = [GpuCount(num_gpus=1, images_per_sec=round(one, 2), speedup=1.0)]
     for (fewer, before), (more, after) in pairwise(images_per_sec.items()):
@@ -104,9 +104,9 @@ def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
 
 
 def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
-    """Return the largest count that is worth it: it adds at least `gain` of what ideal GPUs would.
+    """Return the largest accepted count: it adds at least `gain` of what ideal GPUs would add.
 
-    To the count before it, and to the largest smaller one that is worth it.
+    This holds relative to the previous count, and to the largest accepted smaller one.
     """
     chosen, least = counts[0], max(gain, 0.0) - _NOISE
     for one in counts[1:]:
@@ -116,12 +116,12 @@ def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
 
 
 def _gain(few: GpuCount, many: GpuCount) -> float:
-    """Return the share of their worth that more GPUs bring."""
+    """Return what the additional GPUs gain, as a share of the ideal gain."""
     return (many.images_per_sec / few.images_per_sec - 1) / (many.num_gpus / few.num_gpus - 1)
 
 
 def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
-    """Return why so many were chosen, and what more of them would bring."""
+    """Return why this number was chosen, and what more GPUs would gain."""
     if len(counts) == 1:
         return "the only one"
     after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
@@ -147,10 +147,10 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
 
 
 def unequal(selection: Chooser, gpus: Sequence[int]) -> Unequal | None:
-    """Return what the chosen GPUs do with equal batches, those of one speed alone, and all with batches in
-    proportion to their speeds; None where all are of one speed.
+    """Return the speed of the chosen GPUs with equal batches, of groups of them, and with unequal batches.
 
-    The groups: of the most frequent speed, and without the slower ones.
+    The groups, with equal batches: the GPUs of the most frequent speed, and all without the slower ones. The
+    unequal batches are proportional to the speeds of the GPUs. None if all have the same speed.
     """
     parts = groups({gpu: selection.basis.speeds[gpu].images_per_sec for gpu in gpus})
     if not parts:
@@ -172,7 +172,7 @@ def unequal(selection: Chooser, gpus: Sequence[int]) -> Unequal | None:
 
 
 def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
-    """Return the GPUs of the most frequent speed, and those without the slower ones; none for one speed."""
+    """Return the GPUs of the most frequent speed, and all without the slower ones; none if all are equal."""
     classes = speed_classes(speeds)
     if len(classes) < 2:
         return ()
@@ -195,7 +195,7 @@ def _group(selection: Chooser, gpus: Sequence[int]) -> GroupSpeed:
 
 
 def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str:
-    """Return the options with which a run does as these GPUs; none where the plan does so by itself."""
+    """Return the options that select these GPUs for a run; "" if the plan selects them already."""
     batch = plain(better.batch_sizes)
     words = (
         [f"--batch-size {as_typed(batch)}"] if selection.batches(better.gpus) != better.batch_sizes else []
@@ -208,9 +208,9 @@ def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str
 def how_many_of_hosts(
     numbers: Iterable[int], gain: float | None, images_per_sec: Callable[[int], float | str]
 ) -> HowMany:
-    """Return one of the numbers of GPUs: the largest where a step of one of them cannot be predicted.
+    """Return one of the numbers of GPUs: the largest if a step of one of them cannot be predicted.
 
-    `images_per_sec`: of so many GPUs on the fewest hosts, or what is missing.
+    `images_per_sec`: returns the speed of a number of GPUs on the fewest hosts, or what is missing.
     """
     wanted = sorted({*numbers})
     least = GAIN if gain is None else gain

@@ -1,8 +1,8 @@
-"""The step of several hosts: the slowest host's own, and what they exchange over the network. Pure.
+"""The step of several hosts: the step of the slowest host, and the exchange over the network.
 
-By the formula of a ring every host sends 2 (H - 1) / H of the bytes of a model, at the rate that was measured
-between the hosts or that their cards have: half as gradients, half as sums. Other exchanges between hosts are
-not predicted.
+By the formula of a ring, every host sends 2 (H - 1) / H of the bytes of a model: half as gradients, half as
+sums. The rate is the measured rate between the hosts, else the rate of their cards. Other exchanges between
+hosts are not predicted.
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,10 @@ def with_steps(
     request: Request,
     saved: SavedNetwork | None,
 ) -> Plan:
-    """Return the plan of all hosts with predicted steps, or what is missing: by NCCL if its rate is known.
+    """Return the plan for all hosts with predicted steps or what is missing; with NCCL if its rate is known.
 
-    `own`: the plans of each host alone. NCCL needs as many GPUs on each, as TensorFlow's strategy does.
+    `own`: the plan of each host. NCCL needs the same number of GPUs on each host, as TensorFlow's strategy
+    does.
     """
     choice, gpus = plan.choice, [one.choice.gpus for one in own]
     ways = (True, False) if len({*map(len, gpus)}) == 1 else (False,)
@@ -84,7 +85,7 @@ def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
 
 
 def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
-    """Return why no step is predicted, empty where none is asked for; `most`: GPUs of any host."""
+    """Return why no step is predicted ("": not requested), else None. `most`: GPUs of the largest host."""
     if basis.missing is not None:
         return basis.missing
     if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):
@@ -97,22 +98,22 @@ def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int)
 
 
 class HostPart(NamedTuple):
-    """What one host trains with: its own plan, with a predicted step, and the examples of each GPU."""
+    """What one host trains with: its own plan with a predicted step, and the examples of each GPU."""
 
     plan: Plan
     batch_sizes: tuple[int, ...]
 
     @property
     def step_ms(self) -> float:
-        """The step of this host alone, with these examples."""
+        """The step of this host without the network, with these examples."""
         assert self.plan.choice.images_per_sec is not None
         return 1e3 * sum(self.batch_sizes) / self.plan.choice.images_per_sec
 
 
 def late_s(model: ModelCosts, overlap: float, alone_s: float, byte_s: float) -> float:
-    """Return by how many seconds gradients over a network are late: after the backward pass has ended.
+    """Return the seconds from the end of the backward pass until the gradients are over the network.
 
-    `alone_s`: of the step without it; `byte_s`: for which a byte of the model occupies the network.
+    `alone_s`: the step without the network; `byte_s`: seconds for which one byte of the model occupies it.
     """
     backward_s = (1 - FORWARD_SHARE) * alone_s
     through = max(line_of(model.blocks, overlap).through(byte_s / backward_s))
@@ -122,7 +123,7 @@ def late_s(model: ModelCosts, overlap: float, alone_s: float, byte_s: float) -> 
 def exchange_s(
     model: ModelCosts, program: ProgramConstants, alone_s: float, hosts: int, rate: NetworkRate, *, nccl: bool
 ) -> float:
-    """Return the seconds by which the exchange of so many hosts makes a step longer."""
+    """Return the seconds by which the exchange between `hosts` hosts makes a step longer."""
     byte_s = (hosts - 1) / hosts / (rate.gb_per_s * 1e9)
     if nccl:
         more_s = 1e6 * program.ring_mb * len(model.sizes) * 2 * byte_s
@@ -131,12 +132,12 @@ def exchange_s(
 
 
 def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rate: NetworkRate) -> Candidate:
-    """Return a candidate of all hosts with its predicted step. `rate`: of the slowest network path."""
+    """Return a candidate for all hosts with its predicted step. `rate`: of the slowest network path."""
     slowest = max(parts, key=lambda part: part.step_ms)
     alone, step_ms = slowest.plan.choice, slowest.step_ms
     nccl = candidate.all_reduce == NCCL
     exchanged_s = exchange_s(basis.model, basis.program, step_ms / 1e3, len(parts), rate, nccl=nccl)
-    # One exchange goes through all links, within the hosts and between them: the slowest counts.
+    # One exchange uses all links, within the hosts and between them; the slowest one limits it.
     within = ("gradients", "variables") if nccl else ("gradients",)
     within_ms = sum(alone.exposed_ms.get(part, 0.0) for part in within)
     network_ms = round(max(0.0, 1e3 * exchanged_s - within_ms), 4)
@@ -169,13 +170,13 @@ def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rat
 
 
 def speeds_of(plan: Plan) -> list[float]:
-    """Return the images/sec of each chosen GPU alone."""
+    """Return the images/sec of each chosen GPU by itself."""
     assert plan.prediction is not None
     return [plan.prediction.single_gpu_images_per_sec[gpu] for gpu in plan.choice.gpus]
 
 
 def _prediction(plans: Sequence[Plan], candidates: Sequence[Candidate]) -> Prediction:
-    """Return from what candidates of all hosts were predicted; speeds of one GPU by towers."""
+    """Return the prediction of candidates for all hosts; the speeds of single GPUs are by tower."""
     each = [plan.prediction for plan in plans if plan.prediction is not None]
     return msgspec.structs.replace(
         each[0],
@@ -187,10 +188,11 @@ def _prediction(plans: Sequence[Plan], candidates: Sequence[Candidate]) -> Predi
 
 
 def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
-    """Return where variables may be, the default first. `gpus`: of rank 0; `most`: of any host.
+    """Return the possible placements, the default first. `gpus`: of rank 0; `most`: of the largest host.
 
-    By default every device has its own copy, and gradients are added within each host first, or by rings of
-    NCCL over all: with a parameter server all weights of all devices would go over the network in every step.
+    By default every device has its own copy, and gradients are added within each host first, or by NCCL's
+    rings over all hosts. A parameter server would send the weights of all devices over the network in every
+    step.
     """
     update, ps = request.variable_update, "cpu" if request.ps == "auto" else request.ps
     reduction = request.all_reduce or ("hierarchical" if most > 1 else "copy")
@@ -207,7 +209,7 @@ def places(request: Request, gpus: Sequence[int], most: int) -> list[Candidate]:
 
 
 def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[str]:
-    """Return the GPUs of each host, hosts with the same together."""
+    """Return the GPUs of each host; hosts with the same GPUs are grouped."""
     alike: dict[str, list[str]] = {}
     for name, choice in zip(names, choices, strict=True):
         if choice.gpus:
@@ -216,7 +218,7 @@ def gpus_of_hosts(names: Sequence[str], choices: Sequence[Candidate]) -> list[st
 
 
 def scaling(chosen: Candidate, alone: Candidate) -> list[str]:
-    """Return how many times as fast as the first host alone all are, and the network's part of a step."""
+    """Return the speedup of all hosts over the first host, and the network's part of a step."""
     if not chosen.images_per_sec or not alone.images_per_sec:
         return []
     times, first = chosen.images_per_sec / alone.images_per_sec, chosen.hosts[0].host

@@ -1,4 +1,4 @@
-"""How fast the network between hosts is: measured, else by the rates of their cards. Pure."""
+"""How fast the network between hosts is: measured, else from the rates of their cards."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -24,7 +24,7 @@ MEASURE = "measure it with gputopo bandwidth --network --save, started in the sa
 
 
 class HostNetwork(NamedTuple):
-    """What is known of a host's network: its machine, the interface with its address, the rate of that."""
+    """A host's network: the machine, the interface with the host's address, and its rate."""
 
     host: str
     machine: Machine
@@ -33,14 +33,14 @@ class HostNetwork(NamedTuple):
 
 
 class SavedNetwork(NamedTuple):
-    """A measurement between these hosts and others, and when it was made: `on 2026-11-20 16:02 UTC`."""
+    """A measurement that includes these hosts, and when it was taken: `on 2026-11-20 16:02 UTC`."""
 
     bandwidth: Bandwidth
     when: str
 
 
 class NetworkRate(NamedTuple):
-    """What TensorFlow's copies, or NCCL, of a host are expected to carry each way; `says`: from what."""
+    """The expected rate of a host in each direction, by TensorFlow or by NCCL. `says`: the source."""
 
     host: str
     gb_per_s: float
@@ -50,9 +50,9 @@ class NetworkRate(NamedTuple):
 def network_rate(
     hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], saved: SavedNetwork | None, *, nccl: bool
 ) -> NetworkRate | str:
-    """Return the rate of the slowest host's network path, or what is not known.
+    """Return the rate of the slowest host's network path, or a text if a rate is not known.
 
-    `gpus`: of each host; `nccl`: of NCCL's rings over them, else of TensorFlow's copies.
+    `gpus`: of each host. `nccl`: the rate of NCCL's rings over these GPUs, else of TensorFlow's copies.
     """
     if nccl and saved is not None and (busbw := _all_reduced(hosts, gpus, saved.bandwidth)):
         return NetworkRate(hosts[0].host, busbw, f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}")
@@ -66,7 +66,7 @@ def network_rate(
 def _all_reduced(
     hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], measured: Bandwidth
 ) -> float | None:
-    """Return what an all-reduce of nccl-tests over as many GPUs of as many hosts reached, GB/s."""
+    """Return the GB/s of an all-reduce that nccl-tests measured on the same numbers of GPUs and hosts."""
     found = [
         (one.bytes or 0, one.bus_gb_per_s)
         for one in measured.samples
@@ -76,7 +76,7 @@ def _all_reduced(
     return max(found)[1] if found else None
 
 
-_NAMED = 3  # hosts in one sentence; more are a set of nodes
+_NAMED = 3  # hosts in one sentence; more are written as a set of nodes
 
 
 def hosts_in_words(names: Sequence[str]) -> str:
@@ -91,7 +91,7 @@ def rate_in_words(rate: NetworkRate, *, nccl: bool) -> str:
 
 
 def _nccl_rate(host: HostNetwork, gpus: Sequence[int]) -> NetworkRate | None:
-    """Return what rings over these GPUs reach: of the RDMA cards near to them, else by sockets."""
+    """Return the rate of rings over these GPUs: by the RDMA cards near them, else by sockets."""
     near: Sequence[tuple[NicPort, Hop | None]] = rdma_ports(host.machine, gpus)
     near = near or [(port, None) for nic in host.machine.nics for port in _active(nic)]
     rates = [port.rate_gbit_per_s or 0.0 for port, _ in near]
@@ -113,7 +113,7 @@ def _active(nic: Nic) -> list[NicPort]:
 
 
 def rdma_ports(machine: Machine, gpus: Sequence[int]) -> list[tuple[NicPort, Hop]]:
-    """Return the active RDMA ports of the cards nearest to each GPU, and how far that is."""
+    """Return the active RDMA ports of the cards nearest to each GPU, and their distance."""
     active = {nic.index: nic for nic in machine.nics if _active(nic)}
     near: dict[int, Hop] = {}
     for gpu in gpus:
@@ -136,7 +136,7 @@ def _rate(host: HostNetwork, saved: SavedNetwork | None) -> NetworkRate | None:
 
 
 def _card(host: HostNetwork) -> tuple[float, str] | None:
-    """Return Gbit/s and the name of a host's card on the network of the hosts, else of its fastest one."""
+    """Return the rate (Gbit/s) and the name of a host's card on the network, else of its fastest card."""
     if host.gbit_per_s:
         return host.gbit_per_s, host.interface or "its card"
     ports = [port for nic in host.machine.nics for port in nic.ports or () if port.rate_gbit_per_s]
@@ -152,7 +152,7 @@ def _gbit(port: NicPort) -> float:
 
 
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
-    """Return what a host sends and receives by TCP: while all did, else in pairs."""
+    """Return the TCP rate of a host: while all hosts sent at once, else in pairs."""
     rates = [
         one
         for one in bandwidth.samples

@@ -21,7 +21,7 @@ Links = Mapping[tuple[int, int], Link]
 
 
 def pairs_of(gpus: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the pairs of a set, low index first, in order."""
+    """Return the pairs of a set in order, low index first."""
     return list(combinations(sorted(gpus), 2))
 
 
@@ -43,7 +43,7 @@ def distance_reason(links: Links, gpus: Sequence[int]) -> str:
 
 
 def doubt_reasons(machine: Machine) -> list[str]:
-    """Return why the topology is not to be relied on, and how it counts here."""
+    """Return why the topology is not reliable, and how it is treated here."""
     reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
     if within := doubts.sys_within_node(machine):
         reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) is treated as NODE")
@@ -58,7 +58,7 @@ def farthest_words(links: Links, gpus: Sequence[int]) -> str:
 
 
 def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool = True) -> list[str]:
-    """Return a note where the chosen GPUs are of different models, which the order by topology ignores."""
+    """Return a note if the chosen GPUs are of different models, which the order by topology ignores."""
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.index in gpus and gpu.name}
     if len(set(names.values())) < 2:
         return []
@@ -71,7 +71,7 @@ def model_reasons(machine: Machine, gpus: Sequence[int], *, equal_batches: bool 
 
 
 def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troubled: bool = False) -> str:
-    """Return why --prefer-pix was not met, with the largest PIX island (that has GPU `required`).
+    """Return why --prefer-pix was not met, with the largest PIX island (which contains GPU `required`).
 
     `troubled`: GPUs of that island are in use or in error.
     """
@@ -111,9 +111,9 @@ def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
 def avoided_reason(
     against: Mapping[int, Trouble], avoided: Sequence[int], chosen: Sequence[int], instead: str
 ) -> str:
-    """Return for which GPUs in use or in error others were chosen, in one line.
+    """Return in one line the GPUs in use or in error that were avoided.
 
-    `instead`: how far apart they are, where that is farther: `PHB instead of PIX`.
+    `instead`: how far apart the chosen GPUs are, if that is farther: `PHB instead of PIX`.
     """
     idle = "" if any(index in against for index in chosen) else "idle "
     those = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
@@ -121,7 +121,7 @@ def avoided_reason(
 
 
 def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
-    """Return which GPUs are in use or in error, those with the same words together."""
+    """Return which GPUs are in use or in error; GPUs with the same words are grouped."""
     by_words: dict[str, list[int]] = {}
     for index in sorted(gpus):
         by_words.setdefault(against[index].words, []).append(index)
@@ -160,12 +160,12 @@ def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | N
 
 
 class MeasuredOrder(NamedTuple):
-    """Pairs by the class of their measured speed; topology decides between pairs of one class."""
+    """Pairs sorted by the class of their measured speed; topology decides within a class."""
 
     speeds: Mapping[Pair, PairSpeed]
     classes: Mapping[Pair, int]
     links: Links
-    pix_first: bool  # a pair beyond PIX sorts behind all others, however fast it is (`--prefer-pix`)
+    pix_first: bool  # a pair beyond PIX sorts last, however fast it is (`--prefer-pix`)
 
     def key(self, pair: Pair) -> tuple[int, ...]:
         """Return the sort key of a measured pair, the best first."""
@@ -174,7 +174,7 @@ class MeasuredOrder(NamedTuple):
         return (far, self.classes[pair], *nearness(link))
 
     def reason(self, gpus: Sequence[int], bandwidth: Bandwidth) -> str:
-        """Return the speed of the slowest pair of the chosen GPUs (two or more), and when it was measured."""
+        """Return the speed of the slowest pair of two or more chosen GPUs, and when it was measured."""
         pairs = pairs_of(gpus)
         slowest = max(
             pairs,
@@ -188,7 +188,7 @@ class MeasuredOrder(NamedTuple):
 
 
 def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
-    """Return that measured numbers were not used, since some pairs have none."""
+    """Return that measured rates were not used because some pairs have none."""
     when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
     return (
         f"the measured bandwidth{when} was not used: "
@@ -197,5 +197,5 @@ def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
 
 
 def ms(seconds: float) -> float:
-    """Return milliseconds as a plan has them."""
+    """Return milliseconds, rounded as in a plan."""
     return round(1e3 * seconds, 4)

@@ -1,4 +1,4 @@
-"""The request to the planner, its check against the machine, and the GPUs that can be used."""
+"""The request to the planner, its check against the machine, and the usable GPUs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -21,16 +21,16 @@ from gputopo.workload.workloads import Workload
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs and placement that a user requests.
+    """The GPUs and the placement that a user requests.
 
-    `gpus` alone is the exact set, in tower order; with `num_gpus` the GPUs to choose from. `exclude` is never
-    chosen. `num_gpus` None: all usable GPUs, with `prefer_pix` the largest PIX island; "auto": as many of
-    these as bring `gain` of their worth (`gputopo.planner.how_many`).
+    `gpus` without `num_gpus` is the exact set, in tower order; with `num_gpus` it is the GPUs to choose from.
+    GPUs in `exclude` are never chosen. `num_gpus` None: all usable GPUs, or with `prefer_pix` the largest PIX
+    island; "auto": the number of these that gives `gain` of the ideal speedup (`gputopo.planner.how_many`).
 
-    `batch_size`: of every GPU, or of each in the order of the towers; auto: in proportion to their speeds;
-    None: that of the model. `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`,
-    else of the machine. `no_history`: earlier runs of this box do not count, nor its saved bandwidth, which
-    the caller adds.
+    `batch_size`: of every GPU, or of each in tower order; auto: proportional to their speeds; None: the
+    model's default. `single_gpu_images_per_sec`: one number for all GPUs, or one for each of `gpus`, else for
+    each GPU of the machine. `no_history`: do not use earlier runs on this machine, nor its saved bandwidth,
+    which the caller adds.
     """
 
     num_gpus: int | Literal["auto"] | None = None
@@ -45,22 +45,22 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     program: str = DEFAULT  # a name of gputopo.prediction.programs
     batch_size: AskedBatch | None = None
     precision: str = "fp32"  # as in a RunSpec
-    predicts: bool = True  # whether it trains by steps that can be predicted
-    fits: bool = False  # whether a batch larger than the memory of its GPU is refused
-    explain: bool = False  # whether the step of the choice is laid out in time
-    workload: Workload | None = None  # the costs of a model that no table has, where they are known
+    predicts: bool = True  # whether it trains in steps that can be predicted
+    fits: bool = False  # whether to refuse a batch larger than the memory of its GPU
+    explain: bool = False  # whether to return the timeline of the choice
+    workload: Workload | None = None  # the costs of a model that is in no table, if they are known
     single_gpu_images_per_sec: tuple[float, ...] = ()
     no_history: bool = False
-    by_measurements: bool = True  # whether placements that were measured on the machine decide
+    by_measurements: bool = True  # whether measured placements of the machine decide
 
     @property
     def is_of_one_gpu(self) -> bool:
-        """Whether one GPU is requested, so that nothing between GPUs matters."""
+        """Whether one GPU is requested, so that links between GPUs do not matter."""
         return self.num_gpus == 1 or (self.num_gpus is None and len(self.gpus or ()) == 1)
 
 
 def ps_gpu(request: Request) -> int | None:
-    """Return N of `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for a place of a host."""
+    """Return N for `ps` gpu:N, None for auto, cpu and gpu:spread. Raises UsageError for host:N."""
     if request.ps in ("auto", "cpu", SPREAD):
         return None
     if request.ps.startswith(HOST_PS):
@@ -71,9 +71,9 @@ def ps_gpu(request: Request) -> int | None:
 
 
 def check(request: Request, machine: Machine) -> None:
-    """Raise UsageError for options that contradict one another or name GPUs that this machine does not have.
+    """Raise UsageError for options that contradict one another or the machine.
 
-    Raises NoPlanError where the machine has no GPU at all.
+    Raises NoPlanError if the machine has no GPU at all.
     """
     check_placement(request)
     check_predicting(request)
@@ -93,7 +93,7 @@ def check(request: Request, machine: Machine) -> None:
 
 
 def check_batch_size(request: Request) -> None:
-    """Raise UsageError for batches below 1, or one for each GPU where their number is not given."""
+    """Raise UsageError for batches below 1, or for one batch per GPU if the number of GPUs is not given."""
     asked = request.batch_size
     if isinstance(asked, tuple) and request.num_gpus == "auto":
         raise UsageError(
@@ -108,7 +108,7 @@ def check_batch_size(request: Request) -> None:
 
 
 def check_predicting(request: Request) -> None:
-    """Raise UsageError for options of a prediction that contradict one another, on any device."""
+    """Raise UsageError for prediction options that contradict one another, on any device."""
     if request.single_gpu_images_per_sec and request.model is None:
         raise UsageError(
             "--single-gpu-images-per-sec needs --model, which a program after -- does not have",
@@ -119,10 +119,10 @@ def check_predicting(request: Request) -> None:
 def usable(
     machine: Machine, request: Request, unavailable: Mapping[int, str]
 ) -> tuple[tuple[int, ...], tuple[Refusal, ...]]:
-    """Return the GPUs to choose from (in `gpus` order if set) and those left out, with reasons.
+    """Return the GPUs to choose from (in `gpus` order if set), and the skipped ones with reasons.
 
-    The request was checked. `unavailable`: GPUs that this process may not take, with reasons. Raises
-    NoPlanError where a GPU of an exact set cannot be used.
+    The caller has checked the request. `unavailable`: GPUs that this process may not use, with reasons.
+    Raises NoPlanError if a GPU of an exact set cannot be used.
     """
     bound = gpus_of_other_drivers([machine])
     whys = {
@@ -148,7 +148,7 @@ def usable(
 
 
 class Trouble(NamedTuple):
-    """Why others are chosen before a GPU that can be used: it is in use, or has errors, in words."""
+    """Why others are preferred to a usable GPU, in words: it is in use, or has errors."""
 
     use: str | None
     errors: tuple[str, ...]
@@ -160,7 +160,7 @@ class Trouble(NamedTuple):
 
 
 def troubles(machine: Machine) -> dict[int, Trouble]:
-    """Return what stands against GPUs that can be used: another program, at any sample, or errors."""
+    """Return why usable GPUs should be avoided: another program in any sample, or errors."""
     uses: dict[int, str] = {}
     for gpu in (gpu for sample in at_samples(machine) for gpu in sample.gpus if not gpu.lost):
         use = use_of(gpu)
@@ -184,7 +184,7 @@ def gpus_in_words(gpus: Sequence[int]) -> str:
 
 
 def check_placement(request: Request) -> None:
-    """Raise UsageError for places of variables and reductions that contradict one another, on any device."""
+    """Raise UsageError for placements and reductions that contradict one another, on any device."""
     if request.variable_update in ("replicated", "independent") and request.ps != "auto":
         raise UsageError(
             f"--ps {request.ps} cannot be combined with --variable-update {request.variable_update}: "
@@ -281,12 +281,12 @@ def _others_hint(others: set[int]) -> str:
     return f"use others: {index_ranges(others)} can be used"
 
 
-# Speeds of one GPU within this count as equal: two runs of one job differ as much.
+# Speeds of one GPU within this are treated as equal: two runs of one job differ as much.
 SAME_SPEED = 0.03
 
 
 def mean_batch(asked: AskedBatch | None, of_model: int) -> int:
-    """Return the mean examples of a GPU: with auto the batch of the model, as where nothing is asked for."""
+    """Return the mean examples per GPU. With auto, or without a request, this is the batch of the model."""
     if asked is None or asked == AUTO:
         return of_model
     each = batches_of(asked, 1)
@@ -294,9 +294,9 @@ def mean_batch(asked: AskedBatch | None, of_model: int) -> int:
 
 
 def batches(asked: AskedBatch | None, mean: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Return the examples of each GPU by what was asked for. `speeds`: images/sec of each GPU alone.
+    """Return the examples of each GPU for a requested batch. `speeds`: images/sec of each GPU by itself.
 
-    Those of auto add up to those of equal batches. GPUs of one speed have equal batches.
+    With auto, the sum is the same as with equal batches. GPUs of the same speed have equal batches.
     """
     if isinstance(asked, tuple):
         return asked
@@ -306,7 +306,7 @@ def batches(asked: AskedBatch | None, mean: int, speeds: Sequence[float]) -> tup
 
 
 def speed_classes(speeds: Mapping[int, float]) -> list[list[int]]:
-    """Return GPUs of one speed together, the fastest first."""
+    """Return GPUs grouped by speed, the fastest first."""
     classes: list[list[int]] = []
     for gpu in sorted(speeds, key=lambda gpu: (-speeds[gpu], gpu)):
         if classes and speeds[gpu] >= (1 - SAME_SPEED) * speeds[classes[-1][0]]:
@@ -317,7 +317,7 @@ def speed_classes(speeds: Mapping[int, float]) -> list[list[int]]:
 
 
 def batch_reasons(request: Request, each: Sequence[int], *, known: bool) -> tuple[str, ...]:
-    """Return how the batches of `--batch-size auto` were chosen. `known`: the speeds of the GPUs are."""
+    """Return how `--batch-size auto` chose the batches. `known`: whether the speeds of the GPUs are known."""
     if request.batch_size != AUTO or len(each) == 1:
         return ()
     batch = plain(each) if each else None

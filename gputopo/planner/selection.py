@@ -1,4 +1,4 @@
-"""The GPUs that a job may take, how many of them, and what stands against some. Pure."""
+"""The GPUs that a job may use, their number, and reasons against some of them."""
 
 from collections.abc import Mapping, Sequence
 from math import comb
@@ -21,14 +21,14 @@ from gputopo.values.rates import pair_speeds, speed_classes, unmeasured
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal
 
-LISTED = 10  # candidates, unless more or fewer are asked for
+LISTED = 10  # candidates, unless another number is requested
 
 
 class Selection:
-    """What a request leaves to choose from. Raises NoPlanError where that is too little."""
+    """The GPUs to choose from. Raises NoPlanError if there are too few."""
 
     def __init__(self, machine: Machine, request: Request, unavailable: Mapping[int, str]) -> None:
-        """`unavailable`: GPUs that this process may not take, with reasons. The request was checked."""
+        """`unavailable`: GPUs that this process may not use, with reasons. The request is checked."""
         self.machine, self.request, self.unavailable = machine, request, unavailable
         self.links: Links = believed_links(machine)
         self.pool, self.left_out = usable(machine, request, unavailable)
@@ -49,21 +49,21 @@ class Selection:
 
     @property
     def sets_count(self) -> int:
-        """How many sets there are to choose from."""
+        """The number of sets to choose from."""
         free = 0 if self.required is None else 1
         return comb(len(self.pool) - free, self.size - free)
 
     @property
     def unavailable_reasons(self) -> tuple[str, ...]:
-        """The GPUs that were left out because this process may not take them."""
+        """The reasons of the GPUs that this process may not use."""
         return tuple(out.reason for out in self.left_out if set(out.gpus or ()) & self.unavailable.keys())
 
     def in_one_island(self, gpus: Sequence[int]) -> bool:
-        """Whether every pair is PIX or nearer."""
+        """Return whether every pair is PIX or nearer."""
         return all(is_within(self.links.get(pair), Hop.PIX) for pair in pairs_of(gpus))
 
     def unmet(self, chosen: Sequence[int]) -> tuple[Refusal, ...]:
-        """Return that --prefer-pix is not met, where it is not."""
+        """Return a refusal if --prefer-pix is not met, else nothing."""
         if not self.request.prefer_pix or self.in_one_island(chosen):
             return ()
         if self.exact:
@@ -76,7 +76,7 @@ class Selection:
     def distance_reasons(self, gpus: Sequence[int]) -> list[str]:
         """Return how far apart the chosen GPUs are, or how fast their slowest pair was measured."""
         if len(gpus) == 1:
-            return []  # nothing is between a GPU and itself
+            return []  # a single GPU has no distances
         bandwidth = self.machine.bandwidth
         if self.measured is not None and bandwidth is not None:
             return [self.measured.reason(gpus, bandwidth)]
@@ -93,13 +93,13 @@ class Selection:
         return nearness(self.links.get(pair)) if self.measured is None else self.measured.key(pair)
 
     def _pix_islands(self) -> list[tuple[int, ...]]:
-        """Return the usable part of each PIX island, with the GPU that must be in the set if there is one."""
+        """Return the usable GPUs of each PIX island; only islands with the required GPU if there is one."""
         pool = set(self.pool)
         parts = (tuple(gpu for gpu in island if gpu in pool) for island in islands(self.machine, Hop.PIX))
         return [part for part in parts if part and (self.required is None or self.required in part)]
 
     def _largest_island(self) -> tuple[int, ...]:
-        """Return the island with the most GPUs, of those with the most that are not in use."""
+        """Return the island with the most idle GPUs, of equal ones the largest."""
         return max(self.islands, key=lambda island: (len(self._unused(island)), len(island)), default=())
 
     def _unused(self, gpus: Sequence[int]) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ class Selection:
         return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
 
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
-        """Return the order by measured speed, None unless every pair to choose from was measured."""
+        """Return the order by measured speed; None unless every pair to choose from was measured."""
         if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
             return None
         classes = speed_classes(self.pair_speeds)
@@ -140,7 +140,7 @@ class Selection:
 
 
 def _reduction(request: Request, size: int) -> str | None:
-    """Return the requested reduction as it is written. Raises UsageError if GPUs cannot use it."""
+    """Return the requested reduction as it is written. Raises UsageError if these GPUs cannot use it."""
     if request.all_reduce is None:
         return None
     return all_reduce.require(request.all_reduce, "gpu", size).written
@@ -162,7 +162,7 @@ def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[
             f"({gpus_in_words(named)} excluded)"
         )
     else:
-        # what the bus shows beside them has no number
+        # other GPUs on the bus have no index
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
         what = f"requested {asked} GPUs, but this machine has {there}{others}"
     return NoPlanError(what, f"request at most {there}: --num-gpus {there}")

@@ -1,7 +1,7 @@
-"""The best sets of GPUs, exactly: every set is compared. Pure.
+"""The best sets of GPUs, exactly: every set is compared.
 
-GPUs that are alike can be exchanged: of the sets that differ only in them the one with the lowest indices
-stands for all.
+Equivalent GPUs can be exchanged. Of sets that differ only in such GPUs, the set with the lowest indices
+represents all of them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,32 +12,32 @@ from typing import Any, NamedTuple
 
 from gputopo.values.errors import NoPlanError
 
-MAX_SETS = 20_000  # that differ: 8 of 16 GPUs are 12,870
+MAX_SETS = 20_000  # sets that differ: 8 of 16 GPUs are 12,870
 
 
 class GpuSet(NamedTuple):
-    """A set of GPUs, and how many sets it stands for, itself included."""
+    """A set of GPUs, and the number of sets that it represents, itself included."""
 
     gpus: tuple[int, ...]
     alike: int = 1
 
 
 class SetQuestion(NamedTuple):
-    """What sets are compared by: the fewest GPUs of `last`, then the slowest GPU, then the farthest pairs.
+    """How sets are compared: by the fewest GPUs of `last`, then the slowest GPU, then the farthest pairs.
 
-    `ranks`: of the speed of each GPU, the fastest 0; with `by_sum` all GPUs of a set count, not only the
-    slowest. `nearness`: sort key of each pair, low index first.
+    `ranks`: rank of each GPU by speed, the fastest 0; with `by_sum` the ranks of all GPUs are used, not only
+    the rank of the slowest. `nearness`: sort key of each pair, low index first.
     """
 
     size: int
     nearness: Mapping[tuple[int, int], Any]
     ranks: Mapping[int, int]
     by_sum: bool = False
-    required: int | None = None  # a GPU that every set has
+    required: int | None = None  # a GPU that every set contains
     last: Collection[int] = ()
 
     def order(self, gpus: tuple[int, ...]) -> tuple[object, ...]:
-        """Return the sort key of a set, the best first. `gpus`: their indices rise."""
+        """Return the sort key of a set, the best first. `gpus`: in ascending order."""
         whole = sum if self.by_sum else max
         pairs = sorted(map(self.nearness.__getitem__, combinations(gpus, 2)), reverse=True)
         avoided = sum(gpu in self.last and gpu != self.required for gpu in gpus)
@@ -63,7 +63,7 @@ def best_sets(question: SetQuestion, pool: Sequence[int], keep: int) -> list[Gpu
 
 
 def _kinds(question: SetQuestion, pool: Sequence[int]) -> list[list[int]]:
-    """Return the GPUs that are alike together."""
+    """Return the GPUs grouped by equivalence."""
     kinds: list[list[int]] = []
     for gpu in pool:
         for kind in kinds:
@@ -88,7 +88,7 @@ def _are_alike(question: SetQuestion, pool: Sequence[int], a: int, b: int) -> bo
 
 
 def _every(question: SetQuestion, kinds: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Iterate over the first of each sets that are alike."""
+    """Yield the first set of each group of equivalent sets."""
     after = [sum(map(len, kinds[number + 1 :])) for number in range(len(kinds))]
 
     def extend(number: int, chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

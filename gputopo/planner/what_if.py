@@ -1,4 +1,4 @@
-"""What a changed machine would do: the plan before and after, and the single change that pays most. Pure."""
+"""What a changed machine would do: the plan before and after, and the single change that helps most."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Candidate, Plan, WhatIf
 
-# A change that brings less is within the error of any prediction.
+# A smaller gain is within the error of any prediction.
 PAYS = 0.01
 
 _COMPARES = "--what-if compares predicted images/sec"
@@ -20,9 +20,9 @@ Choose = Callable[[Machine, Request], Plan]
 
 
 def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: Choose) -> WhatIf:
-    """Return the plan for the machine as it is and as it would be, by links as expected. `choose` plans.
+    """Return the plans before and after the changes, with links as expected. `choose` makes a plan.
 
-    Raises UsageError for a change that cannot be, or where nothing is predicted.
+    Raises UsageError for an impossible change, or if nothing is predicted.
     """
     request = msgspec.structs.replace(request, by_measurements=False)
     machine = as_expected(machine)
@@ -61,16 +61,16 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
 
 
 def _share(before: Plan, after: Plan) -> float:
-    """Return what a change adds to images/sec."""
+    """Return the share of images/sec that a change adds."""
     old, new = before.choice.images_per_sec or 0.0, after.choice.images_per_sec or 0.0
     return round(new / old - 1, 4) if old else 0.0
 
 
 def best_change(machine: Machine, request: Request, choose: Choose) -> WhatIf:
-    """Return the single change that pays most; all of the links together where none pays alone.
+    """Return the single change that helps most; if none does, all link changes together.
 
-    If none pays, the one that would with the largest smaller batch; without one no change. Raises UsageError
-    where nothing is predicted.
+    If these do not help either, return the change that helps at the largest smaller batch, else no change.
+    Raises UsageError if nothing is predicted.
     """
     machine = as_expected(machine)
     tries = [(change,) for change in single_changes(machine)]

@@ -1,1 +1,1 @@
-"""Predicts the seconds of a training step on a set of GPUs, with the variables in a place: pure."""
+"""Predicts the seconds of a training step on a set of GPUs for a placement of the variables."""

@@ -1,6 +1,6 @@
-"""What each reduction of gradients sends between towers, and when the gradients of a step are through. Pure.
+"""What each reduction of gradients sends between towers, and when the gradients of a step are transferred.
 
-As the functions of `launch.train.placement.algorithms` build it; a test counts the copies in their graphs.
+This follows the functions of `launch.train.placement.algorithms`; a test counts the copies in their graphs.
 
 | reduction | adds | parts of a variable |
 |---|---|---|
@@ -8,9 +8,9 @@ As the functions of `launch.train.placement.algorithms` build it; a test counts 
 | `psgpu#K` | on towers, alternating by the number of the part | K |
 | `pscpu#K` | on the host | K |
 | `one_device` | on the first tower | one |
-| `nccl`, `nccl_op` | in the order that NCCL finds, variables one after another | as an op |
+| `nccl`, `nccl_op` | in NCCL's order, one variable after another | as an op |
 
-Other reductions are not predicted: no figure of them is published.
+Other reductions are not predicted, because no figures for them are published.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ TRAFFIC: dict[str, Traffic] = {
     "nccl": "ring",
     "nccl_op": "ring",
 }
-"""Where weights and gradients flow, of the reductions that are predicted."""
+"""Where weights and gradients flow, for the reductions that are predicted."""
 
 
 class Parts(NamedTuple):
-    """The parts in which variables are added: their number, and the share of all on the busiest tower."""
+    """The parts in which variables are added: their number, and the share of numbers on the busiest tower."""
 
     pieces: int
     largest: float = 0.0
@@ -44,7 +44,7 @@ class Parts(NamedTuple):
 def parts_of(reduction: Reduction, sizes: tuple[int, ...], towers: int, *, cuts: bool) -> Parts:
     """Return the parts of a reduction over some towers.
 
-    `sizes`: numbers of each variable. `cuts`: whether large variables are cut where they are spread by size.
+    `sizes`: numbers in each variable. `cuts`: whether large variables are cut if they are spread by size.
     """
     if reduction.name == "copy":
         return spread_parts(sizes, towers, cuts=cuts)
@@ -66,23 +66,23 @@ def _parts(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> Parts:
 
 
 class GradientBlock(NamedTuple):
-    """A block of a model: bytes of its gradients, its share of the arithmetic."""
+    """A block of a model: the bytes of its gradients and its share of the arithmetic."""
 
     bytes: int
     share: float
 
 
 class GradientLine(NamedTuple):
-    """The gradients of one step in the order in which backward makes them, the last block first.
+    """The gradients of one step in the order in which the backward pass produces them, the last block first.
 
-    `ready`: seconds from the start of backward; `bytes`: of each block.
+    `ready`: seconds from the start of the backward pass. `bytes`: of each block.
     """
 
     ready: tuple[float, ...]
     bytes: tuple[int, ...]
 
     def through(self, seconds_per_byte: float) -> tuple[float, ...]:
-        """Return when each block's gradients are through, in their order."""
+        """Return the times at which each block's gradients are transferred, in their order."""
         ends, end = [], 0.0
         for ready, size in zip(self.ready, self.bytes, strict=True):
             end = max(end, ready) + seconds_per_byte * size
@@ -90,12 +90,12 @@ class GradientLine(NamedTuple):
         return tuple(ends)
 
 
-@lru_cache(maxsize=256)  # of a few models; a fit asks for one overlap after another
+@lru_cache(maxsize=256)  # for a few models; a fit tries one overlap after another
 def line_of(blocks: tuple[GradientBlock, ...], overlap: float) -> GradientLine:
-    """Return the line of a model whose backward takes one second.
+    """Return the gradients of a model whose backward pass takes one second.
 
-    `blocks`: in the order of forward. `overlap`: share of backward over which gradients leave as they are
-    made; 0: all of them at its end, 1: each of them at once. Raises ValueError without blocks.
+    `blocks`: in forward order. `overlap`: share of the backward pass over which gradients are sent as they
+    are produced; 0: all at its end, 1: each at once. Raises ValueError without blocks.
     """
     if not blocks:
         raise ValueError("a model without blocks has no gradients")

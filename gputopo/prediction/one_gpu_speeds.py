@@ -1,7 +1,7 @@
-"""Images per second of one GPU from published figures of it, else from its datasheet and figures of others.
+"""Images per second of one GPU from published figures, else from its datasheet and figures of other GPUs.
 
-The factor of a network is its measured speed over that of its roofline (`roofline`): the median over
-the GPU models that it was measured on.
+The factor of a network is its measured speed over its speed by the roofline (`roofline`): the median over the
+GPU models on which it was measured.
 """
 
 import functools
@@ -24,13 +24,14 @@ from gputopo.values.run.spec import RunSpec
 from gputopo.workload.workloads import Workload, require
 
 SpeedBasis = Literal["given", "history", "published", "datasheet", "alike"]
-"""`published`: figures of this GPU model; `datasheet`: of others with this network; `alike`: of neither."""
+"""`published`: figures of this GPU model; `datasheet`: figures of this network on others; `alike`: neither.
+"""
 
-# Two networks with costs that differ by no more are one: tables leave out zeros beside a kernel, a bias.
+# Networks whose costs differ by at most this are the same: tables omit zeros next to a kernel, and biases.
 SAME_NETWORK = 0.02
-PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: what its names begin with
-# Factors between the images/sec and both ends of their range, by what they are known from. They hold for 80 %
-# of the published figures with each GPU model, or each network, left out in turn (a test).
+PROGRAM = "tf_cnn_benchmarks"  # with synthetic data: the prefix of its names
+# Factors between the images/sec and both ends of their range, by the basis. They hold for 80 % of the
+# published figures if each GPU model, or each network, is left out of the fit in turn (a test).
 FACTOR: Mapping[SpeedBasis, float] = {
     "given": 1.03,
     "history": 1.05,
@@ -38,11 +39,11 @@ FACTOR: Mapping[SpeedBasis, float] = {
     "datasheet": 1.33,
     "alike": 1.6,
 }
-SAME_JOB = 1.10  # of the same job on the same model: boxes and versions of TensorFlow differ
+SAME_JOB = 1.10  # for the same job on the same model: machines and versions of TensorFlow differ
 
 
 class Speed(NamedTuple):
-    """Images/sec of one GPU alone, with the range that holds on published figures. `source`: in words."""
+    """Images/sec of one GPU by itself, with the range that holds on published figures. `source`: in words."""
 
     images_per_sec: float
     low: float
@@ -64,15 +65,15 @@ class OneGpuJob(NamedTuple):
     precision: str
 
     def speed(self, gpu: GpuExpectation) -> float | None:
-        """Return the images/sec by the roofline, None where the datasheet lacks a rate."""
+        """Return the images/sec by the roofline, None if the datasheet does not have a required rate."""
         seconds = step_seconds(gpu, self.workload, self.batch, self.precision)
         return None if seconds is None else self.batch / seconds
 
 
 class Figure(NamedTuple):
-    """Images/sec of one GPU, measured.
+    """Measured images/sec of one GPU.
 
-    `by_marks`: by the time marks of a run of several GPUs, which the update of the variables is not in.
+    `by_marks`: from the time marks of a run of several GPUs; they do not include the update of the variables.
     """
 
     gpu: str  # the name of the model's reference data
@@ -81,22 +82,25 @@ class Figure(NamedTuple):
     precision: str
     images_per_sec: float
     by_marks: bool = False
-    gpu_index: int | None = None  # the GPU, where it is one of this machine
-    peak_bytes: int | None = None  # of its memory, where the run measured it
+    gpu_index: int | None = None  # the index of the GPU, if it is in this machine
+    peak_bytes: int | None = None  # of its memory, if the run measured it
 
 
 @functools.cache
 def one_gpu_figures() -> tuple[Figure, ...]:
-    """Return the published images/sec of one GPU with synthetic data that count (`tests.fits.one_gpu`)."""
+    """Return the published images/sec of one GPU with synthetic data that are used.
+
+    `tests.fits.one_gpu` selects them.
+    """
     return tuple(Figure(*row) for row in roofline_file().figures)
 
 
 def scaled(
     gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure], basis: SpeedBasis, source: str
 ) -> Speed:
-    """Return the speed by figures of this network on GPUs of this model: of those with the nearest batch.
+    """Return the speed from figures of this network on GPUs of this model with the nearest batch.
 
-    `figures`: one or more. A figure of another batch counts as the roofline differs between the two.
+    `figures`: one or more. The roofline scales a figure of another batch.
     """
     apart = min(abs(math.log2(job.batch / one.batch)) for one in figures)
     near = [one for one in figures if abs(math.log2(job.batch / one.batch)) == apart]
@@ -109,7 +113,7 @@ def scaled(
 def published_speed(
     gpu: GpuExpectation, job: OneGpuJob, figures: Sequence[Figure] | None = None
 ) -> Speed | None:
-    """Return the speed of a GPU by what was published, None where its datasheet lacks a rate.
+    """Return the speed of a GPU from published figures, None if its datasheet does not have a required rate.
 
     `figures`: all of them if None.
     """
@@ -134,9 +138,10 @@ def published_speed(
 
 
 def network_factors(figures: Sequence[Figure], precision: str) -> Mapping[str, float]:
-    """Return measured images/sec over those of the roofline, by network: the median over GPU models.
+    """Return measured images/sec over the roofline's, by network: the median over GPU models.
 
-    In fp32 of figures in fp32, if there are any; in 16 bits of all, since programs differ most there.
+    For fp32, figures in fp32 are used if there are any. For 16 bits, all are used, because programs differ
+    most there.
     """
     return _factors(figures) | _factors(one for one in figures if one.precision == precision == "fp32")
 
@@ -150,7 +155,7 @@ def _factors(figures: Iterable[Figure]) -> dict[str, float]:
 
 
 def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
-    """Return the name under which a network was published, else its own: `keras:ResNet50` is resnet50."""
+    """Return the name under which a network was published, else its own: resnet50 for `keras:ResNet50`."""
 
     costs = attrgetter("multiply_accumulates", "feature_bytes", "parameters")
 
@@ -165,7 +170,7 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
 
 
 def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
-    """Return the images/sec of a job over those with another batch."""
+    """Return the images/sec of a job divided by the images/sec with another batch."""
     here, there = job.speed(gpu), job._replace(batch=batch).speed(gpu)
     return here / there if here and there else 1.0
 
@@ -187,9 +192,10 @@ def gpu_names(machine: str) -> Mapping[int, str | None]:
     return dict.fromkeys(range(published_machine.count), published_machine.gpu)
 
 
-# Images/sec of two runs of one job on one GPU differ by this at most. Ours.
+# Maximum difference of two runs of one job on one GPU. Not measured; chosen because single runs vary by up to
+# 2 % on an idle machine.
 SAME_RUN = 0.03
-LATEST = 3  # runs of one job: one that was disturbed does not move their median, older ones matter less
+LATEST = 3  # runs of one job: one disturbed run does not change their median, and older runs matter less
 
 
 def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
@@ -208,7 +214,7 @@ def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, floa
 
 
 def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
-    """Return the complete training runs of one GPU, in their order. `gpu`: the name of the GPU."""
+    """Return the complete training runs on one GPU, in their order. `gpu`: the name of the GPU."""
     return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
 
 
@@ -221,9 +227,9 @@ def single_gpu_speeds(
     given: Mapping[int, float] = {},
     history: Sequence[Figure] = (),
 ) -> dict[int, Speed | None]:
-    """Return the images/sec of each GPU of a machine alone, None where it is unknown.
+    """Return the images/sec of each GPU of a machine by itself, None if it is unknown.
 
-    `batch`: examples of one GPU and step. `history`: earlier runs of this box, the latest first.
+    `batch`: examples per GPU and step. `history`: earlier runs on this machine, the latest first.
     """
     job = OneGpuJob(workload, batch, precision)
     return {
@@ -235,7 +241,7 @@ def single_gpu_speeds(
 
 
 def why_unknown(gpu: Gpu) -> str:
-    """Return why nothing is known of the speed of a GPU, and what sets it."""
+    """Return why the speed of a GPU is not known, and which option sets it."""
     name = model_name(gpu.name)
     if name is None and gpu.pci_device_id is None:
         why = f"the model of GPU {gpu.index} is unknown"
@@ -252,7 +258,7 @@ def _of_history(gpu: Gpu, job: OneGpuJob, history: Sequence[Figure]) -> Speed | 
         and gpu.name is not None
         and model_name(one.gpu) == model_name(gpu.name)
     ]
-    # A run on this very GPU counts before those of others of its model: one of them may be throttled.
+    # A run on this GPU takes precedence over other GPUs of its model: one of them may be throttled.
     same = [one for one in same if one.gpu_index == gpu.index] or same
     if not same:
         return None
@@ -297,5 +303,5 @@ def peak_bytes(result: Result, device: Device) -> int | None:
 
 
 def model_name(name: str | None) -> str | None:
-    """Return the name of a GPU's model as all drivers have it."""
+    """Return the name of a GPU's model without differences between drivers."""
     return None if name is None else name.removeprefix("NVIDIA ")

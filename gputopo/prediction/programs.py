@@ -1,7 +1,7 @@
-"""The constants of the programs that train, by name: `gputopo/reference/data/programs.json`.
+"""The constants of training programs, by name: `gputopo/reference/data/programs.json`.
 
-No constant is of a machine, a model or a group of measurements. `tests.fits.programs` finds them from
-published figures; each set names them.
+No constant is specific to a machine, a model or a group of measurements. `tests.fits.programs` finds them
+from published figures, which each set of constants lists.
 """
 
 import functools
@@ -70,7 +70,7 @@ def _programs() -> dict[str, ProgramConstants]:
 
 
 def program_names() -> tuple[str, ...]:
-    """Return the names that `--program` takes."""
+    """Return the names that `--program` accepts."""
     return tuple(_programs())
 
 

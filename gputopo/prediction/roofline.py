@@ -1,8 +1,8 @@
-"""Seconds in which one GPU trains one batch, by its datasheet: arithmetic, memory traffic, kernel launches.
+"""Seconds in which one GPU trains one batch, from its datasheet: arithmetic, memory traffic, kernel launches.
 
-Without overlap: the products of forward and backward at a share of the peak rate, the features that are
-written and read again at the memory rate, and a fixed time for each variable. The constants are fitted on the
-published figures of one GPU, all networks together (`tests.fits.one_gpu`). Pure.
+Nothing overlaps in this model. The products of the forward and backward passes run at a share of the peak
+rate, features are written and read again at the memory rate, and each variable takes a fixed time. The
+constants are fitted on the published figures of one GPU, for all networks together (`tests.fits.one_gpu`).
 """
 
 import functools
@@ -13,25 +13,25 @@ import msgspec
 from gputopo.reference.expectations import GpuExpectation
 from gputopo.workload.workloads import Workload
 
-# A multiply-accumulate is two operations; backward has twice the products of forward.
+# A multiply-accumulate is two operations. The backward pass has twice the products of the forward pass.
 OPERATIONS = 6
 _NUMBER_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
-# Without tensor cores products in 16 bits are made in fp32, as TensorFlow asks of cuDNN
-# (TF_FP16_CONV_USE_FP32_COMPUTE), and half of the moves are of the converted numbers: a GTX 1080 Ti gains 1.2
-# to 1.3. Native 16-bit products, where they are faster (compute capability 6.0 and 7.5), are not used.
+# Without tensor cores, products in 16 bits are computed in fp32, because TensorFlow asks cuDNN for that
+# (TF_FP16_CONV_USE_FP32_COMPUTE). Half of the moves are of the converted numbers: a GTX 1080 Ti is 1.2 to 1.3
+# times as fast. Native 16-bit products are not used even if they are faster (compute capability 6.0 and 7.5).
 _CONVERTED_BYTES = 3
-_HALF_RATE = ("Volta", "Turing")  # 64 fp32 cores an SM; A100 as well
+_HALF_RATE = ("Volta", "Turing")  # 64 fp32 cores per SM; A100 as well
 _WITH_TF32 = ("Ampere", "Ada", "Hopper", "Blackwell")
 
 
 class PrecisionCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What a step costs in one kind of arithmetic.
 
-    - `peak_share`: of the peak rate that products reach. Above 1: fast algorithms (Winograd) need fewer
-      products than are counted;
-    - `moves`: how often each feature that training keeps is moved: written, read and its gradient;
-    - `operations`: of elementwise kernels for each feature. With tensor cores they are no longer hidden: from
-      V100 to B200 they explain what memory and tensor cores do not.
+    - `peak_share`: share of the peak rate that products reach. It can be above 1, because fast algorithms
+      (Winograd) need fewer products than are counted;
+    - `moves`: how often each feature that training keeps is moved: written, read, and its gradient;
+    - `operations`: operations of elementwise kernels for each feature. With tensor cores they are no longer
+      hidden: from V100 to B200 they explain the time that memory and tensor cores do not.
     """
 
     peak_share: float
@@ -40,10 +40,10 @@ class PrecisionCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roofline(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of the roofline: of fp32 cores, TF32 and 16 bits with tensor cores.
+    """The constants of the roofline: for fp32 cores, TF32, and 16 bits with tensor cores.
 
-    `kepler_share`: `peak_share` of Kepler, for which cuDNN has no fast kernels; `us_variable`: microseconds
-    of each variable.
+    `kepler_share`: `peak_share` of Kepler, for which cuDNN has no fast kernels. `us_variable`: microseconds
+    for each variable.
     """
 
     cores: PrecisionCosts
@@ -75,9 +75,9 @@ def step_seconds(
     precision: str,
     constants: Roofline | None = None,
 ) -> float | None:
-    """Return the seconds of one step, None where the datasheet lacks a rate.
+    """Return the seconds of one step, None if the datasheet does not have a required rate.
 
-    `constants`: those of gputopo if None.
+    `constants`: gputopo's constants if None.
     """
     constants = constants or roofline_file().constants
     memory = _memory_gb_per_s(gpu)
@@ -92,7 +92,7 @@ def step_seconds(
             peak = max(gpu.fp32_tflops, peak / 2)
     elif precision != "fp32":
         number = _CONVERTED_BYTES
-    # Half of the cores of these chips count in the peak rate, and issue as many operations.
+    # Half of the cores of these chips are counted in the peak rate; the other half issue as many operations.
     issued = gpu.fp32_tflops * (2 if gpu.architecture in _HALF_RATE or "A100" in gpu.name else 1)
     features = workload.feature_bytes / 4
     seconds = OPERATIONS * workload.multiply_accumulates / (peak * share * 1e12)
@@ -103,7 +103,7 @@ def step_seconds(
 
 
 def has_tensor_cores(gpu: GpuExpectation, precision: str) -> bool:
-    """Return whether a GPU has tensor cores for a precision; those for TF32 count for fp32."""
+    """Return whether a GPU has tensor cores for a precision. TF32 tensor cores are used for fp32."""
     if gpu.tensor_tflops is None:
         return False
     return precision == "fp16" or gpu.architecture in _WITH_TF32

@@ -1,8 +1,8 @@
-"""Seconds of one training step: compute, weights that forward waits for, gradients after backward, variables.
+"""Seconds of one training step: compute, waiting for weights, gradients after the backward pass, variables.
 
-A step of N towers lasts as long as the slowest of them computes, and longer by the weights that have not come
-when forward needs them, by the gradients that are not through when backward ends
-(`gputopo.prediction.gradients`), and by what each variable costs on each tower whatever its size. Pure.
+A step of N towers lasts as long as the compute of the slowest tower, plus the exposed times: weights that
+arrive after the forward pass needs them, gradients that are not transferred when the backward pass ends
+(`gputopo.prediction.gradients`), and a cost for each variable on each tower whatever its size.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,16 @@ from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
 from gputopo.workload.workloads import Workload
 
-# A number of an output that training keeps, in the time of as many multiply-accumulates: memory traffic.
+# The memory traffic of one output number that training keeps, as a number of multiply-accumulates.
 FEATURE_COST = 100
 FLOAT_BYTES = 4
-# Backward of a layer has two products, by its inputs and by its weights, for the one of forward.
+# The backward pass of a layer has two products, by inputs and by weights; the forward pass has one.
 FORWARD_SHARE = 1 / 3
 HOST: Resource = ("host",)
 
 
 class Placement(NamedTuple):
-    """One place for the variables. `ps_device`: cpu, gpu:spread, gpu:N, or None for replicas."""
+    """A placement of the variables. `ps_device`: cpu, gpu:spread, gpu:N, or None for replicas."""
 
     variable_update: VariableUpdate
     ps_device: str | None = None
@@ -56,7 +56,7 @@ class Placement(NamedTuple):
 
     @property
     def traffic(self) -> Traffic | None:
-        """Where weights and gradients flow; None: not predicted."""
+        """Where weights and gradients flow; None if this is not predicted."""
         if self.variable_update == "independent":
             return "none"
         if self.ps_device is not None:
@@ -65,7 +65,7 @@ class Placement(NamedTuple):
 
     @property
     def reduction(self) -> Reduction:
-        """How gradients of replicas are added."""
+        """The method that adds the gradients of replicas."""
         return _reduction(self.all_reduce or "copy")
 
 
@@ -79,7 +79,7 @@ def _reduction(name: str) -> Reduction:
 
 
 class ModelCosts(NamedTuple):
-    """What is needed of a workload. `sizes`: bytes of each variable, in order; `names`: of the blocks."""
+    """The costs of a workload. `sizes`: bytes of each variable, in order; `names`: of the blocks."""
 
     blocks: tuple[GradientBlock, ...]
     sizes: tuple[int, ...]
@@ -92,7 +92,7 @@ class ModelCosts(NamedTuple):
 
 
 class StepSeconds(NamedTuple):
-    """Seconds of a step by part; `weights_by` and `gradients_by`: the resource that limits each."""
+    """Seconds of a step by part. `weights_by` and `gradients_by`: the resource that limits each."""
 
     compute_s: float
     weights_s: float = 0.0
@@ -103,11 +103,11 @@ class StepSeconds(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """The whole step."""
+        """The seconds of the whole step."""
         return self.compute_s + self.weights_s + self.gradients_s + self.variables_s
 
     def lasting(self, step_s: float) -> "StepSeconds":
-        """Return the step if it lasts so long: what it takes beyond its compute grows in proportion."""
+        """Return the step scaled to a duration: the parts other than the compute change in proportion."""
         compute_s, exposed_s = min(self.compute_s, step_s), self.step_s - self.compute_s
         share = (step_s - compute_s) / exposed_s if exposed_s else 0.0
         return self._replace(
@@ -119,7 +119,7 @@ class StepSeconds(NamedTuple):
 
 
 def model_of(workload: Workload) -> ModelCosts:
-    """Return what the prediction needs of a workload."""
+    """Return the costs that a prediction needs of a workload."""
     costs = [block.multiply_accumulates + FEATURE_COST * block.features for block in workload.blocks]
     whole = sum(costs) or 1
     return ModelCosts(
@@ -133,20 +133,20 @@ def model_of(workload: Workload) -> ModelCosts:
 
 
 class Terms(NamedTuple):
-    """What a step of one placing needs, given seconds a byte of the slowest link."""
+    """What a step of one placement needs, as factors of the seconds per byte of the slowest link."""
 
-    weights: float  # seconds for each second a byte
-    gradients: float  # the factor of the rate of gradients
-    least: float  # minimum of that rate, seconds a byte
+    weights: float  # seconds for each second per byte
+    gradients: float  # factor of the seconds per byte of gradients
+    least: float  # minimum of that rate, in seconds per byte
     variables_s: float
     line: GradientLine  # of the gradients
-    more: float = 0.0  # seconds of the variables for each of the rate of gradients
+    more: float = 0.0  # seconds of the variables for each second per byte of gradients
 
 
 class StepPredictor:
-    """The steps of one model, program and number of towers, from the rates of the slowest links.
+    """Predicts steps of one model, program and number of towers from the rates of the slowest links.
 
-    `sockets`: CPUs, whose cores add gradients and copy variables.
+    `sockets`: CPU sockets, whose cores add gradients and copy variables.
     """
 
     def __init__(self, model: ModelCosts, program: ProgramConstants, towers: int, sockets: int = 1) -> None:
@@ -158,7 +158,7 @@ class StepPredictor:
     def predict(
         self, placing: Placement, compute_s: float, weights: float, gradients: float
     ) -> tuple[float, float, float]:
-        """Return the seconds of weights, gradients and variables of a placing that is predicted.
+        """Return the seconds of weights, gradients and variables for a placement that can be predicted.
 
         `weights`, `gradients`: seconds for which a byte of the model occupies the slowest link.
         """
@@ -171,7 +171,7 @@ class StepPredictor:
         return terms.weights * weights, max(0.0, late), terms.variables_s + terms.more * gradients
 
     def step(self, placing: Placement, compute_s: float, weights: Limit, gradients: Limit) -> StepSeconds:
-        """Return the step by the slowest links of weights and of gradients, and what these are."""
+        """Return the step for the slowest links of weights and of gradients, with what limits each."""
         if self.towers == 1 or placing.traffic == "none":
             return StepSeconds(compute_s)
         parts = self.predict(placing, compute_s, weights[1], gradients[1])
@@ -180,7 +180,7 @@ class StepPredictor:
         return StepSeconds(compute_s, *parts, weights[0], HOST if by_host else gradients[0])
 
     def terms(self, placing: Placement) -> Terms:
-        """Return what a step of this placing needs."""
+        """Return the terms of a step with this placement."""
         program, traffic, towers = self.program, placing.traffic, self.towers
         line = line_of(self.model.blocks, program.overlap)
         if towers == 1 or traffic == "none":
@@ -206,7 +206,7 @@ class StepPredictor:
             if traffic == "spread":
                 uneven = towers * parts.largest
                 weights *= uneven
-                # One GPU receives from all others what else every GPU receives a part of.
+                # One GPU receives everything from all others; otherwise every GPU receives a part.
                 gradients *= towers if program.gathers and by_ps else uneven
         variables_s = 1e-6 * each * parts.pieces * towers
         return Terms(wait * self.bytes * weights, gradients, least, variables_s, line)
@@ -215,7 +215,7 @@ class StepPredictor:
 def loads_of(
     paths: Paths, gpus: Sequence[int], placing: Placement
 ) -> tuple[Mapping[Resource, Load], Mapping[Resource, Load]]:
-    """Return what each resource carries of weights and of gradients."""
+    """Return the loads of each resource by weights and by gradients."""
     traffic = placing.traffic
     if len(gpus) == 1 or traffic in ("none", None):
         return {}, {}
@@ -234,7 +234,7 @@ def loads_of(
 
 
 def limits(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Limit, Limit]:
-    """Return the link that a byte occupies longest, and its seconds, of weights and of gradients."""
+    """Return the link that a byte occupies longest and its seconds, for weights and for gradients."""
     key = (tuple(gpus), placing)
     if key not in paths.limits:
         weights, gradients = loads_of(paths, gpus, placing)
@@ -245,5 +245,5 @@ def limits(paths: Paths, gpus: Sequence[int], placing: Placement) -> tuple[Limit
 def predict(
     stepper: StepPredictor, paths: Paths, gpus: Sequence[int], compute_s: float, placing: Placement
 ) -> StepSeconds:
-    """Return the step of these GPUs; the slowest computes for `compute_s`."""
+    """Return the step on these GPUs; the slowest one computes for `compute_s`."""
     return stepper.step(placing, compute_s, *limits(paths, gpus, placing))

@@ -1,6 +1,6 @@
-"""Changes to a machine, as `--what-if` names them: a link, ACS, NVLink, another model of GPU. Pure.
+"""The changes to a machine that `--what-if` accepts: a link, ACS, NVLink, another GPU model.
 
-Copies that were measured are left out before and after: links count as their class and width.
+Measured copies are not used before and after the change. All links have the rate of their class and width.
 """
 
 import re
@@ -27,14 +27,14 @@ from gputopo.values.machine import Gpu, Link, Machine, Pcie
 from gputopo.values.option import listed, nearest
 
 EXAMPLES = '"gpu3: x16", "gpu3: gen4 x16", "acs off", "p2p on", "nvlink 0-1", "all: RTX 4090"'
-# One bridge more is no faster path for more GPUs than these: their gradients cross PCIe all the same.
+# With more GPUs than this, one more bridge is no faster path: their gradients cross PCIe in any case.
 _FEW_GPUS = 4
 _WIDEST = 16
 _LINK = re.compile(r"(?:(?:pcie )?gen ?([1-6]))?\s*(?:x ?([0-9]+))?", re.IGNORECASE)
 
 
 class ChangedMachine(NamedTuple):
-    """A machine after changes. `replaced`: GPUs that are of another model; `notes`: what was assumed."""
+    """A machine after changes. `replaced`: GPUs of another model; `notes`: assumptions."""
 
     machine: Machine
     replaced: frozenset[int] = frozenset()
@@ -42,18 +42,18 @@ class ChangedMachine(NamedTuple):
 
 
 def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the changes that texts name, one each: several are separated by `;` or `,` and a word."""
+    """Return the single changes in some texts; `;`, or `,` before a word, separates changes."""
     return tuple(one.strip() for text in texts for one in re.split(r";|,(?!\s*[0-9])", text) if one.strip())
 
 
 def as_expected(machine: Machine) -> Machine:
-    """Return the machine without what was measured, each GPU with the link that its copies fit."""
+    """Return the machine without measurements, each GPU with the link that its copies fit."""
     gpus = tuple(_with_link(gpu, _link_of(gpu, machine)) for gpu in machine.gpus)
     return msgspec.structs.replace(machine, gpus=gpus, bandwidth=None)
 
 
 def changed(machine: Machine, changes: Sequence[str]) -> ChangedMachine:
-    """Return a machine `as_expected` after changes, in their order. Raises UsageError."""
+    """Return a machine `as_expected` after changes, applied in order. Raises UsageError."""
     found = ChangedMachine(machine)
     for text in changes:
         after = _change(text, found.machine)
@@ -74,7 +74,7 @@ def single_changes(machine: Machine) -> tuple[str, ...]:
 
 
 def full_links(machine: Machine) -> tuple[str, ...]:
-    """Return the changes after which all cards have all their lanes."""
+    """Return the changes that give all cards all their lanes."""
     narrow = _narrow(machine)
     if len(narrow) == len(machine.gpus) and len({*narrow.values()}) == 1:
         return (f"all: x{next(iter(narrow.values()))}",)
@@ -82,7 +82,7 @@ def full_links(machine: Machine) -> tuple[str, ...]:
 
 
 def _link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
-    """Return the PCIe link of a GPU: as reported, else as its copies fit, else of its model or assumed."""
+    """Return the PCIe link of a GPU: reported, else as its copies fit, else of its model or assumed."""
     link, basis = pcie_link(gpu, machine)
     host = paths_of(machine).hosts[gpu.index]
     if basis == "link" or host.basis != "measured":
@@ -98,7 +98,7 @@ def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:
 
 
 def _narrow(machine: Machine) -> dict[int, int]:
-    """Return the lanes of the cards that have fewer in their slots."""
+    """Return the full number of lanes of each card that has fewer in its slot, by GPU."""
     found = {}
     for gpu in machine.gpus:
         row, now = expected_of(gpu), _link_of(gpu, machine)
@@ -109,7 +109,7 @@ def _narrow(machine: Machine) -> dict[int, int]:
 
 
 def _change(text: str, machine: Machine) -> ChangedMachine:
-    """Return a machine after one change. Raises UsageError for words that are not known."""
+    """Return a machine after one change. Raises UsageError for an unknown change."""
     if re.fullmatch(r"acs\s*[:=]?\s*off", text, re.IGNORECASE):
         return _without_acs(machine)
     if re.fullmatch(r"p2p\s*[:=]?\s*on", text, re.IGNORECASE):
@@ -137,7 +137,7 @@ def _gpus(text: str, named: str | None, machine: Machine) -> list[Gpu]:
 
 
 def _model(name: str) -> GpuExpectation:
-    """Return the row of a model by its name, or by the end of it. Raises UsageError with the nearest."""
+    """Return the row of a model by its name or the end of it. Raises UsageError with the nearest names."""
     if (row := expected_gpu(name)) is not None:
         return row
     names = {each.casefold(): row for row in known_gpus() for each in (row.name, *row.other_names)}
@@ -158,7 +158,7 @@ def _with_gpus(machine: Machine, changed: Iterable[Gpu]) -> Machine:
 def _with_links(
     machine: Machine, gpus: Sequence[Gpu], generation: int | None, width: int | None
 ) -> ChangedMachine:
-    """Return the machine with another PCIe link of GPUs; None: as it is."""
+    """Return the machine with another PCIe link for some GPUs; None: unchanged."""
     after, notes = list[Gpu](), dict[str, list[int]]()
     for gpu in gpus:
         now, row = _link_of(gpu, machine), expected_of(gpu)
@@ -187,14 +187,14 @@ def _without_acs(machine: Machine) -> ChangedMachine:
 
 
 def _denied(machine: Machine) -> dict[tuple[int, int], str]:
-    """Return the pairs without peer access that a setting turns on, and how."""
+    """Return the pairs without peer access that a setting can enable, and how."""
     offs = {(link.a, link.b): why_off(machine, link) for link in machine.links if not link.nvlinks}
     settings = ("registry_key", "acs", "iommu", "bar1")
     return {pair: off.fix for pair, off in offs.items() if off and off.cause in settings and off.fix}
 
 
 def _with_p2p(machine: Machine) -> ChangedMachine:
-    """Return the machine with peer access between the pairs that a setting denies it."""
+    """Return the machine with peer access for the pairs that a setting denies it."""
     fixes = _denied(machine)
     links = tuple(
         msgspec.structs.replace(one, p2p_read="OK", p2p_write="OK", p2p_reason=None)
@@ -207,7 +207,7 @@ def _with_p2p(machine: Machine) -> ChangedMachine:
 
 
 def _free(machine: Machine, a: Gpu, b: Gpu) -> int:
-    """Return how many more NVLinks two GPUs can have between them; 0 if they are of different models."""
+    """Return how many more NVLinks two GPUs can have between them; 0 for different models."""
     row = expected_of(a)
     if row is None or row != expected_of(b):
         return 0
@@ -235,7 +235,8 @@ def _replaced(machine: Machine, gpus: Sequence[Gpu], row: GpuExpectation) -> Cha
     for gpu in gpus:
         now, old = _link_of(gpu, machine), expected_of(gpu)
         generation, width = row.pcie_generation or now.generation, row.pcie_width or now.width
-        # A slot has what its card has, and may have more if that has all its lanes or its generation.
+        # A slot provides what its card uses; it may provide more if the card uses all its lanes or its
+        # generation.
         if old is None or old.pcie_width is None or old.pcie_width > now.width:
             width = min(width, now.width)
         if old is not None and now.generation < (old.pcie_generation or 0):

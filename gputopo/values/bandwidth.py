@@ -2,21 +2,21 @@
 
 Gigabytes are 10^9 bytes.
 
-What a number counts, per kind:
+What a rate counts, per kind:
 
-- h2d, d2h, p2p_direct, p2p_staged: every byte once, one direction;
+- h2d, d2h, p2p_direct, p2p_staged: every byte once, in one direction;
 - bidirectional: the bytes of both directions together;
-- d2d_local and host_memory: every byte twice, since it is read and written in the same memory, as
-  NVIDIA's bandwidthTest and STREAM do; of host_memory the source is the memory's node, the destination the
-  node of the cores that copy;
-- allreduce and the other collective operations: algorithm bandwidth, the bytes of the operation (of an
-  allreduce of gradients: those of one replica) over the time (nccl-tests, doc/PERFORMANCE.md);
-  `bus_gb_per_s` is beside it. Source and destination are both all GPUs that take part: `gpu:0,1,2,3`, `gpus`
-  where the tool lists none, `hosts` where they are of several hosts;
+- d2d_local and host_memory: every byte twice, since it is read and written in the same memory, as in NVIDIA's
+  bandwidthTest and STREAM. For host_memory the source is the node of the memory, the destination the node of
+  the cores that copy;
+- allreduce and the other collective operations: algorithm bandwidth, which is the bytes of the operation
+  divided by the time (nccl-tests, doc/PERFORMANCE.md). For an allreduce of gradients, the bytes are those of
+  one replica. `bus_gb_per_s` has the bus bandwidth. Source and destination are both all GPUs of the
+  operation: `gpu:0,1,2,3`, `gpus` if the tool does not list them, `hosts` if they are on several hosts;
 - latency has microseconds and no bandwidth;
-- network: bytes from one host to another, each once, one direction; network_bidirectional: those of both
-  directions together; network_latency: microseconds of half a round trip of a small message, as perftest
-  and the OSU benchmarks report it, of an RDMA read or atomic the whole.
+- network: bytes from one host to another, each once, in one direction. network_bidirectional: the bytes of
+  both directions together. network_latency: microseconds of half a round trip of a small message, as perftest
+  and the OSU benchmarks report it; of the whole round trip for an RDMA read or atomic.
 """
 
 import functools
@@ -33,7 +33,7 @@ from gputopo.values.ends import End, renumbered
 from gputopo.values.fields import Value
 from gputopo.values.grouping import grouped
 
-# Operations of all GPUs of a group together, as NCCL and nccl-tests name them.
+# Operations of all GPUs of a group, with the names of NCCL and nccl-tests.
 Collective = Literal[
     "allreduce",
     "allgather",
@@ -64,37 +64,38 @@ Kind = Literal[
 ]
 NETWORK: tuple[Kind, ...] = ("network", "network_bidirectional", "network_latency")
 
-TCP = "TCP"  # transport by which TensorFlow's copies between hosts go, too
-NETWORK_ERROR = "NETWORK_ERROR"  # reason of a transfer between hosts that failed
-SEPARATE_RUNS = "SEPARATE_RUNS"  # reason of a collective operation whose processes did not meet
+TCP = "TCP"  # TensorFlow's copies between hosts use it too
+NETWORK_ERROR = "NETWORK_ERROR"  # reason for a failed transfer between hosts
+SEPARATE_RUNS = "SEPARATE_RUNS"  # reason if the processes of a collective operation did not meet
 
-# How the bytes were moved: by a copy engine (between GPUs the source's, which writes; or the destination's,
-# which reads), by a kernel that reads or writes the other side, by the cores of the host, or by the driver's
-# choice where a tool did not report it.
+# How the bytes were moved: by a copy engine (between GPUs: of the source, which writes, or of the
+# destination, which reads), by a kernel that reads or writes the other side, by the CPU cores, or as the
+# driver chose if a tool did not report it.
 Method = Literal["copy_engine", "copy_engine_read", "kernel_read", "kernel_write", "cpu", "driver"]
-READING: tuple[Method, ...] = ("copy_engine_read", "kernel_read")  # the destination acts
+READING: tuple[Method, ...] = ("copy_engine_read", "kernel_read")  # the destination copies
 KERNELS: tuple[Method, ...] = ("kernel_read", "kernel_write")
 
 Path = Literal["direct", "staged"]
-Pair = tuple[int, int]  # of GPUs, by index
+Pair = tuple[int, int]  # GPU indices
 GpuEnds = tuple[int | None, int | None]
 
-# From this size on the cost of starting a copy (some 10 us) is under 3 % of its time even on 16 lanes of
+# From this size on, starting a copy (some 10 us) takes less than 3 % of its time even on 16 lanes of
 # generation 5. bandwidthTest copies 32 MiB, p2pBandwidthLatencyTest 40 MB, nvbandwidth 512 MiB.
 LARGE_BYTES = 16 * 1024 * 1024
-# Repeats of one copy on a sound machine lie within 1 to 2 % of each other; this is well beyond. Ours.
+# Not measured; chosen because repeats of a copy on a sound machine differ by 1 to 2 %, and this is well
+# beyond.
 AGREE_SHARE = 0.05
-# A rate below this share of what is expected of it is never "as expected". Not measured; chosen because sound
-# copies of published outputs reach 0.83 of it and more, except between CPU sockets.
+# A rate below this share of the expected rate is never "as expected". Not measured; chosen because sound
+# copies in published outputs reach at least 0.83, except between CPU sockets.
 LOW_SHARE = 0.70
-AT_MOST = "derived: at most"  # begins the source of an expectation that is a limit
-# Ours: fewer have no first and last quarter to compare.
+AT_MOST = "derived: at most"  # the source of an expectation that is a limit starts with this
+# Not measured; chosen because fewer intervals have no first and last quarter to compare.
 MIN_INTERVALS = 4
 
 Level = Literal["quick", "full"]
 
-# Why a number is shown and never used (gputopo.copies.physics): it is of a cache and not of the memory; above
-# what any link of the GPU carries; at odds with the other numbers of the same path.
+# Why a rate is shown but never used (gputopo.copies.physics): it is the rate of a cache and not of memory; it
+# is above the rate of any link of the GPU; it contradicts other rates of the same path.
 Invalid = Literal["cache", "above_link", "inconsistent"]
 
 COLLECTIVE_NAMES: dict[Kind, str] = {
@@ -109,17 +110,17 @@ COLLECTIVE_NAMES: dict[Kind, str] = {
     "scatter": "scatter",
     "hypercube": "hypercube",
 }
-# Up to this size a time is that of starting the operation, not of its bytes.
+# Up to this size, the time is spent on starting the operation, not on its bytes.
 SMALL_BYTES = 8 * 1024
 
 
 class Conditions(Value, frozen=True):
-    """What NVML reported of one GPU while copies ran: the median of its readings, None where refused.
+    """NVML readings of one GPU while copies ran: their medians, None if NVML refused.
 
-    `readings`: how many began and ended inside the timed windows. Where there are none, since the windows
-    were shorter than a reading, the values are those of `readings_beside`: begun inside a window, ended after
-    it. `pcie_gen` and `pcie_width` are the link's under load; `link_changes` how often it changed within the
-    windows.
+    `readings`: number of readings that started and ended inside the timed windows. If there are none, because
+    the windows were shorter than a reading, the values are medians of the `readings_beside`, which started
+    inside a window and ended after it. `pcie_gen` and `pcie_width`: of the link under load. `link_changes`:
+    how often the link changed within the windows.
     """
 
     gpu: int
@@ -138,7 +139,7 @@ class Conditions(Value, frozen=True):
 
 
 class Between(Value, frozen=True):
-    """What went from one end to another."""
+    """Something that went from one end to another."""
 
     kind: Kind
     source: End
@@ -161,17 +162,17 @@ class Between(Value, frozen=True):
 
     @property
     def gpu_ends(self) -> GpuEnds:
-        """The GPU at each end, None for any other end, and for several GPUs that work together."""
+        """The GPU at each end; None for any other end, and for several GPUs that work together."""
         return self.source.gpu, self.destination.gpu
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The GPUs of both ends, each once, those of the source first."""
+        """The GPUs of both ends, each once, GPUs of the source first."""
         return tuple(dict.fromkeys((*self.source.gpus, *self.destination.gpus)))
 
     @property
     def pair(self) -> Pair | None:
-        """Source and destination if both are GPUs and differ."""
+        """Source and destination if they are different GPUs."""
         source, destination = self.gpu_ends
         if source is None or destination is None or source == destination:
             return None
@@ -179,7 +180,7 @@ class Between(Value, frozen=True):
 
     @property
     def host_gpu(self) -> int | None:
-        """The one GPU of a copy from or to the host."""
+        """The GPU of a copy from or to the host."""
         source, destination = self.gpu_ends
         if (source is None) == (destination is None):
             return None
@@ -187,20 +188,21 @@ class Between(Value, frozen=True):
 
 
 class Run(Value, frozen=True):
-    """The number of one of several runs: GB/s, of a latency microseconds. `name`: None for one without."""
+    """The result of one of several runs: GB/s, or microseconds for a latency. `name`: None if it has none."""
 
     name: str | None
     value: float
 
 
 class Sample(Between, frozen=True):
-    """One measured number with everything that it rests on.
+    """One measured rate or latency with everything that it is based on.
 
-    `group` names a set of copies that ran at the same time; None: it ran alone. `with_reverse`: a copy in the
-    other direction ran at the same time, whose bytes are not counted (`bidirectional` counts both); its group
-    has one GPU, or all of them both ways. `median_*` is over `repeats_*`, which holds every repeat that
-    counts; `discarded_gb_per_s` those taken during clock ramp-up. `runs`: the numbers of all runs, of which
-    the median is the lower median (gputopo.copies.physics).
+    `group`: name of a set of copies that ran at the same time; None: it ran by itself. `with_reverse`: a copy
+    in the other direction ran at the same time, and its bytes are not counted (`bidirectional` counts both).
+    Its group has one GPU, or all of them both ways.
+
+    `median_*` is the median of `repeats_*`, which has every used repeat. `discarded_gb_per_s`: repeats during
+    clock ramp-up. `runs`: the results of all runs; the median is their lower median (gputopo.copies.physics).
     """
 
     bytes: int | None = None
@@ -209,8 +211,8 @@ class Sample(Between, frozen=True):
     path: Path | None = None  # for GPU pairs in `bidirectional` and `latency`
     group: str | None = None
     with_reverse: bool = False
-    numa_node: int | None = None  # where most of the host memory lies, None if not bound
-    numa_wanted: int | None = None  # the node that it was asked for, where not all of it lies there
+    numa_node: int | None = None  # where most of the host memory is, None if it is not bound
+    numa_wanted: int | None = None  # the requested node, if not all of the memory is there
     median_gb_per_s: float | None = None
     repeats_gb_per_s: tuple[float, ...] = ()
     spread_percent: float | None = None  # (largest - smallest) / median
@@ -224,90 +226,91 @@ class Sample(Between, frozen=True):
     expected_source: str | None = None
     bus_gb_per_s: float | None = None
     algorithm: str | None = None  # of an allreduce: copy, ring, nccl, ...
-    model: str | None = None  # of an allreduce: whose gradients
-    ranks: int | None = None  # of a collective operation: how many GPUs, over all hosts
+    model: str | None = None  # of an allreduce: the model whose gradients are added
+    ranks: int | None = None  # of a collective operation: number of GPUs over all hosts
     hosts: int | None = None  # None: unknown
-    in_place: bool | None = None  # whether a collective wrote into the memory that it read
+    in_place: bool | None = None  # whether a collective operation wrote into the memory that it read
     data_type: str | None = None  # of a collective: float, bfloat16, ...
     reduction: str | None = None  # sum, max, ...; None for an operation that reduces nothing
     root: int | None = None  # rank that sends (broadcast, scatter) or receives (reduce, gather)
-    # Of NCCL's log and command, of the network by nccl-tests too: P2P, SHM, NET, NET/IB, GDRDMA, card mlx5_0,
-    # NVLS, no NVLS, NCCL_ALGO=Ring
+    # From NCCL's log and command, for the network also from nccl-tests: P2P, SHM, NET, NET/IB, GDRDMA, card
+    # mlx5_0, NVLS, no NVLS, NCCL_ALGO=Ring
     nccl: tuple[str, ...] = ()
-    tool: str | None = None  # of the network, the program that measured: iperf3, ib_write_bw, nccl-tests, ...
+    tool: str | None = None  # of the network: the tool that measured: iperf3, ib_write_bw, nccl-tests, ...
     transport: str | None = None  # of the network: TCP, UDP, RDMA write, NCCL, ...
-    streams: int | None = None  # of the network: connections, or queue pairs, at once
-    run: str | None = None  # which run of the tool it is of, where a text holds several
+    streams: int | None = None  # of the network: number of parallel connections or queue pairs
+    run: str | None = None  # the run of the tool, if a text has several runs
     runs: tuple[Run, ...] = ()
-    invalid: Invalid | None = None  # why it is not used, None for a number without objection
+    invalid: Invalid | None = None  # why it is not used, None if it is valid
 
     @property
     def rate(self) -> float:
-        """Its rate in GB/s, 0 where it has none."""
+        """The rate in GB/s, 0 if there is none."""
         return self.median_gb_per_s or 0.0
 
     @property
     def is_large(self) -> bool:
-        """Whether it is a valid rate of copies that are large, or of a size that is unknown."""
+        """Whether it is a valid rate of large copies, or of copies of unknown size."""
         is_rate = self.invalid is None and bool(self.median_gb_per_s)
         return is_rate and (self.bytes is None or self.bytes >= LARGE_BYTES)
 
     @property
     def run_values(self) -> list[float]:
-        """The numbers of all runs of a tool."""
+        """The results of all runs of a tool."""
         return [run.value for run in self.runs]
 
     @property
     def runs_agree(self) -> bool:
-        """Whether all runs of a tool gave about the same number: within noise of their median."""
+        """Whether all runs of a tool agree: within noise of their median."""
         middle = median(self.run_values or [0.0])
         return all(abs(value - middle) <= AGREE_SHARE * middle for value in self.run_values)
 
     @property
     def is_by_copy_engine(self) -> bool:
-        """Whether it was made as programs make it: not by a kernel, nor read by the destination."""
+        """Whether it was copied as programs copy: not by a kernel, nor read by the destination."""
         return self.method not in (*READING, "kernel_write")
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is between two GPUs and not over host memory."""
+        """Whether it is between two GPUs and not through host memory."""
         return self.kind == "p2p_direct" or (self.kind == "bidirectional" and self.path != "staged")
 
     @property
     def directions(self) -> int:
-        """How many directions its rate counts."""
+        """The number of directions that the rate counts."""
         return 2 if self.kind == "bidirectional" else 1
 
     @property
     def one_way_rate(self) -> float:
-        """Its rate in GB/s in one direction: of both at once half of their sum."""
+        """The rate in GB/s in one direction: half of the sum if both directions ran at once."""
         return self.rate / self.directions
 
     @property
     def floor_gb_per_s(self) -> float:
-        """The rate in GB/s below which it is lower than expected; 0 where nothing is expected."""
+        """The GB/s below which the rate is lower than expected; 0 without an expectation."""
         return max(self.expected_low_gb_per_s or 0.0, LOW_SHARE * (self.expected_gb_per_s or 0.0))
 
     @property
     def expects_at_most(self) -> bool:
-        """Whether its expectation is a limit, which few machines reach."""
+        """Whether the expectation is a limit, which few machines reach."""
         return (self.expected_source or "").startswith(AT_MOST)
 
     @property
     def is_collective(self) -> bool:
-        """Whether it is of a collective operation, and so of no single path."""
+        """Whether it is a collective operation, which has no single path."""
         return self.kind in COLLECTIVES
 
     @property
     def one_way_group(self) -> str | None:
-        """Its group if all copies of that go in its direction, None where one goes back."""
+        """The group if all its copies go in this direction; None if one goes back."""
         return None if self.with_reverse else self.group
 
 
 class Expectation(NamedTuple):
-    """What a number should reach, and at least reaches on sound machines, in GB/s.
+    """The expected rate, and the minimum on sound machines, in GB/s.
 
-    Without a rate it is only words about it. `without_nvls`: what a ring reaches if NVSwitches could reduce.
+    Without a rate, `source` only describes what is known. `without_nvls`: the rate of a ring if NVSwitches
+    can reduce.
     """
 
     source: str
@@ -317,7 +320,7 @@ class Expectation(NamedTuple):
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is what the links carry at most, which few machines reach."""
+        """Whether it is the maximum of the links, which few machines reach."""
         return self.source.startswith(AT_MOST)
 
     def beside(self, sample: Sample, digits: int) -> Sample:
@@ -331,11 +334,11 @@ class Expectation(NamedTuple):
 
 
 class Failure(Between, frozen=True):
-    """A copy that went wrong; the others went on.
+    """A copy that failed; the other copies continued.
 
-    `reason` is the driver's name of the error (`CUDA_ERROR_...`), or `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
-    call of the driver ended the measuring process; `NOT_HELD`: the driver did not take all copies of a window
-    while they were held back, or cannot hold a stream back, so that none could be timed.
+    `reason`: the driver's name of the error (`CUDA_ERROR_...`); `WRONG_DATA`; `TIMED_OUT`; `CRASHED`: a
+    driver call ended the measuring process; `NOT_HELD`: the driver did not accept all copies of a window
+    while they were held back, or cannot hold a stream back, so that no copy could be timed.
     """
 
     reason: str
@@ -350,7 +353,7 @@ Measured = TypeVar("Measured", Sample, Failure)
 
 
 def with_new_indices(one: Measured, gpus: Mapping[int, int]) -> Measured:
-    """Return a number or a failure with the new index of each GPU; a GPU without one keeps its own."""
+    """Return a sample or a failure with new GPU indices; a GPU without a new index keeps its own."""
     source, destination = (End(renumbered(end, gpus)) for end in one.ends)
     group = one.group and renumbered(one.group, gpus)
     moved = msgspec.structs.replace(one, source=source, destination=destination, group=group)
@@ -361,7 +364,7 @@ def with_new_indices(one: Measured, gpus: Mapping[int, int]) -> Measured:
 
 
 class NotMeasured(Value, frozen=True):
-    """A number that was not taken, and why. It is no failure and no pass. `what` is in words."""
+    """A measurement that was not made, and why. It is neither failed nor passed. `what`: in words."""
 
     what: str
     reason: str
@@ -371,13 +374,13 @@ class UplinkGroup(Value, frozen=True):
     """GPUs that slow one another down when they copy to or from the host at once.
 
     `alone_gb_per_s` and `together_gb_per_s` are sums over the group. `bridge`: where their paths meet in the
-    PCI tree, None where the tree shows no such place. `agrees`: whether the tree has these GPUs behind one
-    uplink; None: no tree to compare with. `slowed`: all kinds of copies that slow down, so that one direction
-    that does not is not in it; empty: `from_kind` alone.
+    PCI tree, None if the tree does not show it. `agrees`: whether the tree has these GPUs behind one uplink;
+    None without a tree. `slowed`: all kinds of copies that slow down, so that a direction that does not slow
+    down is not included; empty: only `from_kind`.
     """
 
     gpus: tuple[int, ...]
-    from_kind: Kind  # the copies whose sums these are
+    from_kind: Kind  # the kind of copies in the sums
     alone_gb_per_s: float | None = None
     together_gb_per_s: float | None = None
     bridge: str | None = None
@@ -391,15 +394,15 @@ class UplinkGroup(Value, frozen=True):
 
 
 class SoakRate(Between, frozen=True):
-    """Mean rate of one copy over an interval of a soak; it ran beside others (`Soak`)."""
+    """Mean rate of one copy over an interval of a soak, while other copies ran (`Soak`)."""
 
     gb_per_s: float
 
 
 class SoakInterval(Value, frozen=True):
-    """What was copied up to `end_s`, seconds since the beginning of the soak, and after the interval before.
+    """The copies of an interval, which ends `end_s` seconds after the start of the soak.
 
-    `copied_bytes`: by GPU, what it received and sent; within its memory every byte once.
+    `copied_bytes`: bytes that each GPU received and sent; bytes within its memory are counted once.
     """
 
     end_s: float
@@ -410,8 +413,8 @@ class SoakInterval(Value, frozen=True):
 class Soak(Value, frozen=True):
     """Copies under load for minutes: the host with all GPUs both ways at once, pairs of GPUs, memory.
 
-    `asked_s`: how long it was to be. The GPUs' counters and readings over its time are the machine's samples.
-    `port_errors`: by how much the AER counters of PCI bridges rose, by PCI address and kind.
+    `asked_s`: the requested duration. The GPUs' counters and readings over this time are the machine's
+    samples. `port_errors`: increase of the AER counters of PCI bridges, by PCI address and kind.
     """
 
     asked_s: float
@@ -428,10 +431,10 @@ class Soak(Value, frozen=True):
         return total
 
     def ends(self, gpu: int, kind: Kind, *, receives: bool = False) -> tuple[float, float] | None:
-        """Return the rate of a GPU's copies of a kind in the first and the last quarter of its intervals.
+        """Return the rates of a GPU's copies of a kind in the first and the last quarter of its intervals.
 
-        Of a GPU with several others the median pair of those that it sends to, or `receives` from, so that
-        one slow GPU is not that of all; None where no copy ran in MIN_INTERVALS intervals.
+        If the GPU copies with several others, it is the median over the GPUs that it sends to, or `receives`
+        from, so that one slow peer does not change it. None if no copy ran in MIN_INTERVALS intervals.
         """
         series = grouped(
             (one.ends, one.gb_per_s)
@@ -450,10 +453,10 @@ class Soak(Value, frozen=True):
 
 
 class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1"):
-    """All that was measured in one session, or read from another tool's output.
+    """All measurements of one session, or of the output of another tool.
 
-    `measured_at`: seconds since the epoch. `complete` is False where it was interrupted, or the capture ends
-    early.
+    `measured_at`: seconds since the epoch. `complete` is False if the session was interrupted or the capture
+    ends early.
     """
 
     source: str  # live, bandwidthTest, p2pBandwidthLatencyTest, nvbandwidth, ...; several are joined by " + "
@@ -467,31 +470,31 @@ class Bandwidth(Value, frozen=True, tag_field="schema", tag="gputopo.bandwidth/1
     duration_s: float | None = None
     driver_version: str | None = None
     cuda_version: str | None = None
-    notes: tuple[str, ...] = ()  # to be shown with the numbers
+    notes: tuple[str, ...] = ()  # shown with the numbers
     soak: Soak | None = None
-    host_load: float | None = None  # load average before the measurement, of the logical CPUs
+    host_load: float | None = None  # load average per logical CPU before the measurement
 
     @property
     def gpus(self) -> set[int]:
-        """The GPUs whose copies were measured or failed, and those of uplink groups."""
+        """The GPUs whose copies were measured or failed, and the GPUs of uplink groups."""
         found = [one.gpus for one in (*self.samples, *self.failures)]
         return set[int]().union(*found, *(group.gpus for group in self.uplink_groups))
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSeries:
-    """The samples of one operation of one set of GPUs: one run, type, operator and root."""
+    """The samples of one collective operation on a set of GPUs: one run, type, operator and root."""
 
     samples: tuple[Sample, ...]
 
     @property
     def first(self) -> Sample:
-        """Any sample: for what all have in common."""
+        """Any sample, for the fields that are equal in all."""
         return self.samples[0]
 
     @property
     def is_of_nccl_tests(self) -> bool:
-        """Whether nccl-tests measured it, and not gputopo bench-reduction."""
+        """Whether nccl-tests measured it, not gputopo bench-reduction."""
         return self.first.in_place is not None  # TensorFlow's reductions do not report it
 
     @property
@@ -501,12 +504,12 @@ class CollectiveSeries:
 
     @property
     def best(self) -> Sample:
-        """The sample that is judged: of the largest size, the faster one of out of place and in place."""
+        """The sample that is judged: of the largest size, the faster of out of place and in place."""
         return max(self.samples, key=lambda one: (one.bytes or 0, one.bus_gb_per_s or 0.0))
 
     @property
     def smallest(self) -> Sample | None:
-        """The sample of the smallest size whose time is a latency, None where there is none."""
+        """The sample of the smallest size whose time is a latency, None if there is none."""
         small = [one for one in self.samples if one.bytes is not None and one.bytes <= SMALL_BYTES]
         return min(small, key=lambda one: (one.bytes or 0, bool(one.in_place)), default=None)
 
@@ -524,13 +527,13 @@ _MEASURED = re.compile(
 
 @functools.cache
 def identity(*besides: str) -> Callable[[Sample], object]:
-    """Return what gives equal values for samples of the same thing, whatever the run and these fields are."""
+    """Return a key function: samples that differ only in results, runs and `besides` have equal keys."""
     fields = (one for one in Sample.__struct_fields__ if not _MEASURED.fullmatch(one) and one not in besides)
     return attrgetter(*fields)
 
 
 def series_of(samples: Iterable[Sample]) -> list[CollectiveSeries]:
-    """Return the collective operations among samples, in their order."""
+    """Return the collective operations in samples, in their order."""
     of = identity("bytes", "in_place")
     found = grouped(((one.run, of(one)), one) for one in samples if one.kind in COLLECTIVES)
     return [CollectiveSeries(tuple(one)) for one in found.values()]
@@ -541,12 +544,12 @@ def gb(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
-# 1.4826 median deviations are one standard deviation of normal noise.
+# 1.4826 times the median deviation of normal noise is one standard deviation.
 DEVIATION = 1.4826
 
 
 def noise_share(repeats: tuple[float, ...]) -> float:
-    """Return one standard deviation of repeats as a share of their median; 0 where there are under three."""
+    """Return one standard deviation of repeats as a share of their median; 0 for fewer than three."""
     if len(repeats) < 3:
         return 0.0
     middle = median(repeats)

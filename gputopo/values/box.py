@@ -1,10 +1,10 @@
-"""One box over time (`gputopo.box/1`): its runs, links and GPUs from measurement to measurement."""
+"""One machine over time (`gputopo.box/1`): its runs, links and GPUs from measurement to measurement."""
 
 import msgspec
 
 from gputopo.values.run.measurement import Measurement
 
-MIN_SIDE = 3  # measurements on each side of a change at least, outliers apart. Ours.
+MIN_SIDE = 3  # minimum number of measurements on each side of a change, without outliers; not measured
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -15,7 +15,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured over time, oldest first. `what`: "alexnet on 2 GPUs 0,1 ...", "host to GPU 3"."""
+    """Measurements over time, oldest first. `what`: "alexnet on 2 GPUs 0,1 ...", "host to GPU 3"."""
 
     what: str
     unit: str
@@ -23,31 +23,32 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worsening(msgspec.Struct, frozen=True, kw_only=True):
-    """A series that is worse since `since_s`. `before`, `after`: medians."""
+    """A series that became worse at `since_s`. `before`, `after`: medians."""
 
     what: str
     unit: str
     since_s: float
     before: float
     after: float
-    percent: float  # by which it fell
-    noise_percent: float  # a fall below this would be none
+    percent: float  # the decrease
+    noise_percent: float  # a decrease below this is noise
     measurements_before: int
     measurements_after: int
-    with_events: tuple[str, ...] = ()  # what changed between the last measurement before and the first after
+    with_events: tuple[str, ...] = ()  # changes between the last measurement before and the first after
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that changed: from `time_s` on it is the new one."""
+    """A version that changed at `time_s`."""
 
     time_s: float
     says: str  # "TensorFlow 2.20 to 2.21"
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.box/1"):
-    """The history of one machine. `runs`: oldest first; `changes`: what is worse, most first.
+    """The history of one machine. `runs`: oldest first; `changes`: what became worse, most first.
 
-    `to_repeat`: series whose last measurement alone is low; `elsewhere`: runs on other hardware, not shown.
+    `to_repeat`: series of which only the last measurement is low. `elsewhere`: number of runs on other
+    hardware, which are not shown.
     """
 
     machine: str | None

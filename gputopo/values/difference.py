@@ -1,4 +1,4 @@
-"""What differs between two readings of a machine, or two sessions of measuring it."""
+"""What differs between two readings of a machine, or between two bandwidth sessions."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Finding
 from gputopo.values.machine import Gpu, Host, Link, Nic, PciNode
 
-# What stands for the place in the list, and what other facts or sentences report already.
+# Fields that identify the position in the list, or that other facts or sentences report already.
 NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset({"index", "uuid", "lost"}),
     Link: frozenset({"a", "b", "p2p_reason"}),
@@ -20,7 +20,7 @@ NOT_COMPARED: dict[type[msgspec.Struct], frozenset[str]] = {
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One fact that is not what it was. `fact` is its path in the new machine; None: it was not there."""
+    """One changed fact. `fact`: its path in the new machine; `was`, `is`: None if it is not there."""
 
     fact: str
     was: Any
@@ -29,14 +29,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
 
     @property
     def gpu(self) -> int | None:
-        """Index of the GPU whose fact changed; None of other devices, and where a GPU came, went or moved."""
+        """Index of the GPU whose fact changed; None for other devices, and if a GPU came, went or moved."""
         at = FactPath.parse(self.fact)
         of_gpu = at.group == "gpus" and at.fact != "" and at.fact not in NOT_COMPARED[Gpu]
         return at.indices[0] if of_gpu and at.indices else None
 
     @property
     def words(self) -> str:
-        """The change of a fact without its device: `power limit 250 W -> 300 W`."""
+        """The change in words, without the device: `power limit 250 W -> 300 W`."""
         at = FactPath.parse(self.fact)
         kind = GROUPS[at.group]
         field, name = field_at(kind, at.fact), path_in_words(kind, at.fact)
@@ -46,9 +46,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
 
 
 class FindingChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings that only the new reading has, those that only the old one has, and those of both.
+    """Findings only in the new reading (`came`), only in the old one (`went`), and in both (`stayed`).
 
-    A finding about several GPUs came if it did so for any of them, or is worse than it was.
+    A finding about several GPUs came if it is new for any of them, or is worse than before.
     """
 
     came: tuple[Finding, ...] = ()
@@ -57,7 +57,7 @@ class FindingChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.diff/1"):
-    """All that changed. `compared`: facts that both have; `one_sided`: facts that only one of them has."""
+    """All changes. `compared`: number of facts in both readings; `one_sided`: number of facts in only one."""
 
     old_source: str
     new_source: str
@@ -68,31 +68,31 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True, rename={"is_": "is"}):
-    """One number that is not what it was. Rates in GB/s; `microseconds` instead for a latency."""
+    """One changed measurement. Rates in GB/s; a latency has `microseconds` instead."""
 
     what: str
     was: float
     is_: float
-    percent: float  # of what it was, negative for less
-    noise_percent: float  # what would still have been noise
+    percent: float  # of the old value, negative for less
+    noise_percent: float  # a change up to this is noise
     better: bool
     microseconds: bool = False
-    conditions: tuple[str, ...] = ()  # what differed of the cards in the two timed windows, in words
+    conditions: tuple[str, ...] = ()  # differences of the GPUs' conditions in the two timed windows, in words
 
 
 class BandwidthDifference(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth_diff/1"
 ):
-    """All that changed between two sessions.
+    """All changes between two sessions.
 
-    `appeared` and `gone`: numbers that only one has, in words. `failing` and `working`: copies that fail only
-    now, or only did before. `machine`: what else changed, None where a machine is not known. `missing_gpus`,
-    by their indices then, and `new_gpus`, by those now: what only one of the two could measure. What was
-    measured with them, `not_compared` numbers, is in none of the lists.
+    `appeared` and `gone`: measurements in only one session, in words. `failing` and `working`: copies that
+    fail only now, or failed only before. `machine`: other changes, None if one of the machines is not known.
+    `missing_gpus` (old indices) and `new_gpus` (new indices): GPUs that only one session could measure. Their
+    `not_compared` measurements are in none of the lists.
     """
 
     changes: tuple[Changed, ...] = ()
-    compared: int = 0  # numbers that both have
+    compared: int = 0  # number of measurements in both sessions
     appeared: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     failing: tuple[str, ...] = ()

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 
 class End(str):
-    """One end of a measurement. It is its text, which is parsed when the value is made.
+    """One end of a measurement, as a text that is parsed when the value is created.
 
-    `gpu:3`: a GPU by its index in the machine; `gpu:0,1,2`: GPUs that work together; `node:1`: the memory, or
-    the cores, of a NUMA node; `host`: host memory of an unknown node; `host:n3`: a host by its name
-    (`host:client` and `host:server` if a tool's output has neither). Any other text is none of these.
+    `gpu:3`: a GPU by its index in the machine; `gpu:0,1,2`: GPUs that work together; `node:1`: the memory or
+    the cores of a NUMA node; `host`: host memory of an unknown node; `host:n3`: a host by its name
+    (`host:client` and `host:server` if a tool's output has no names). Any other text is none of these.
     """
 
     def __init__(self, text: str) -> None:
@@ -38,24 +38,24 @@ class End(str):
 
     @property
     def name(self) -> str:
-        """The name of a host; of any other end its text."""
+        """The name of a host; the text of any other end."""
         return self.host or self
 
 
 HOST = End("host")
-ALL_GPUS = End("gpus")  # all the others together, if a tool reports one number for them
+ALL_GPUS = End("gpus")  # all other GPUs together, if a tool reports one number for them
 HOSTS = End("hosts")  # the GPUs of several hosts
 
 _GPUS = re.compile(r"\b(gpus?):(\d+(?:,\d+)*)\b")
 
 
 def gpus_in(text: str) -> set[int]:
-    """Return the GPUs that a text has as `gpu:3` or `gpus:0,1,2`."""
+    """Return the GPUs that a text contains as `gpu:3` or `gpus:0,1,2`."""
     return {int(one) for _, numbers in _GPUS.findall(text) for one in numbers.split(",")}
 
 
 def renumbered(text: str, gpus: Mapping[int, int]) -> str:
-    """Return a text with the new index of each GPU, in rising order; a GPU without one keeps its own."""
+    """Return a text with new GPU indices, in rising order; a GPU without a new index keeps its own."""
 
     def new(found: re.Match[str]) -> str:
         numbers = sorted(gpus.get(int(one), int(one)) for one in found[2].split(","))

@@ -1,23 +1,23 @@
-"""The errors a person can act on. The command line catches `GputopoError` once and prints two lines.
+"""The errors that a user can act on. The command line catches `GputopoError` once and prints two lines.
 
-Anything else that is raised is a bug of gputopo: two lines as well, and an exit code of its own.
+Any other exception is a bug of gputopo, which also prints two lines but has a separate exit code.
 """
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What gputopo's exit codes mean; a user's own program passes its own code through."""
+    """The meaning of gputopo's exit codes. The exit code of a user's own program is returned unchanged."""
 
     OK = 0
-    FINDINGS = 1  # findings, anomalies or hardware faults at or above --fail-on; corrupted data always
+    FINDINGS = 1  # findings, anomalies or hardware faults at or above --fail-on; always for corrupted data
     USAGE = 2  # bad usage or bad input
-    HARDWARE = 3  # the hardware, the driver or the machine's resources cannot do it
-    BUG = 70  # a bug of gputopo itself, never 1, which means findings (EX_SOFTWARE of sysexits.h)
+    HARDWARE = 3  # the hardware, the driver or the machine's resources do not allow it
+    BUG = 70  # a bug of gputopo itself; never 1, which means findings (EX_SOFTWARE of sysexits.h)
 
 
 class GputopoError(Exception):
-    """One line of what went wrong, and one line of what to do about it."""
+    """An error with one line about what went wrong, and one line about what to do."""
 
     exit_code: ExitCode = ExitCode.USAGE
 
@@ -28,24 +28,24 @@ class GputopoError(Exception):
 
 
 class UsageError(GputopoError):
-    """An option or argument that cannot be used as it was given."""
+    """An option or argument that cannot be used as given."""
 
 
 class InputError(GputopoError):
-    """A file that cannot be read as what it should be, or written where it should go."""
+    """A file that cannot be read or written as required."""
 
 
 class FullDiskError(InputError):
-    """A file that cannot be written as the disk is full or broken."""
+    """A file that cannot be written because the disk is full or broken."""
 
     exit_code = ExitCode.HARDWARE
 
 
 class NoPlanError(GputopoError):
-    """No set of GPUs fulfils the request; the message holds the best set there was."""
+    """No set of GPUs fulfils the request; the message has the best possible set."""
 
 
 class HardwareError(GputopoError):
-    """The hardware or its driver cannot do what was asked."""
+    """The hardware or its driver cannot do what was requested."""
 
     exit_code = ExitCode.HARDWARE

@@ -1,4 +1,4 @@
-"""Addresses of the facts of a machine, and what is at them: `gpus[3].pcie.width_now`."""
+"""Addresses of the facts of a machine, and the values at them: `gpus[3].pcie.width_now`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.machine import Driver, Gpu, GpuProcess, Host, Link, Machine, Nic, NvLink, PciNode
 
 EVERY = "*"
-# The class of what stands in each field of the machine.
+# The class of the values in each field of the machine.
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "gpus": Gpu,
     "links": Link,
@@ -25,14 +25,14 @@ _LISTED = re.compile(r"([a-z_]+)\[([^\]]*)\](?:\.(.*))?", re.DOTALL)
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[([^\]]+)\]")
 _DEVICE = re.compile(r"\b(gpu|nic):(\d+)")
 
-# Reasons of a missing fact by which the card does not have it: of NVML, and of nvidia-smi.
+# Reasons for a missing fact that mean that the card does not have it: NVML's and nvidia-smi's.
 DOES_NOT_APPLY = ("NOT_SUPPORTED", "N/A", "Not Supported", "[N/A]", "[Not Supported]")
 
 
 class FactPath(msgspec.Struct, frozen=True):
-    """The parts of an address: the field of the machine, the key where that is a list, the path below.
+    """The parts of an address: the field of the machine, the key in it if it is a list, and the path below.
 
-    `fact` is "" for the whole device, `key` "" where `group` is no list (`host`, `driver`).
+    `fact` is "" for the whole device. `key` is "" if `group` is not a list (`host`, `driver`).
     """
 
     group: str
@@ -50,17 +50,17 @@ class FactPath(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The address as it stands in JSON."""
+        """The address as it is in JSON."""
         return item(self.group, self.key, self.fact) if self.key else within(self.group, self.fact)
 
     @property
     def indices(self) -> tuple[int, ...]:
-        """The numbers in the key: one of a GPU or NIC, two of a link, none of `*` or a PCI address."""
+        """The numbers in the key: one for a GPU or NIC, two for a link, none for `*` or a PCI address."""
         numbers = self.key.split("-")
         return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else ()
 
     def renumbered(self, gpus: Mapping[int, int], nics: Mapping[int, int]) -> "FactPath | None":
-        """Return the address with the devices' new indices, None where it names one that has none."""
+        """Return the address with the devices' new indices; None if one of its devices has no new index."""
         numbers = nics if self.group == "nics" else gpus
         key, fact = self.key, self.fact
         if self.group in ("gpus", "links", "nics") and self.indices:
@@ -68,7 +68,7 @@ class FactPath(msgspec.Struct, frozen=True):
             if None in new:
                 return None
             key = "-".join(map(str, sorted(index for index in new if index is not None)))
-        for kind, number in _DEVICE.findall(fact):  # of a NIC's hops
+        for kind, number in _DEVICE.findall(fact):  # in the hops of a NIC
             index = (gpus if kind == "gpu" else nics).get(int(number))
             if index is None:
                 return None
@@ -87,7 +87,7 @@ def fact_in_words(path: str) -> str:
 
 
 def item(listed: str, key: object, fact: str = "") -> str:
-    """Return the address of a fact of one of several: `nvlinks[2].active`."""
+    """Return the address of a fact of an item in a list: `nvlinks[2].active`."""
     return within(f"{listed}[{key}]", fact)
 
 
@@ -97,12 +97,12 @@ def within(path: str, fact: str) -> str:
 
 
 def above(path: str) -> str:
-    """Return the address of what a fact is a part of, "" at the top."""
+    """Return the address of the part that a fact belongs to, "" at the top."""
     return path.rpartition(".")[0]
 
 
 def at_gpu(index: int | str, fact: str = "") -> str:
-    """Return the address of a GPU's fact, or of every GPU's (EVERY)."""
+    """Return the address of a fact of a GPU, or of every GPU (EVERY)."""
     return item("gpus", index, fact)
 
 
@@ -112,22 +112,22 @@ def at_link(a: int | str, b: int | str | None = None, fact: str = "") -> str:
 
 
 def at_nic(index: int | str, fact: str = "") -> str:
-    """Return the address of a network card's fact."""
+    """Return the address of a fact of a network card."""
     return item("nics", index, fact)
 
 
 def at_pci(address: str, fact: str = "") -> str:
-    """Return the address of a fact of a function of the PCI tree."""
+    """Return the address of a fact of a PCI function."""
     return item("pci", address, fact)
 
 
 def at_numa_node(index: int, fact: str = "") -> str:
-    """Return the address of a NUMA node's fact."""
+    """Return the address of a fact of a NUMA node."""
     return item("host.numa_nodes", index, fact)
 
 
 def key_of(value: Any) -> Any:
-    """Return what identifies a value in its list: indices, an address, a number."""
+    """Return the key of a value in its list: indices, an address, a number."""
     if isinstance(value, Link):
         return value.a, value.b
     if isinstance(value, PciNode):
@@ -138,12 +138,12 @@ def key_of(value: Any) -> Any:
 
 
 def key_text(key: Any) -> str:
-    """Return a key as it stands in brackets: `0-1` for a pair."""
+    """Return a key as written in brackets: `0-1` for a pair."""
     return "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
 def reason_for(missing: Mapping[str, str], path: str) -> str | None:
-    """Return why the fact at a path is missing; a reason for a whole part holds for all facts in it."""
+    """Return why the fact at a path is missing; a reason for a part is valid for all facts in it."""
     while path:
         if path in missing:
             return missing[path]
@@ -152,7 +152,7 @@ def reason_for(missing: Mapping[str, str], path: str) -> str | None:
 
 
 def values_at(value: Any, path: str) -> list[Any]:
-    """Return what is at an address within a value: one, several for `*`, none for an unknown key."""
+    """Return the values at an address within a value: one, several for `*`, none for an unknown key."""
     found = [value]
     for name, key in _STEP.findall(path):
         if name:
@@ -178,7 +178,7 @@ def single_facts(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def label(machine: Machine, gpu: Gpu) -> str:
-    """Return the number of a GPU, or its PCI address where the capture does not show its number."""
+    """Return the number of a GPU, or its PCI address if the capture does not show the number."""
     is_numbered = at_gpu(gpu.index, "index") not in machine.missing
     return str(gpu.index) if is_numbered or gpu.pci_address is None else gpu.pci_address
 

@@ -1,8 +1,8 @@
-"""The declaration of a fact of a machine, beside the type of its field; the fields of a value found by path.
+"""The declaration of a fact of a machine next to the type of its field, and the lookup of fields by path.
 
-What treats all facts alike reads it here: merging captures, comparing readings, words for a person, the
-readers of `nvidia-smi` and the metrics for Prometheus. A field within a field takes unit, stability and
-labels of the outer one where it declares none, and its words follow those of the outer one.
+Code that treats all facts alike reads the declarations: merging captures, comparing readings, words for
+people, the readers of `nvidia-smi`, and the Prometheus metrics. A field within a field inherits unit,
+stability and labels that it does not declare, and its words follow the words of the outer field.
 """
 
 import csv
@@ -16,7 +16,7 @@ import msgspec
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all values: immutable, fields by name."""
+    """Base of all values: immutable, with named fields."""
 
 
 SmiKind = Literal[
@@ -48,12 +48,12 @@ SmiNames = str | tuple[str, ...]
 
 
 class Smi(NamedTuple):
-    """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; () where a dialect does not have it.
+    """Names of a fact in `nvidia-smi`: `-q -x`, `-q` and `--query-gpu`; () if a format does not have it.
 
-    As of drivers 319 to 610 (`--help-query-gpu` of 590). A name is a path of tags (`pci/pci_bus_id`) or of
-    headings (`PCI/Bus Id`), in any case. Where driver eras differ all names are listed; the first that has a
-    value counts. `kind`: how the value is written, see gputopo.captures.smi.values; None: as a number with
-    the fact's unit.
+    For drivers 319 to 610 (`--help-query-gpu` of 590). A name is a path of tags (`pci/pci_bus_id`) or of
+    headings (`PCI/Bus Id`), in any case. If the name differs between driver versions, all names are listed,
+    and the first one with a value is used. `kind`: how the value is written, see gputopo.captures.smi.values;
+    None: as a number with the fact's unit.
     """
 
     kind: SmiKind | None = None
@@ -63,7 +63,7 @@ class Smi(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """The series of a fact for Prometheus, without the prefix. `by`: label of a dictionary's keys."""
+    """The Prometheus series of a fact, without the prefix. `by`: label for the keys of a dictionary."""
 
     name: str
     help: str
@@ -71,28 +71,28 @@ class Metric(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What a field of a value is to a person and to the formats that have it.
+    """How a field of a value is described to people and in other formats.
 
-    `stability`: "fixed" by the hardware; a "setting" changes when somebody changes it, or with a repair or a
-    reboot; a "state" changes by itself, which is no contradiction between two captures, but worth reporting;
-    "volatile" passes from second to second. `peers`: GPUs of one model agree on it unless something is wrong
-    (gputopo.findings.peers has the noise). `tolerance`, a share, and `same`: when values of two sources are
-    the same, where that is not equality.
+    `stability`: "fixed": set by the hardware; "setting": changes if somebody changes it, or with a repair or
+    a reboot; "state": changes by itself, which is worth reporting but no contradiction between two captures;
+    "volatile": changes from second to second. `peers`: GPUs of one model have the same value unless something
+    is wrong (gputopo.findings.peers has the noise). `tolerance` (a share) and `same`: when the values of two
+    sources are the same, if this is not equality.
     """
 
-    words: str | None = None  # None: the field's name
+    words: str | None = None  # None: the name of the field
     unit: str = ""
     stability: Literal["fixed", "setting", "state", "volatile", ""] = ""  # "": of the outer field
-    counter: bool = False  # only rises
+    counter: bool = False  # it only increases
     peers: bool = False
-    info: bool = False  # a label of the device's `_info` series, where it is words
-    labels: Mapping[str, str] = {}  # of its own series
+    info: bool = False  # a label of the device's `_info` series, if the value is a text
+    labels: Mapping[str, str] = {}  # of the fact's own series
     smi: Smi | None = None
-    smi_within: Mapping[str, Smi] = {}  # of the fields within, whose class stands for several facts
+    smi_within: Mapping[str, Smi] = {}  # for the fields within, if their class is used for several facts
     metric: Metric | None = None
     tolerance: float = 0.0
     same: Callable[[str, str], bool] | None = None
-    within: str | None = None  # what words of the fields within follow; None: those of this one
+    within: str | None = None  # prefix for the words of the fields within; None: the words of this one
 
 
 _ADDRESS = re.compile(
@@ -101,9 +101,10 @@ _ADDRESS = re.compile(
 
 
 def kernel_address(text: str) -> str | None:
-    """Write a PCI address as the kernel does (`0000:05:00.0`), domain 0 if left out; None if it is none.
+    """Return a PCI address in the kernel's form (`0000:05:00.0`), or None if the text is not one.
 
-    The domain has four digits, more only where it needs them: NVML's `00000000:05:00.0` is `0000:05:00.0`.
+    A missing domain is 0. The domain has four digits, or more if necessary: NVML's `00000000:05:00.0` is
+    `0000:05:00.0`.
     """
     match = _ADDRESS.fullmatch(text.strip())
     if match is None:
@@ -118,23 +119,23 @@ def same_address(a: str, b: str) -> bool:
 
 
 def short_address(address: str) -> str:
-    """Return a PCI address in lower case with a domain without leading zeros: equal for equal addresses."""
+    """Return a PCI address in lower case without leading zeros in the domain: equal for equal addresses."""
     *domain, bus, slot = f":{address.lower()}".rsplit(":", 2)
     return f"{''.join(domain).strip(':').lstrip('0')}:{bus}:{slot}"
 
 
 def same_product(a: str, b: str) -> bool:
-    """Return whether two names are of one product: drivers since 465 put the maker's name before it."""
+    """Return whether two names are of one product: since 465, drivers put the vendor's name before it."""
     return a.removeprefix("NVIDIA ") == b.removeprefix("NVIDIA ")
 
 
 def same_peer_access(a: str, b: str) -> bool:
-    """Return whether two statuses agree: CUDA reports no more than NOT_SUPPORTED."""
+    """Return whether two statuses agree: CUDA only reports NOT_SUPPORTED."""
     return "OK" not in (a, b) if "NOT_SUPPORTED" in (a, b) else a == b
 
 
 def rows_of(module: str, name: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV table below the folder of a module, which is given by its `__file__`."""
+    """Return the rows of a CSV table below the folder of a module. `module`: the `__file__` of the module."""
     with (Path(module).parent / name).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -151,7 +152,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     smi: Smi | None = None
     metric: Metric | None = None
     labels: Mapping[str, str] = {}
-    default: Any = None  # what it is where nothing is known of it
+    default: Any = None  # the value if nothing is known
     leaf: bool = True  # neither a struct nor several values
 
     def same(self, a: Any, b: Any) -> bool:
@@ -163,7 +164,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return self.fact.same is not None and self.fact.same(a, b)
 
     def is_known(self, value: Any) -> bool:
-        """Return whether a value is one, not what stands there when nothing is known."""
+        """Return whether a value is known: neither empty nor the default."""
         return value is not None and value != "" and value != self.default
 
     def value_in_words(self, value: object) -> str:
@@ -182,14 +183,15 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def fields_of(kind: type[msgspec.Struct]) -> dict[str, Field]:
-    """Return all fields of a value's class and of the values within it, by path, outer ones first."""
+    """Return all fields of a class of values and of the values within it, by path, outer ones first."""
     return {field.path: field for field in _fields_within(kind, Field(path="", fact=Fact(), words=""))}
 
 
 def field_at(kind: type[msgspec.Struct], path: str) -> Field:
-    """Return the field at a path within a value, `nvlinks[2].active`; of a dictionary's key, the dictionary.
+    """Return the field at a path within a value, such as `nvlinks[2].active`.
 
-    A path that the class does not have is a field with that name.
+    For a key of a dictionary, return the field of the dictionary. If the class does not have the path, return
+    a field with that name.
     """
     fields = fields_of(kind)
     known = _INDEX.sub("[]", path)
@@ -243,7 +245,7 @@ def _fields_within(kind: type[msgspec.Struct], outer: Field) -> Iterator[Field]:
 
 
 def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
-    """Return the class of values that an annotation holds, and whether it holds several."""
+    """Return the class of values in an annotation, and whether it has several."""
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return annotation, False
     origin = get_origin(annotation)

@@ -13,18 +13,18 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing to know about a machine."""
+    """One finding about a machine."""
 
     id: str
     severity: Severity
     subject: Subject  # in JSON `gpu:3`, `gpus:0-3,6`, `link:0-1`, `nic:0`, `driver` or `machine`
     says: str  # the message
     evidence: dict[str, Any] = {}  # the values that the finding is based on
-    remedy: str | None = None  # what a person can do about it
+    remedy: str | None = None  # what to do about it
 
     @property
     def rank(self) -> int:
-        """How severe it is, more for a worse one."""
+        """The severity as a number; worse is higher."""
         return SEVERITIES.index(self.severity)
 
 
@@ -36,13 +36,13 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", 
 
 
 class HostFinding(Finding, frozen=True, kw_only=True):
-    """A finding about a host, or several; its `subject` is within them."""
+    """A finding about one or several hosts; its `subject` is on these hosts."""
 
     hosts: tuple[str, ...]
 
 
 class FleetKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Hosts that were compared with one another, and how many facts of each were."""
+    """Hosts that were compared with one another, and the number of facts of each."""
 
     name: str
     hosts: tuple[str, ...]
@@ -54,7 +54,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
     kinds: tuple[FleetKind, ...] = ()
     unread: tuple[str, ...] = ()
-    outliers: tuple[str, ...] = ()  # those that differ from the majority of a kind of three or more
-    findings: tuple[HostFinding, ...] = ()  # what differs, and the findings of single hosts
-    shared: tuple[HostFinding, ...] = ()  # those of most hosts of a kind, and load
+    outliers: tuple[str, ...] = ()  # hosts that differ from the majority of a kind with at least three hosts
+    findings: tuple[HostFinding, ...] = ()  # differences, and the findings of single hosts
+    shared: tuple[HostFinding, ...] = ()  # findings of most hosts of a kind, and load
     exit_codes: dict[str, int] = {}  # of `gputopo inspect` on each host with the same --fail-on; 3: not read

@@ -1,6 +1,6 @@
 """One GPU as frozen values: identity, settings, state and health.
 
-Each field is declared once, beside its type: words, unit, how long it lasts, names in `nvidia-smi`, metric.
+Each field is declared once, next to its type: words, unit, stability, names in `nvidia-smi`, metric.
 """
 
 from typing import Annotated
@@ -13,7 +13,7 @@ from gputopo.values.index_ranges import same_cpus
 
 
 class Mig(Value, frozen=True):
-    """Multi-Instance GPU: whether the GPU is split now and after a reset, and into how many instances."""
+    """Multi-Instance GPU: whether the GPU is split now and after a reset, and the number of instances."""
 
     mode: Annotated[
         bool | None,
@@ -82,7 +82,7 @@ class GpuProcess(Value, frozen=True):
 
 
 class Gpu(Value, frozen=True):
-    """One GPU. `index` is the PCI order, which is also NVML's; `cuda_index` CUDA's default order."""
+    """One GPU. `index`: its number in PCI order, as in NVML; `cuda_index`: in CUDA's default order."""
 
     index: int
     cuda_index: Annotated[int | None, Fact("CUDA index", info=True)] = None
@@ -142,7 +142,7 @@ class Gpu(Value, frozen=True):
             smi=Smi(kind="device", xml="pci/pci_device_id", text="PCI/Device Id", csv="pci.device_id"),
         ),
     ] = None
-    # device and vendor, as nvidia-smi writes them
+    # device and vendor id, as nvidia-smi writes them
     pci_subsystem_id: Annotated[
         str | None,
         Fact(
@@ -295,7 +295,7 @@ class Gpu(Value, frozen=True):
         ),
     ] = None
     fabric: Annotated[Fabric, Fact(stability="state")] = Fabric()
-    # it was counted, and then did not answer
+    # it was listed, and then did not answer
     lost: Annotated[
         bool,
         Fact(

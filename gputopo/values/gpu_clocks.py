@@ -1,4 +1,4 @@
-"""Clocks, power, temperature and load of a GPU, each with the declaration of what it is."""
+"""Clocks, power, temperature and load of a GPU, each with its declaration."""
 
 from typing import Annotated
 
@@ -31,7 +31,7 @@ class ClockMhz(Value, frozen=True):
 
 
 class ClocksMhz(Value, frozen=True):
-    """The clock domains of a GPU. The same numbers: `nvidia-smi -q -d CLOCK`."""
+    """The clock domains of a GPU. `nvidia-smi -q -d CLOCK` shows the same."""
 
     graphics: Annotated[
         ClockMhz,
@@ -149,9 +149,9 @@ class Throttle(Value, frozen=True):
 
 
 class PowerW(Value, frozen=True):
-    """Watts of one card. `nvidia-smi -q -d POWER`.
+    """Power of one card in watts. `nvidia-smi -q -d POWER`.
 
-    The software limit is called "requested" since driver 530, and the one in force "current".
+    Since driver 530, the software limit is called "requested", and the limit in force "current".
     """
 
     draw: Annotated[
@@ -282,10 +282,10 @@ class PowerW(Value, frozen=True):
 
 
 class TemperatureC(Value, frozen=True):
-    """Degrees Celsius. Newer cards have margins instead of thresholds (T.Limit): `margin` is what is left.
+    """Temperatures in degrees Celsius. Newer cards report margins instead of thresholds (T.Limit).
 
-    `margin_slowdown` and the others are the margins at which the card acts, at or below 0.
-    `nvidia-smi -q -d TEMPERATURE`.
+    `margin`: the remaining margin. `margin_slowdown` and the others: the margins at which the card acts, at
+    or below 0. `nvidia-smi -q -d TEMPERATURE`.
     """
 
     gpu: Annotated[
@@ -413,7 +413,7 @@ class TemperatureC(Value, frozen=True):
 
 
 class UtilizationPercent(Value, frozen=True):
-    """Share of time that kernels ran and that memory was read or written, in percent."""
+    """Share of time in which kernels ran, and in which memory was read or written, in percent."""
 
     gpu: Annotated[
         int | None,

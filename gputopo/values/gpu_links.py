@@ -1,4 +1,4 @@
-"""Links of a GPU: PCIe, NVLink and the NVSwitch fabric, each with the declaration of what it is."""
+"""Links of a GPU: PCIe, NVLink and the NVSwitch fabric, each with its declaration."""
 
 from typing import Annotated
 
@@ -8,10 +8,10 @@ from gputopo.values.fields import Fact, Metric, Smi, Value, same_address
 
 
 class Pcie(Value, frozen=True):
-    """The PCIe link of a GPU. `gen_max` and `width_max` are what card and slot support together.
+    """The PCIe link of a GPU. `gen_max` and `width_max`: the maximum of card and slot together.
 
-    `limiting_hop` is the PCI address of the bridge that is slower than the card on the path to the root.
-    `aer`: advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
+    `limiting_hop`: PCI address of the bridge that is slower than the card on the path to the root. `aer`:
+    advanced error reporting, {"correctable": 0, "nonfatal": 0, "fatal": 0}, from sysfs.
     """
 
     gen_now: Annotated[
@@ -106,7 +106,7 @@ class Pcie(Value, frozen=True):
             metric=Metric("gpu_pcie_replays_total", "packets that were sent again"),
         ),
     ] = None
-    # the same packet was sent again four times: the link is trained anew
+    # the same packet was sent again four times: the link is trained again
     replay_rollovers: Annotated[
         int | None,
         Fact(
@@ -131,7 +131,7 @@ class Pcie(Value, frozen=True):
 
 
 class NvLink(Value, frozen=True):
-    """One NVLink port of a GPU. `gb_per_s`: its speed in one direction, as `nvidia-smi nvlink -s` has it."""
+    """One NVLink port of a GPU. `gb_per_s`: its rate in one direction, as `nvidia-smi nvlink -s` shows it."""
 
     link: int
     active: Annotated[bool | None, Fact(metric=Metric("gpu_nvlink_active", "whether an NVLink is up"))] = None
@@ -154,7 +154,7 @@ class NvLink(Value, frozen=True):
 
 
 FABRIC_STATES = ("not started", "in progress", "completed")
-# The health of a fabric without a fault.
+# The health values of a fabric without a fault.
 _SOUND = {
     "summary": "healthy",
     "bandwidth": "full",
@@ -166,12 +166,12 @@ _SOUND = {
 
 
 class Fabric(Value, frozen=True):
-    """The state of a GPU in the NVSwitch fabric, as the driver calls it.
+    """The state of a GPU in the NVSwitch fabric, in the driver's terms.
 
-    `state`: not started, in progress, completed: how far it has joined. `status`: how that ended, "success"
-    or an error. `health`: what is reported of it since, {"summary": "healthy", "bandwidth": "full"}. All in
-    nvidia-smi's words, in lower case; None on a GPU without NVSwitches. Only GPUs of one clique reach one
-    another. `nvidia-smi -q`, section Fabric.
+    `state`: how far it has joined: not started, in progress, completed. `status`: the result of joining,
+    "success" or an error. `health`: what has been reported since, {"summary": "healthy", "bandwidth":
+    "full"}. All are nvidia-smi's words in lower case, and None on a GPU without NVSwitches. Only GPUs of the
+    same clique reach one another. `nvidia-smi -q`, section Fabric.
     """
 
     state: Annotated[
@@ -199,16 +199,16 @@ class Fabric(Value, frozen=True):
 
     @property
     def is_joined(self) -> bool:
-        """Whether it has joined, however that ended."""
+        """Whether it has joined, with any result."""
         return self.state == FABRIC_STATES[2]
 
     @property
     def is_accepted(self) -> bool | None:
-        """Whether its NVSwitches took it; None: not reported."""
+        """Whether its NVSwitches accepted it; None: not reported."""
         return None if self.status is None else self.status == "success"
 
     @property
     def is_sound(self) -> dict[str, bool]:
-        """Whether each part of its health that has such a word is without a fault."""
+        """Whether each part of its health is without a fault, for the parts with a known word for that."""
         health = self.health or {}
         return {part: health[part] == word for part, word in _SOUND.items() if part in health}

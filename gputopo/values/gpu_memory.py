@@ -1,4 +1,4 @@
-"""Memory of a GPU and its errors, each with the declaration of what it is."""
+"""Memory of a GPU and its errors, each with its declaration."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from gputopo.values.fields import Fact, Metric, Smi, Value
 class MemoryMib(Value, frozen=True):
     """Memory of a GPU in MiB. `nvidia-smi --query-gpu=memory.total,memory.used,memory.free`."""
 
-    # Of 40 960 MiB of an A100, nvidia-smi's number, CUDA reports 40 540: without the driver's share.
+    # Without the driver's share: for an A100, nvidia-smi reports 40 960 MiB and CUDA 40 540 MiB.
     total: Annotated[
         int | None,
         Fact(
@@ -38,7 +38,7 @@ class MemoryMib(Value, frozen=True):
 
 
 class Bar1Mib(Value, frozen=True):
-    """The window of a GPU's memory that other devices can reach, in MiB. `nvidia-smi -q -d MEMORY`."""
+    """The window through which other devices access a GPU's memory, in MiB. `nvidia-smi -q -d MEMORY`."""
 
     total: Annotated[
         int | None,
@@ -69,10 +69,10 @@ class Bar1Mib(Value, frozen=True):
 
 
 class Ecc(Value, frozen=True):
-    """Error correction: mode now and after a reboot, error counts since boot and in all, repairs.
+    """Error correction: mode now and after a reboot, error counts since boot and in total, repairs.
 
-    `counts`: by place, as the card reports them, {"volatile.sram_uncorrectable_parity": 0}. Repairs of a
-    memory channel or a TPC (cluster of SMs) take effect with a reset (Blackwell and later).
+    `counts`: by location, as the card reports them, {"volatile.sram_uncorrectable_parity": 0}. Repairs of a
+    memory channel or a TPC (cluster of SMs) take effect after a reset (Blackwell and later).
     """
 
     mode: Annotated[
@@ -204,7 +204,7 @@ class Ecc(Value, frozen=True):
 
 
 class SpareRows(Value, frozen=True):
-    """Number of memory banks with all, many, some, few or none of their spare rows left."""
+    """Number of memory banks with all, many, some, few or no spare rows left."""
 
     max: Annotated[
         int | None,
@@ -335,7 +335,7 @@ class RemappedRows(Value, frozen=True):
 
 
 class RetiredPages(Value, frozen=True):
-    """Memory pages that are no longer used (before Ampere)."""
+    """Memory pages that are not used any more (before Ampere)."""
 
     single_bit: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""Items by key, in the order of their first ones."""
+"""Items grouped by key, in the order of their first items."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from statistics import median
@@ -10,7 +10,7 @@ Number = TypeVar("Number", int, float)
 
 
 def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the values of each key together, in the order of the first of each."""
+    """Return the values of each key, in the order of the first value of each."""
     found: dict[K, list[V]] = {}
     for key, value in items:
         found.setdefault(key, []).append(value)
@@ -18,7 +18,7 @@ def grouped(items: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def best(items: Iterable[tuple[K, V]], rank: Callable[[V], Any]) -> dict[K, V]:
-    """Return the value of each key that has the highest rank, of equal ones the first."""
+    """Return the value of each key with the highest rank, the first of equal ones."""
     return {key: max(values, key=rank) for key, values in grouped(items).items()}
 
 

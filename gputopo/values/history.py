@@ -1,6 +1,6 @@
-"""What was counted over many samples of the GPUs, in constant memory: of a watch, or of a log.
+"""What was counted over many samples of the GPUs, in constant memory: from a watch, or from a log.
 
-An idle GPU lowers its link and clocks to save power, so only samples under load count for those.
+An idle GPU lowers its link and clocks to save power, so only samples under load are used for these.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,27 +11,29 @@ import msgspec
 
 from gputopo.values.grouping import medians_of_others
 
-if TYPE_CHECKING:  # each start of `inspect` loads this module, and only a watch the events
+if TYPE_CHECKING:  # every `inspect` loads this module, but only a watch needs these
     from gputopo.values.run.events import GpuSample, MachineSample, Xid
     from gputopo.values.run.verdict import HostSummary
 
-# A GPU that computes less than half of the time may lower its clocks between kernels. Ours.
+# Not measured; chosen because a GPU that computes for less than half of the time may lower its clocks in
+# between.
 BUSY_PERCENT = 50
-# Percent points from the median utilization within which GPUs are at the same load.
+# GPUs whose utilization differs from the median by at most these percentage points have the same load.
 SAME_LOAD_POINTS = 10
 IDLE_BIT = 0x1  # nvml.h, nvmlClocksEventReasonGpuIdle
-# The running mean of the clock follows a change within some ten samples.
+# The running mean of the clock follows a change within about ten samples.
 MEAN_WEIGHT = 0.1
-# A gap between two samples longer than this was not watched (suspend), in seconds.
+# A longer gap between two samples, in seconds, was not watched (suspend).
 MAX_GAP_S = 60.0
-# Kinds of Xid events, and throttle masks of a GPU, that are counted apart; a flood of others is one.
+# Maximum number of kinds of Xid events, and of throttle masks of a GPU, that are counted separately.
 MAX_KINDS = 64
 
 
 class GpuHistory(msgspec.Struct, kw_only=True):
     """What was seen of one GPU so far: counts and running means, no samples. Times in seconds.
 
-    `masks`, `mask_s`: samples and time with each throttle mask. `generations`, `widths`: samples under load.
+    `masks`, `mask_s`: number of samples and time with each throttle mask. `generations`, `widths`: number of
+    samples under load.
     """
 
     gpu: int
@@ -39,7 +41,7 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     silent: int = 0  # samples without an answer
     loaded: int = 0
     peak_percent: int = 0  # highest utilization
-    streak: int = 0  # samples under load up to now without an idle one between
+    streak: int = 0  # samples under load since the last idle one
     watched_s: float = 0.0
     masks: dict[int, int] = {}
     mask_s: dict[int, float] = {}
@@ -50,10 +52,10 @@ class GpuHistory(msgspec.Struct, kw_only=True):
     mean_mhz: float | None = None
     best_mean_mhz: float = 0.0
     clocked: int = 0
-    ecc: dict[str, int] = {}  # errors since the begin of the watch, by kind
+    ecc: dict[str, int] = {}  # errors since the start of the watch, by kind
 
     def add(self, sample: "GpuSample", seconds: float, *, silent: bool) -> None:
-        """Add a sample; `seconds`: the time since the one before; `silent`: the GPU did not answer."""
+        """Add a sample. `seconds`: time since the previous one; `silent`: the GPU did not answer."""
         self.samples += 1
         self.silent += silent
         self.watched_s += seconds
@@ -95,21 +97,21 @@ class GpuHistory(msgspec.Struct, kw_only=True):
 
 
 class PeerClock(msgspec.Struct):
-    """Sum of a GPU's core clock as a share of the median of its peers at the same load, over samples."""
+    """Sum over samples of a GPU's core clock, as a share of the median of its peers at the same load."""
 
     samples: int = 0
     shares: float = 0.0
 
 
 class OtherProcesses(msgspec.Struct):
-    """Processes on a GPU that are not of the run: in the first sample that shows them, and the maximum."""
+    """Number of processes on a GPU outside the run: in the first known sample, and the maximum."""
 
     first: int
     max: int
 
 
 class History:
-    """All samples so far. It needs the same memory after an hour as after a minute.
+    """The counts of all samples so far. The memory does not grow with the number of samples.
 
     `models`: of each GPU, to compare the clocks of one model. `reasons_known`: GPUs that report throttle
     reasons. `host`: its load, set by the caller that samples it.
@@ -131,7 +133,7 @@ class History:
         self._last_s: float | None = None
 
     def add(self, sample: "MachineSample") -> None:
-        """Add the next sample of all GPUs; one of which nothing is known did not answer."""
+        """Add the next sample of all GPUs. A GPU without any value did not answer."""
         seconds = self.passed_s(sample.time_s)
         self.samples += bool(sample.gpus)
         for one in sample.gpus:
@@ -159,7 +161,7 @@ class History:
                 mine.shares += mhz / usual[gpu]
 
     def _at_the_same_load(self, gpus: "Sequence[GpuSample]") -> Iterator[dict[int, int]]:
-        """Yield the core clocks of two GPUs or more of one model that are under about the same load."""
+        """Yield the core clocks of two or more GPUs of one model that are under about the same load."""
         by_model: dict[str, list[GpuSample]] = {}
         for gpu in gpus:
             if (model := self.models.get(gpu.gpu)) and under_load(gpu) and gpu.graphics_mhz:
@@ -171,7 +173,7 @@ class History:
                 yield alike
 
     def passed_s(self, time_s: float) -> float:
-        """Return the time since the sample before. A sample with a time in the past counts as now."""
+        """Return the seconds since the previous sample; 0 if time went back or after MAX_GAP_S."""
         passed = 0.0 if self._last_s is None else time_s - self._last_s
         self._last_s = time_s
         return passed if 0.0 <= passed <= MAX_GAP_S else 0.0
@@ -184,12 +186,12 @@ class History:
 
 
 def at_the_usual_load(percents: Mapping[int, float]) -> set[int]:
-    """Return the GPUs whose utilization is within `SAME_LOAD_POINTS` of the median of these."""
+    """Return the GPUs whose utilization is within `SAME_LOAD_POINTS` of the median."""
     usual = median(percents.values())
     return {gpu for gpu, percent in percents.items() if abs(percent - usual) <= SAME_LOAD_POINTS}
 
 
 def under_load(sample: "GpuSample") -> bool:
-    """Return whether a GPU computed for half of the time, and is not reported as idle."""
+    """Return whether a GPU computed for half of the time and is not reported as idle."""
     used = sample.gpu_utilization_percent
     return used is not None and used >= BUSY_PERCENT and not (sample.throttle_mask or 0) & IDLE_BIT

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from itertools import combinations, product
 
 _PAIRS_NAMED = 4
-_MAX_CPUS = 8192  # of Linux (CONFIG_NR_CPUS_RANGE_END); a larger number is a misreading
+_MAX_CPUS = 8192  # of Linux (CONFIG_NR_CPUS_RANGE_END); a larger number is a reading error
 
 Pair = tuple[int, int]
 
@@ -13,7 +13,7 @@ _RANGES = re.compile(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", re.ASCII
 
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 
-_NAMED = 8  # hosts of a set that folds badly
+_NAMED = 8  # hosts that are listed if a set folds badly
 _MAX_FOLDED = 200  # characters
 
 
@@ -40,7 +40,7 @@ def gpu_ranges(indices: Iterable[int]) -> str:
 
 
 def host_ranges(names: Iterable[str]) -> str:
-    """Return names of hosts in their order, runs of numbers folded as Slurm writes them: `n[1-3,7],m`."""
+    """Return host names in order, with runs of numbers folded as Slurm writes them: `n[1-3,7],m`."""
     found: list[tuple[str, str, list[list[str]]]] = []
     for name in names:
         host, dot, domain = name.partition(".")
@@ -58,7 +58,7 @@ def host_ranges(names: Iterable[str]) -> str:
 
 
 def host_set(names: Iterable[str]) -> str:
-    """Return hosts as a set of nodes, in the order of their numbers; of many that fold badly the first."""
+    """Return hosts as a set of nodes, sorted by their numbers; if many fold badly, only the first."""
     in_order = sorted(names, key=natural)
     folded = host_ranges(in_order)
     if len(in_order) <= _NAMED or len(folded) <= _MAX_FOLDED:
@@ -72,7 +72,7 @@ def _in_brackets(runs: list[list[str]]) -> str:
 
 
 def parse_ranges(text: str) -> tuple[int, ...] | None:
-    """Return the ascending indices of `0-3,6`, None where the text is no such list."""
+    """Return the ascending indices of a list such as `0-3,6`, or None if the text is not such a list."""
     if _RANGES.fullmatch(text) is None:
         return None
     found: set[int] = set()
@@ -86,19 +86,19 @@ def parse_ranges(text: str) -> tuple[int, ...] | None:
 
 
 def parse_cpus(text: str) -> frozenset[int] | None:
-    """Return the CPUs of a list such as `0-9,20-29` (as in sysfs), None where the text is no such list."""
+    """Return the CPUs of a list such as `0-9,20-29` (as in sysfs), or None if the text is not such a list."""
     cpus = parse_ranges(text)
     return None if cpus is None or cpus[-1] >= _MAX_CPUS else frozenset(cpus)
 
 
 def same_cpus(a: str, b: str) -> bool:
-    """Return whether two lists name the same CPUs; texts that are no lists are compared as they are."""
+    """Return whether two lists have the same CPUs; texts that are not lists are compared as they are."""
     cpus = parse_cpus(a)
     return a == b if cpus is None else cpus == parse_cpus(b)
 
 
 def pairs_in_words(pairs: Iterable[Pair], *, max_named: int = _PAIRS_NAMED) -> str:
-    """Return pairs of GPUs, in either order, as what they are together, else one by one, `max_named` of them.
+    """Return pairs of GPUs in words: as groups if possible, else one by one, at most `max_named` of them.
 
     `GPUs 0 and 3`; `any two of GPUs 0-3`; `each of GPUs 0-2 with each of 3-6`; `pairs 0<->3, 1<->4 and 2
     more`.
@@ -120,7 +120,7 @@ def pairs_in_words(pairs: Iterable[Pair], *, max_named: int = _PAIRS_NAMED) -> s
 
 
 def _two_sides(found: list[Pair], gpus: list[int]) -> tuple[list[int], list[int]] | None:
-    """Return two groups of GPUs of which just every pair across is meant, None where there are none."""
+    """Return two groups of GPUs if the pairs are exactly all pairs between them, else None."""
     if not found:
         return None
     other = sorted({max(pair) if min(pair) == gpus[0] else min(pair) for pair in found if gpus[0] in pair})

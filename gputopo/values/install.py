@@ -28,15 +28,15 @@ def pip_install(*requirements: str) -> str:
 
 
 def install_tensorflow(version: str | None = None, *, cuda: bool) -> str:
-    """Return the shell command that installs TensorFlow, with the CUDA libraries of its wheel if `cuda`.
+    """Return the shell command that installs TensorFlow, with its wheel's CUDA libraries if `cuda`.
 
-    `version`: the installed version, which stays; None: any version that gputopo supports.
+    `version`: the installed version, which is kept; None: any version that gputopo supports.
     """
     return pip_install(f"tensorflow{'[and-cuda]' if cuda else ''}{f'=={version}' if version else '>=2.16'}")
 
 
 def missing_libraries(libraries: Sequence[str]) -> str:
-    """Return which CUDA libraries are missing, as a clause: the first with its package, and how many more."""
+    """Return the missing CUDA libraries as a clause: the first with its package, and how many others."""
     first, *others = libraries
     package = CUDA_PACKAGES.get(first.partition(".")[0])
     named = f"{first} (package {package})" if package else first

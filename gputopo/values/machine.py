@@ -1,7 +1,7 @@
 """The machine as frozen values, and their JSON form (`gputopo.machine/1`).
 
-A fact that is absent is None, and `Machine.missing` holds the reason under the fact's path
-(`gpus[0].clocks_mhz.memory.now`). Units are in the names. Building a value never asks the machine anything.
+A missing fact is None, and `Machine.missing` has the reason under the fact's path
+(`gpus[0].clocks_mhz.memory.now`). Units are in the names. Creating a value never reads the machine.
 """
 
 import functools
@@ -13,7 +13,7 @@ import msgspec
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.fields import Fact, Metric, Smi, Value, same_address, same_peer_access
 
-# Imported from here, too.
+# These can be imported from here too.
 from gputopo.values.gpu import Gpu as Gpu
 from gputopo.values.gpu import GpuProcess as GpuProcess
 from gputopo.values.gpu import Mig as Mig
@@ -38,7 +38,7 @@ from gputopo.values.index_ranges import same_cpus
 
 
 class NumaNode(Value, frozen=True):
-    """One NUMA node: its CPUs as a list ("0-9,20-29"), its memory, its distances to nodes 0, 1, ..."""
+    """One NUMA node: its CPUs as a list ("0-9,20-29"), its memory, and its distances to nodes 0, 1, ..."""
 
     index: int
     cpus: Annotated[str | None, Fact("CPUs", same=same_cpus)] = None
@@ -55,9 +55,10 @@ class NumaNode(Value, frozen=True):
 
 
 class Host(Value, frozen=True):
-    """The computer around the GPUs. `name` identifies it, and is left out unless it is asked for.
+    """The computer around the GPUs. `name` identifies it, and is only set if it was requested.
 
-    `fingerprint`: of the machine id, the same in every recording of a host; the id does not follow from it.
+    `fingerprint`: derived from the machine id, and the same in every recording of a host. The id cannot be
+    derived from it.
     """
 
     name: str | None = None
@@ -90,18 +91,18 @@ DriverStatus = Literal[
     "library_missing",  # a device, but no libnvidia-ml.so.1
     "too_old",  # older than what the CUDA runtime of a program needs
     "not_ready",  # the fabric manager of NVSwitches has not started (CUDA error 802)
-    "version_mismatch",  # library and kernel module are of different versions
-    "no_permission",  # /dev/nvidia* may not be opened, or is not there (a container)
+    "version_mismatch",  # library and kernel module have different versions
+    "no_permission",  # /dev/nvidia* may not be opened, or does not exist (a container)
     "other_driver",  # a device that is bound to another kernel driver (nouveau, vfio-pci)
-    "hung",  # a call of NVML did not return
-    "crashed",  # a call of NVML ended the process that made it
-    "failed",  # NVML failed otherwise
-    "not_read",  # a capture without it
+    "hung",  # an NVML call did not return
+    "crashed",  # an NVML call ended the process that made it
+    "failed",  # another error of NVML
+    "not_read",  # the capture does not include it
 ]
 
 
 class Driver(Value, frozen=True):
-    """The NVIDIA driver: its state, and its versions as NVML reports them."""
+    """The NVIDIA driver: its status, and its versions as NVML reports them."""
 
     status: Annotated[DriverStatus, Fact(info=True)] = "not_read"
     version: Annotated[
@@ -134,20 +135,20 @@ class Driver(Value, frozen=True):
     ] = None
     kernel_module_version: Annotated[str | None, Fact(info=True)] = None
     open_kernel_module: bool | None = None
-    # nvidia_peermem or nv_peer_mem, by which RDMA cards access GPU memory; "none" where neither is loaded
+    # nvidia_peermem or nv_peer_mem, by which RDMA cards access GPU memory; "none" if neither is loaded
     peer_memory_module: Annotated[str | None, Fact("GPUDirect RDMA module", info=True)] = None
-    # driver message where it failed
+    # the driver's message if it failed
     detail: Annotated[str | None, Fact(stability="volatile")] = None
 
 
 @functools.total_ordering
 class Hop(Enum):
-    """How far apart two devices are on PCIe, by the names of `nvidia-smi topo -m`. Nearer is smaller.
+    """The distance of two devices on PCIe, with the names of `nvidia-smi topo -m`. Nearer is smaller.
 
     `level` is NVML's number for it (nvmlGpuTopologyLevel_t).
     """
 
-    INTERNAL = "INTERNAL"  # two GPUs of one board
+    INTERNAL = "INTERNAL"  # two GPUs on one board
     PIX = "PIX"  # at most one PCIe switch between them
     PXB = "PXB"  # several switches, no host bridge
     PHB = "PHB"  # a host bridge: through the CPU's root complex
@@ -175,10 +176,10 @@ _LEVELS = {hop: 10 * position for position, hop in enumerate(Hop)}
 
 
 class Link(Value, frozen=True):
-    """The path between two GPUs, low index first. NVLinks are counted beside the PCIe hop, not instead of it.
+    """The path between two GPUs, low index first. `hop`: over PCIe, also if there are NVLinks.
 
-    `hop` is None where a capture shows only `NV4`. `nccl`: NCCL's transports by its log (`P2P/CUMEM`).
-    Raises ValueError if `a` is not below `b`.
+    `hop` is None if a capture shows only `NV4`. `nccl`: NCCL's transports from its log (`P2P/CUMEM`). Raises
+    ValueError if `a` is not below `b`.
     """
 
     a: int
@@ -208,14 +209,14 @@ RETRIES = (
     "roce_adp_retrans",
     "roce_adp_retrans_to",
 )
-"""Error counters of an RDMA port that count in operation too (congestion): one by itself says nothing."""
+"""Error counters of an RDMA port that also increase in normal operation (congestion)."""
 
 
 class NicPort(Value, frozen=True):
     """A port of a network card, as RDMA device (`ibstat` prints it) and as network interface (`ip -s link`).
 
     Read from /sys/class/infiniband/<device>/ports/<port>/ and /sys/class/net/<interface>/. Rates are in one
-    direction. `max_rate_gbit_per_s`: of the port by its link modes (`ethtool`), which InfiniBand has not.
+    direction. `max_rate_gbit_per_s`: maximum of the port's link modes (`ethtool`); InfiniBand has none.
     """
 
     index: int
@@ -232,7 +233,7 @@ class NicPort(Value, frozen=True):
     phys_state: Annotated[str | None, Fact("physical state", stability="state")] = None
     # up, down
     operstate: Annotated[str | None, Fact("operational state", stability="state")] = None
-    # ip link set INTERFACE up
+    # as set by ip link set INTERFACE up
     enabled: Annotated[bool | None, Fact("interface enabled")] = None
     carrier: Annotated[bool | None, Fact(stability="state")] = None
     duplex: Annotated[str | None, Fact(stability="state")] = None
@@ -253,12 +254,12 @@ class NicPort(Value, frozen=True):
             metric=Metric("nic_port_rate_max_bytes_per_second", "highest rate that a network port supports"),
         ),
     ] = None
-    # of InfiniBand: 4X HDR
+    # InfiniBand: 4 for 4X HDR
     lanes: Annotated[int | None, Fact(unit="lanes", stability="state")] = None
     mtu_bytes: Annotated[
         int | None, Fact("MTU", unit="bytes", metric=Metric("nic_port_mtu_bytes", "MTU of an interface"))
     ] = None
-    # by the kernel's names: symbol_error, ...
+    # with the kernel's names: symbol_error, ...
     errors: Annotated[
         dict[str, int] | None,
         Fact(
@@ -277,18 +278,18 @@ class NicPort(Value, frozen=True):
 
     @property
     def up(self) -> bool | None:
-        """Whether the link is up; None where nothing reports it."""
+        """Whether the link is up; None if nothing reports it."""
         if self.state is not None:
             return self.state == "ACTIVE"
         return self.carrier if self.operstate in (None, "unknown") else self.operstate == "up"
 
 
 class Nic(Value, frozen=True):
-    """A network card: one PCI function. `hops` maps `gpu:0` or `nic:1` to how far that device is.
+    """A network card: one PCI function. `hops`: distance to other devices, by `gpu:0` or `nic:1`.
 
-    `ports`: None where the source does not show them. `psid`: the board's type, of which firmware is made
-    (`ibv_devinfo`, `mlxfwmanager`); `hca_type`: its chip (`ibstat`). Virtual functions, bonds and interfaces
-    without a device are no cards.
+    `ports`: None if the source does not show them. `psid`: the board's type, which selects its firmware
+    (`ibv_devinfo`, `mlxfwmanager`). `hca_type`: its chip (`ibstat`). Virtual functions, bonds and interfaces
+    without a device are not cards.
     """
 
     index: int
@@ -303,11 +304,11 @@ class Nic(Value, frozen=True):
 
 
 class PciNode(Value, frozen=True):
-    """One function of the PCI tree: a GPU, a NIC or a bridge on the path from one to its root.
+    """One function of the PCI tree: a GPU, a NIC, or a bridge on the path from one to its root.
 
-    `parent` is the bridge above, None directly under the root complex (`root`, such as `pci0000:00`; "" where
-    it is unknown). Speeds are GT/s per lane. Read from /sys/bus/pci/devices/<address>/. The facts of a link
-    now, counters and names are states: every tool takes names from a list of its own.
+    `parent`: the bridge above, None directly below the root complex (`root`, such as `pci0000:00`; "" if
+    unknown). Speeds are GT/s per lane. Read from /sys/bus/pci/devices/<address>/. The current link, counters
+    and names are states: each tool takes names from its own list.
     """
 
     address: str
@@ -368,10 +369,10 @@ class PciNode(Value, frozen=True):
 
 
 class Contradiction(Value, frozen=True):
-    """Two sources that disagree on a fact; the first one given stands in the machine."""
+    """Two sources that disagree on a fact. The machine has the value of the first source."""
 
     fact: str  # "links[0-1].hop"
-    said: dict[str, str]  # source: its value
+    said: dict[str, str]  # values by source
 
 
 class Unread(Value, frozen=True):
@@ -388,37 +389,37 @@ KernelEventKind = Literal[
     "lost",  # fallen off the bus
     "aer",  # PCIe Advanced Error Reporting
     "pcie",  # another PCIe error: containment (DPC), link down, device inaccessible
-    "nvlink",  # of NVLink, without an Xid
-    "nvrm",  # another error of the NVIDIA kernel module, or of the fabric manager
-    "program",  # what a program reports: gpu_burn, dcgmi diag, an error of CUDA
+    "nvlink",  # about NVLink, without an Xid
+    "nvrm",  # another error of the NVIDIA kernel module or of the fabric manager
+    "program",  # reported by a program: gpu_burn, dcgmi diag, an error of CUDA
 ]
 
 
 class KernelEvent(Value, frozen=True):
-    """An error in a log, or of a program. Those of one kind, code, severity and device are one, with a count.
+    """An error in a log or of a program. Errors of the same kind, code, severity and device are counted.
 
-    `time`, `last_time`: of the first and the last, as far as the log has them: ISO 8601, `Mar 05 10:00:00`
-    where the log has no year, `1234.567 s` since boot.
+    `time`, `last_time`: of the first and the last error, as far as the log has them: ISO 8601, `Mar 05
+    10:00:00` if the log has no year, `1234.567 s` since boot.
     """
 
     kind: KernelEventKind
-    text: str  # of the first
+    text: str  # of the first error
     code: int | None = None
-    # Of AER corrected, nonfatal or fatal, of an SXid or an Xid of NVLink 5 nonfatal or fatal, of Xid 154 the
-    # recovery action.
+    # AER: corrected, nonfatal or fatal. SXid, and Xid of NVLink 5: nonfatal or fatal. Xid 154: the recovery
+    # action.
     severity: str | None = None
     pci_address: str | None = None
-    device_driver: str | None = None  # of the device that AER names; else the program that reports it
+    device_driver: str | None = None  # of the device in an AER message; else the program that reports it
     count: int = 1
     time: str | None = None
     last_time: str | None = None
-    earlier: bool = False  # before the machine booted last, or the NVIDIA module was loaded last
+    earlier: bool = False  # before the machine last booted, or the NVIDIA module was last loaded
 
 
 class Nccl(Value, frozen=True):
-    """How NCCL connects the GPUs of a job, by its log (`NCCL_DEBUG=INFO`). Rings and trees are of ranks.
+    """How NCCL connects the GPUs of a job, from its log (`NCCL_DEBUG=INFO`). Rings and trees have ranks.
 
-    `between_hosts`: transports of GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
+    `between_hosts`: transports between GPUs of different hosts. `settings`: variables, `NCCL_P2P_DISABLE=1`.
     """
 
     version: str | None = None
@@ -441,15 +442,15 @@ class TensorFlowInstall(Value, frozen=True):
     platform: str | None = None  # x86_64, aarch64
     version: str | None = None
     is_cuda_build: bool | None = None
-    cuda_version: str | None = None  # that it was built with
+    cuda_version: str | None = None  # with which it was built
     cudnn_version: str | None = None  # that it would load
-    kernels: tuple[str, ...] = ()  # that it contains: `sm_80` for that architecture, `compute_90` as PTX
+    kernels: tuple[str, ...] = ()  # kernels in it: `sm_80` for that architecture, `compute_90` as PTX
     missing_libraries: tuple[str, ...] | None = None  # CUDA libraries that are not installed
     unreached_libraries: tuple[str, ...] = ()  # installed in folders where TensorFlow does not look
 
 
 class LineCounts(Value, frozen=True):
-    """How many lines of a capture were read, known to hold nothing about the machine, and not understood."""
+    """Number of lines of a capture: read, known to say nothing about the machine, and not understood."""
 
     source: str
     read: int
@@ -458,9 +459,9 @@ class LineCounts(Value, frozen=True):
 
 
 class Gap(Value, frozen=True):
-    """A part of a capture that is missing: what it should hold is unknown, and faults in it are too.
+    """A missing part of a capture. Its contents are unknown, so faults in it are unknown too.
 
-    `attached`: how many GPUs the capture counts, `listed`: how many it shows, where these differ.
+    `attached`: number of GPUs that the capture reports; `listed`: number that it shows, if these differ.
     """
 
     source: str
@@ -472,22 +473,22 @@ class Gap(Value, frozen=True):
 class Sample(Value, frozen=True):
     """The GPUs at one time.
 
-    `gpus`: facts of each GPU by path, `{"index": 0, "power_w.draw": 27.6}`: those that pass (load, clocks,
-    link now, errors counted), and settings that were not those of the machine. Empty: as in `Machine.gpus`.
-    See gputopo.values.samples.
+    `gpus`: facts of each GPU by path, `{"index": 0, "power_w.draw": 27.6}`: facts that change by themselves
+    (load, clocks, current link, error counts), and settings that differ from the machine's. Empty: as in
+    `Machine.gpus`. See gputopo.values.samples.
     """
 
     source: str
-    time: str | None = None  # in ISO 8601, None where the source has none
+    time: str | None = None  # in ISO 8601, None if the source has none
     gpus: tuple[dict[str, Any], ...] = ()
 
 
 class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
-    """All that is known of one machine, and where it came from.
+    """All that is known about one machine, and where it came from.
 
-    `samples`: in order of time, as far as it is known. Where there are several, `gpus` has what lasts and, of
-    what passes, the facts of one of them: the last by time, never a mixture. `series`: what was counted over
-    all samples of a log, of which `samples` are those that rules need.
+    `samples`: in order of time, as far as the time is known. If there are several, `gpus` has the lasting
+    facts, and the changing facts of the last sample only, never a mixture. `series`: counts over all samples
+    of a log; `samples` then has only those that rules need.
     """
 
     source: str  # live, recording, nvidia-smi topo, ...; several are joined by " + "
@@ -520,6 +521,6 @@ class Machine(Value, frozen=True, tag_field="schema", tag="gputopo.machine/1"):
         return next((link for link in self.links if (link.a, link.b) == (low, high)), None)
 
     def temperatures(self, gpu: int) -> list[int]:
-        """Return the temperatures of a GPU over the samples, by its index."""
+        """Return the temperatures of a GPU, given by its index, over the samples."""
         facts = (one for sample in self.samples for one in sample.gpus if one["index"] == gpu)
         return [one["temperature_c.gpu"] for one in facts if one.get("temperature_c.gpu") is not None]

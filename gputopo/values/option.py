@@ -1,7 +1,7 @@
-"""Options of commands, each declared beside the type of the field or the parameter that it sets.
+"""Options of commands, each declared next to the type of the field or parameter that it sets.
 
 `seed: Annotated[int, Option("--seed", "Random seed", min=0)] = 1234`: type and default are those of the
-field. A reader of its text may stand beside it: `Annotated[str | None, read_folder, Option(...)]`.
+field. A function that reads the text may be next to it: `Annotated[str | None, read_folder, Option(...)]`.
 """
 
 import inspect
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 Choice = TypeVar("Choice", bound=str)
 Text = str | bool | Sequence[str]
-"""What was typed for an option: its value, True for a flag, all values of one that may be repeated."""
+"""What was typed for an option: its value, True for a flag, all values of a repeatable option."""
 
 MAX_INT = 2**31 - 1  # sizes and seeds of TensorFlow are C ints
 MAX_FLOAT = 3.4e38  # the largest float32
 _SHORT_DEFAULT = 6  # characters
-# Similarity of a typing mistake (difflib's ratio). Not measured; chosen because two letters in eight may be
-# wrong, and neither googlenet (0.67) nor lenet (0.71) is meant by mobilenet.
+# Minimum similarity of a typing mistake (difflib's ratio). Not measured; chosen because it allows two wrong
+# letters in eight, but neither googlenet (0.67) nor lenet (0.71) is a mistake for mobilenet.
 _SLIP = 0.75
 
 
-# What a number may end with, by the unit that it is wanted in. Factors of the smallest unit of its kind.
+# Suffixes of numbers by the unit of the option. The factors are for the smallest unit of its kind.
 _SECONDS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _PREFIXES = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30}
 _BYTES = {"b": 1.0} | {f"{prefix}{end}": of for prefix, of in _PREFIXES.items() for end in ("", "b", "ib")}
@@ -56,9 +56,9 @@ UNITS = {
 
 
 def number_in(unit: str, text: str) -> float:
-    """Return the number that text stands for in a unit of `UNITS`, `` for none; NaN for what is no number.
+    """Return the number in a text in a unit of `UNITS`, or "" for none; NaN if the text is not a number.
 
-    A number alone is in that unit; KB, MB, GB are read as KiB, MiB, GiB.
+    A number without a suffix is in that unit. KB, MB and GB are read as KiB, MiB and GiB.
     """
     own, suffixes, _ = UNITS[unit] if unit else (1.0, {}, "")
     found = re.fullmatch(r"(.*[0-9.]) *([A-Za-z]+)", text.strip())
@@ -72,24 +72,25 @@ def number_in(unit: str, text: str) -> float:
 
 @dataclass(frozen=True)
 class Option:
-    """An option: `flag` as it is typed (without dashes: a positional argument); `help`, a line, and `detail`,
-    what --help-all adds, are without a full stop.
+    """An option of a command.
 
-    `min`, `max`, `above`, `below`: range of a number. `words`: what may be given instead of a number, by the
-    fields that each sets; "": the option alone, a flag, or where `value` is in brackets. `read`: returns the
-    value for (flag, text) where the type alone is not enough, or values of several fields by name, or none;
-    raises UsageError or InputError.
+    `flag`: as it is typed, without dashes for a positional argument. `help`: one line. `detail`: added by
+    --help-all. Both texts have no full stop. `min`, `max`, `above`, `below`: range of a number.
+
+    `words`: what may be given instead of a number, with the fields that each word sets; "": the option
+    without a value. `read`: returns the value for (flag, text) if the type is not enough, or a dictionary of
+    values for any number of fields; raises UsageError or InputError.
     """
 
     flag: str
     help: str
     _: KW_ONLY
     detail: str = ""
-    value: str = ""  # placeholder of the value, by default that of the type
-    unit: str = ""  # unit of the number, a key of UNITS: `90s`, `5m` or `1GB` are read as so many of it
+    value: str = ""  # placeholder of the value; by default from the type
+    unit: str = ""  # unit of the number, a key of UNITS: `90s`, `5m` or `1GB` are converted to it
     theme: str = ""  # heading in the help; by default the THEME of its struct
-    more: bool = False  # --help leaves it out, --help-all shows it
-    default: str = ""  # the default in words, where it is not that of the field
+    more: bool = False  # only --help-all shows it
+    default: str = ""  # the default in words, if it is not the default of the field
     min: float | None = None
     above: float | None = None
     below: float | None = None
@@ -97,7 +98,7 @@ class Option:
     words: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     read: Callable[[str, Any], Any] | None = None
     letter: str = ""  # a second flag, `-i`
-    repeated: bool = False  # it may be given several times; the value is a tuple, `read` gets all texts
+    repeated: bool = False  # it may be given several times; the value is a tuple, and `read` gets all texts
 
     def whole(self, text: str) -> int:
         """Return the integer that was typed. Raises UsageError."""
@@ -135,21 +136,22 @@ class Option:
 
 @dataclass(frozen=True)
 class OptionsOf:
-    """A parameter that takes all options of a spec: `given: Annotated[Given, OptionsOf(RunSpec)]`.
+    """A parameter with all options of a spec: `given: Annotated[Given, OptionsOf(RunSpec)]`.
 
-    Where the parameter's type is the spec itself it gets one, with its defaults for what was not typed.
+    If the type of the parameter is the spec itself, its value is a spec, with defaults for options that were
+    not typed.
     """
 
     spec: "type[msgspec.Struct]"
 
 
 Typed = Mapping[str, Any]
-"""The type of a parameter that takes all options of the command as they were typed, by name."""
+"""The type of a parameter with all options of the command as typed, by name."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """The options of a spec that were typed: values of its fields, and what was typed by option name."""
+    """The typed options of a spec: values of its fields, and what was typed by option name."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     typed: Mapping[str, Any] = field(default_factory=dict)
@@ -157,7 +159,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Declared:
-    """An option with the parameter or field that it sets; `part`: path of the field's struct in the spec."""
+    """An option with the parameter or field that it sets. `part`: path of the field's struct in the spec."""
 
     option: Option
     field: str
@@ -186,12 +188,12 @@ class Declared:
 
     @property
     def is_required(self) -> bool:
-        """Whether the command cannot do without it."""
+        """Whether the command needs it."""
         return self.default is inspect.Parameter.empty and not self.option.default
 
     @property
     def placeholder(self) -> str:
-        """What stands for the value in the help: `N`, `table|json`; empty for a flag."""
+        """The placeholder of the value in the help: `N`, `table|json`; empty for a flag."""
         if self.is_flag or self.is_positional:
             return ""
         if get_origin(self.kind) is Literal:
@@ -201,7 +203,7 @@ class Declared:
 
     @property
     def default_text(self) -> str:
-        """The default in words; empty where there is none."""
+        """The default in words; empty if there is none."""
         shown = self.default
         if self.option.default or self.is_flag or self.is_required:
             return self.option.default
@@ -215,7 +217,7 @@ class Declared:
 
     @property
     def short_help(self) -> str:
-        """The line of --help, with the default where that is a word or two."""
+        """The line of --help, with the default if it is short."""
         default = self._default if len(self.default_text) <= _SHORT_DEFAULT else ""
         return " ".join(self._sentences(self.option.help, default))
 
@@ -228,7 +230,7 @@ class Declared:
         return [f"{sentence}." for sentence in (*sentences, required) if sentence]
 
     def values(self, text: Text) -> dict[str, Any]:
-        """Return the values of fields that a text stands for. Raises UsageError or InputError."""
+        """Return the values of fields for a text. Raises UsageError or InputError."""
         option = self.option
         word = "" if text is True else str(text).lower()
         if word in option.words:
@@ -244,7 +246,7 @@ class Declared:
         return {self.field: self._one(str(text))}
 
     def as_typed(self, text: Text) -> Any:
-        """Return what was typed as a result records it: numbers as numbers, a list for a repeated option."""
+        """Return the text in the form for a result: numbers as numbers, a list for a repeatable option."""
         if self.option.repeated:
             assert not isinstance(text, bool)
             return list(text)
@@ -268,13 +270,13 @@ class Declared:
 
     @property
     def usage(self) -> str:
-        """How it is given, with its help: `--seed N: Random seed`."""
+        """How to use it, with its help: `--seed N: Random seed`."""
         return f"{self.option.flag} {self.placeholder}".rstrip() + f": {self.option.help}"
 
 
 @cache
 def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tuple[Declared, ...]:
-    """Return the options that a spec declares with its fields, those of its parts included."""
+    """Return the options that a spec declares with its fields, including those of its parts."""
     import msgspec
 
     found: list[Declared] = []
@@ -289,7 +291,7 @@ def options_of(spec: "type[msgspec.Struct]", part: tuple[str, ...] = ()) -> tupl
 def _of(
     annotation: Any, name: str, default: Any, part: tuple[str, ...] = (), theme: str = ""
 ) -> Iterator[Declared]:
-    """Yield the options of a field or a parameter, which are beside its type. `theme`: unless it has one."""
+    """Yield the options next to the type of a field or a parameter. `theme`: for options without a theme."""
     kind, extras = _declared(annotation)
     read = next((one for one in extras if callable(one)), None)
     for option in (one for one in extras if isinstance(one, Option)):
@@ -305,9 +307,9 @@ def parameters_of(command: Callable[..., Any]) -> tuple[Declared, ...]:
 
 
 def arguments_for(command: Callable[..., Any], texts: Mapping[str, Text]) -> dict[str, Any]:
-    """Return the arguments of a command by what was typed for its options.
+    """Return the arguments of a command for the texts of its options.
 
-    Raises UsageError for one that is missing or cannot be, InputError as its reader does.
+    Raises UsageError if a text is missing or invalid, and InputError if the option's reader does.
     """
     arguments: dict[str, Any] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -339,7 +341,7 @@ def _of_parameter(parameter: inspect.Parameter) -> tuple[Declared, ...]:
 
 
 def given_of(spec: "type[msgspec.Struct]", texts: Mapping[str, Text]) -> Given:
-    """Return the fields of a spec that were asked for. Raises UsageError and InputError."""
+    """Return the fields of a spec that were given. Raises UsageError and InputError."""
     options = [one for name, one in _named_options(spec) if name in texts]
     values = _values(options, texts)
     return Given(_fields(spec, values, ()), _typed(options, texts))
@@ -353,7 +355,7 @@ def _named_options(spec: "type[msgspec.Struct]") -> tuple[tuple[str, Declared], 
 def typed_words(
     declared: Sequence[Declared], typed: Mapping[str, Any], without: Sequence[str] = ()
 ) -> list[str]:
-    """Return the options as they were typed, but for those `without`, which are names."""
+    """Return the options as typed, except `without`, a list of names."""
     words: list[str] = []
     for one in declared:
         name = one.name.rstrip("_")
@@ -386,7 +388,7 @@ def _fields(
 
 @cache
 def _structs_in(spec: "type[msgspec.Struct]") -> "tuple[tuple[str, type[msgspec.Struct]], ...]":
-    """Return the fields that are structs themselves, with their types."""
+    """Return the fields that are structs, with their types."""
     import msgspec
 
     kinds = ((one.name, _struct(one.type)) for one in msgspec.structs.fields(spec))
@@ -394,7 +396,7 @@ def _structs_in(spec: "type[msgspec.Struct]") -> "tuple[tuple[str, type[msgspec.
 
 
 def _struct(annotation: Any) -> "type[msgspec.Struct] | None":
-    """Return the type of a field that is a struct itself."""
+    """Return the type of a field if it is a struct."""
     import msgspec
 
     kind, _ = _declared(annotation)
@@ -407,7 +409,7 @@ def _spec(annotation: Any) -> "type[msgspec.Struct] | None":
 
 
 def _declared(annotation: Any) -> tuple[Any, list[Any]]:
-    """Return the type without None, and what is beside it: an option, a reader."""
+    """Return the type without None, and the annotations next to it: an option, a reader."""
     extras: list[Any] = []
     if get_origin(annotation) is Annotated:
         annotation, *extras = get_args(annotation)
@@ -417,10 +419,12 @@ def _declared(annotation: Any) -> tuple[Any, list[Any]]:
 
 
 def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the known words that begin with `word`, else those that it may be a slip of, the most similar
-    first; equally good ones in their order, three at most. Empty for another word: a far name is no help.
+    """Return the known words that start with `word`, else those for which it may be a typing mistake.
+
+    The most similar words come first, at most three; equally similar ones keep their order. Empty if no word
+    is similar, because a different name is no help.
     """
-    from difflib import SequenceMatcher  # only when something is wrong
+    from difflib import SequenceMatcher  # only needed for an error
 
     names = list(known)
     begun = [name for name in names if word and name.lower().startswith(word.lower())]
@@ -430,7 +434,7 @@ def nearest(word: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def require_choice(flag: str, value: str, choices: tuple[Choice, ...]) -> Choice:
-    """Return the choice that `value` names, in any case, with - or _. Raises UsageError with the nearest."""
+    """Return the choice that equals `value`, ignoring case, - and _. Raises UsageError with the nearest."""
     by_word = {_plain(choice): choice for choice in choices}
     if _plain(value) in by_word:
         return by_word[_plain(value)]
@@ -446,7 +450,7 @@ def listed(words: Iterable[str], joint: str = "or") -> str:
 
 
 def shown(value: str) -> str:
-    """Return typed text in quotes on one line, cut where it is very long."""
+    """Return typed text in quotes on one line, shortened if it is very long."""
     quoted = ascii(value) if not value.isprintable() else f"'{value}'"
     return quoted if len(quoted) <= 60 else f"{quoted[:56]}...'"
 
@@ -457,14 +461,14 @@ def _plain(word: str) -> str:
 
 T = TypeVar("T")
 When = Callable[[T], object]
-"""Returns whether a condition holds; one on options returns those that are given, as flags."""
+"""Returns whether a condition holds. A condition on options returns the given ones, as flags."""
 
 
 class Refusal(NamedTuple, Generic[T]):
-    """Options that do not go together, as a row of a table: it applies if all conditions hold.
+    """Options that cannot be combined, as a row of a table. It applies if all conditions hold.
 
-    `{option}` and `{other}` in the texts are the first option that the first and the second condition on
-    options return, `{options}` all of the first, and `{them}` it or them.
+    In the texts, `{option}` and `{other}` are the first options that the first and the second condition on
+    options return. `{options}` are all options of the first, and `{them}` is "it" or "them" accordingly.
     """
 
     when: tuple[When[T], ...]
@@ -473,7 +477,7 @@ class Refusal(NamedTuple, Generic[T]):
 
 
 def refuse(rows: Iterable[Refusal[T]], about: T, **named: Any) -> None:
-    """Raise UsageError for the first row that applies. `named`: what its texts name besides options."""
+    """Raise UsageError for the first row that applies. `named`: further values for its texts."""
     for row in rows:
         found = [condition(about) for condition in row.when]
         if all(found):

@@ -1,4 +1,4 @@
-"""The samples of a session that can be judged: large copies, one number a path; the speeds of pairs."""
+"""The samples of a session that can be judged: large copies, one rate per path; and the speeds of pairs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
@@ -21,10 +21,10 @@ from gputopo.values.machine import Machine
 
 
 def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
-    """Return the samples that ran alone and whose copies were large enough to show the link.
+    """Return the samples that ran by themselves with copies large enough for the rate of the link.
 
-    Copies within a GPU share nothing: a group of them is only the table of a tool. Of several runs that
-    disagree only one that is below its limit in every run.
+    Copies within a GPU share nothing: their group is only a table of the tool. If several runs disagree, the
+    sample is included only if it is below its limit in every run.
     """
     return (
         sample
@@ -36,10 +36,10 @@ def judged(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def host_copies(samples: Iterable[Sample], kind: Kind, machine: Machine) -> dict[int, Sample]:
-    """Return the fastest pinned copy of each GPU from (h2d) or to (d2h) the memory of its own node.
+    """Return the fastest pinned copy of each GPU from (h2d) or to (d2h) the memory of its own NUMA node.
 
-    Where several were taken (sizes, runs, NUMA nodes where the GPU's node is unknown), the
-    fastest shows what the link carries.
+    If there are several (sizes, runs, or NUMA nodes because the GPU's node is unknown), the fastest one shows
+    the rate of the link.
     """
     return best(
         (
@@ -58,9 +58,9 @@ def host_link_rates(samples: Iterable[Sample], kind: Kind, machine: Machine) -> 
 
 
 def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None) -> dict[Pair, Sample]:
-    """Return the fastest copy of each ordered pair of GPUs; `path` counts for `bidirectional` only.
+    """Return the fastest copy of each ordered pair of GPUs. `path` is used for `bidirectional` only.
 
-    Those read by the destination's copy engine where no pair has others.
+    Copies that the destination's copy engine reads are used only if no pair has others.
     """
     found = [
         (pair, one)
@@ -73,37 +73,38 @@ def pair_copies(samples: Iterable[Sample], kind: Kind, path: Path | None = None)
 
 
 def ends_of_groups(samples: Iterable[Sample]) -> dict[str | None, set[End]]:
-    """Return the ends of the copies of each group: two if one GPU copied with the host, or one pair."""
+    """Return the ends of the copies of each group: two ends if one GPU copied with the host, or one pair."""
     by_group = grouped((one.group, end) for one in samples for end in one.ends)
     return {group: set(ends) for group, ends in by_group.items()}
 
 
 def is_far(sample: Sample, gpu: int, machine: Machine) -> bool:
-    """Return whether the host memory of a copy is known to lie on another node than the GPU."""
+    """Return whether the host memory of a copy is known to be on another NUMA node than the GPU."""
     near = next((one.numa_node for one in machine.gpus if one.index == gpu), None)
     nodes = (sample.numa_node, sample.source.node, sample.destination.node)
     known = [node for node in nodes if node is not None]
     return near is not None and near >= 0 and known[:1] not in ([], [near])
 
 
-# Two pairs count as equally fast within 10 %: a pair measured twice differs by a few percent, and the slowest
-# step between two kinds of link (one generation, one NVLink of three) is a third. Ours.
+# Pairs within 10 % are equally fast. Not measured; chosen because a pair that is measured twice differs by a
+# few percent, and the smallest step between two kinds of link (one generation, one NVLink of three) is a
+# third.
 SAME_SPEED = 1.10
-# A row of pairs that are each within that of the next is cut where its ends differ by this much. Ours: half
-# of what separates one PCIe generation, or one width, from the next.
+# If neighbours in a row of pairs are that close, but its ends differ by this factor, the row is cut. Not
+# measured; chosen because it is half of the step from one PCIe generation, or one width, to the next.
 WIDEST_CLASS = 1.5
-# Direct is called slower than staged from 3 % on, as the finding p2p.direct_slower_than_staged does: below,
-# published pairs measured twice differ as much.
+# Direct copies are called slower than staged ones from 3 % on, as in the finding
+# p2p.direct_slower_than_staged: published pairs that were measured twice differ by less.
 CLEARLY_SLOWER = 1.03
 
 _PATHS: tuple[Path | None, ...] = ("direct", "staged", None)
 
 
 class PairSpeed(NamedTuple):
-    """What a pair does in its worse direction by the faster path; `direct` and `staged` in that direction.
+    """The rate of a pair in its slower direction by the faster path; `direct`, `staged`: by each path.
 
-    `both`: the sum of both directions at once where nothing else was measured, of which one direction has
-    half at least. `runs`: the numbers of several runs that disagree, of which `gb_per_s` is the median.
+    `both`: the sum of both directions at once if nothing else was measured; one direction has at least half
+    of it. `runs`: the rates of several runs that disagree; `gb_per_s` is their median.
     """
 
     gb_per_s: float
@@ -115,7 +116,7 @@ class PairSpeed(NamedTuple):
 
     @property
     def says(self) -> str:
-        """Return `measured 11.3 GB/s, direct`, or what direct copies do where it is clearly slower."""
+        """Return `measured 11.3 GB/s, direct`, with the rate of direct copies if these are clearly slower."""
         if self.both is not None:
             words = f"measured {gb(self.both)} GB/s both directions"
         else:
@@ -140,9 +141,10 @@ class PairSpeed(NamedTuple):
 def pair_speeds(bandwidth: Bandwidth | None) -> dict[Pair, PairSpeed]:
     """Return the speed of every pair that was measured in both directions, low index first.
 
-    Of each direction the better of direct and staged, of the two directions the worse. Where one was not
-    measured alone, half of the sum of both at once. Only valid copies that ran alone count, of several the
-    fastest large one. Copies by kernels count where the driver's copies of no pair were measured.
+    It is the rate of the slower direction, each by the faster of direct and staged. If a direction was not
+    measured by itself, it is half of the sum of both at once. Only valid copies that ran by themselves are
+    used; of several, the fastest large one. Copies by kernels are used only if no pair has a copy by the
+    driver.
     """
     samples = bandwidth.samples if bandwidth else ()
     ways = grouped(((a, b), (path, one)) for (a, b, path), one in single_paths(samples).items())
@@ -168,7 +170,7 @@ def _speed_of(copies: Mapping[Path | None, Sample]) -> PairSpeed:
 
 
 def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
-    """Return each pair the number of its class, the fastest 0. Within a class only noise separates pairs."""
+    """Return the class of each pair, 0 for the fastest. Only noise separates pairs within a class."""
     classes: dict[float, int] = {}
     ordered = sorted({speed.gb_per_s for speed in speeds.values()}, reverse=True)
     for number, members in enumerate(_classes(ordered)):
@@ -177,10 +179,10 @@ def speed_classes(speeds: Mapping[Pair, PairSpeed]) -> dict[Pair, int]:
 
 
 def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
-    """Return the GPUs in groups: every pair within one is faster than every pair of two groups.
+    """Return the GPUs in groups: every pair within a group is faster than every pair between groups.
 
-    A group of one GPU is one that is slow with every peer. All in one group where the widest gap between the
-    rates is within noise or does not divide them so.
+    A group of one GPU is slow with every peer. There is one group if the widest gap between the rates is
+    within noise or does not divide the GPUs in this way.
     """
     worst = {pair: min(speed, rates.get(pair[::-1], speed)) for pair, speed in rates.items()}
     gaps = [(slow / fast, fast) for slow, fast in pairwise(sorted(worst.values()))]
@@ -196,12 +198,12 @@ def speed_groups(rates: Mapping[Pair, float]) -> list[tuple[int, ...]]:
 
 
 def unmeasured(speeds: Mapping[Pair, PairSpeed], gpus: Sequence[int]) -> list[Pair]:
-    """Return the pairs of these GPUs that have no measured speed."""
+    """Return the pairs of these GPUs without a measured speed."""
     return [pair for pair in combinations(sorted(gpus), 2) if pair not in speeds]
 
 
 def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sample]:
-    """Return the sample that counts of each direction and path: source, destination, path."""
+    """Return the sample to use for each direction and path: source, destination, path."""
     ways: list[tuple[tuple[int, int, Path], Sample]] = [
         ((*pair, "direct" if one.kind == "p2p_direct" else "staged"), one)
         for pair, one in _between_gpus(samples)
@@ -213,7 +215,7 @@ def single_paths(samples: Sequence[Sample]) -> dict[tuple[int, int, Path], Sampl
 def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sample]]:
     """Return the copies of each pair in both directions at once, low index first, by path.
 
-    Of two numbers, one for each GPU named first, the lower.
+    If there are two rates, one for each GPU given first, it is the lower one.
     """
     copies = [((pair, one.path), one) for pair, one in _between_gpus(samples) if one.kind == "bidirectional"]
     by_pair = grouped(((min(pair), max(pair)), one) for (pair, _), one in best(copies, _rank).items())
@@ -223,7 +225,7 @@ def _both_at_once(samples: Sequence[Sample]) -> dict[Pair, dict[Path | None, Sam
 
 
 def _between_gpus(samples: Sequence[Sample]) -> list[tuple[Pair, Sample]]:
-    """Return the valid copies between two GPUs that ran alone: of kernels only where there are no others."""
+    """Return valid copies between two GPUs that ran by themselves; by kernels only without others."""
     found = [
         (pair, one)
         for one in samples

@@ -1,7 +1,8 @@
-"""Samples of a machine in time: what passes of each GPU, by fact, and the machine as it was at each sample.
+"""Samples of a machine over time: changing facts of each GPU, and the machine at each sample.
 
-A fact that passes is a state (link now, errors counted, fabric) or volatile (load, clocks, power); all others
-last. `Sample.gpus` has facts by their paths within a GPU: `{"index": 0, "power_w.draw": 27.6}`.
+A changing ("passing") fact is a state (current link, error counts, fabric) or volatile (load, clocks, power).
+All other facts last. `Sample.gpus` has facts by their paths within a GPU: `{"index": 0, "power_w.draw":
+27.6}`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,10 +29,10 @@ PASSING = frozenset(
     path for path, field in _LEAVES.items() if field.counter or field.stability in ("state", "volatile")
 )
 COUNTERS = frozenset(path for path, field in _LEAVES.items() if field.counter)
-# Passing facts that depend on the load: those of two times together would be a GPU that never was.
+# Passing facts that depend on the load: values of two times would describe a GPU that never existed.
 OF_LOAD = frozenset(path for path in PASSING if _LEAVES[path].stability == "volatile") | {"pcie.gen_now"}
-# Settings that nvidia-smi reports: one that differs was changed in between. (Of a NUMA node and the like two
-# tools may differ at the same time.)
+# Settings that nvidia-smi reports: if one differs, it was changed in between. (For other settings, such as a
+# NUMA node, two tools may differ at the same time.)
 SETTINGS = frozenset(
     path
     for path, field in _LEAVES.items()
@@ -40,7 +41,7 @@ SETTINGS = frozenset(
 
 
 def facts_of(gpu: Gpu) -> dict[str, Any]:
-    """Return all facts of a GPU that are known, by path, as JSON has them."""
+    """Return all known facts of a GPU by path, as in JSON."""
     return {
         path: _plain(value)
         for (path, field), value in zip(_LEAVES.items(), _values_of(gpu), strict=True)
@@ -49,12 +50,12 @@ def facts_of(gpu: Gpu) -> dict[str, Any]:
 
 
 def of_sample(facts: Facts) -> dict[str, Any]:
-    """Return those facts that a sample has: what passes, and settings."""
+    """Return the facts that a sample has: passing facts and settings."""
     return {path: value for path, value in facts.items() if path in PASSING or path in SETTINGS}
 
 
 def without_settings(sample: Sample, lasting: Mapping[int, Facts]) -> Sample:
-    """Return a sample without the settings that are those of the machine (`lasting`: its facts by GPU)."""
+    """Return a sample without settings that equal the machine's. `lasting`: the machine's facts by GPU."""
     return msgspec.structs.replace(
         sample,
         gpus=tuple(
@@ -69,7 +70,7 @@ def without_settings(sample: Sample, lasting: Mapping[int, Facts]) -> Sample:
 
 
 def same(path: str, a: Any, b: Any) -> bool:
-    """Return whether two captures report the same value of a fact; of NVLinks, of what both report."""
+    """Return whether two captures report the same value of a fact; for NVLinks, of those in both."""
     if path != "nvlinks":
         return bool(a == b or _LEAVES[path].same(a, b))
     links = {link["link"]: link for link in b}
@@ -83,7 +84,7 @@ def same(path: str, a: Any, b: Any) -> bool:
 
 
 def gpu_with(index: int, facts: Facts) -> Gpu:
-    """Return the GPU that has these facts. Raises msgspec.ValidationError if one is of another type."""
+    """Return the GPU with these facts. Raises msgspec.ValidationError if one has the wrong type."""
     nested: dict[str, Any] = {"index": index}
     for path, value in facts.items():
         if path not in _LEAVES:
@@ -97,10 +98,10 @@ def gpu_with(index: int, facts: Facts) -> Gpu:
 
 
 def at_samples(machine: Machine, counters: Mapping[int, Facts] | None = None) -> tuple[Machine, ...]:
-    """Return the machine at each of its samples: what passes from the sample, all else as it lasts.
+    """Return the machine at each of its samples: passing facts from the sample, all others from the machine.
 
-    A setting that was another one at a sample has the value that it had. Each machine has one sample or none;
-    a machine without samples is one by itself. `counters`: facts by GPU that stand in place of the sample's.
+    A setting that differed at a sample has the value of that time. Each machine has at most one sample. A
+    machine without samples is returned unchanged. `counters`: facts by GPU that replace the sample's.
     """
     if len(machine.samples) < 2:
         return (machine,)
@@ -134,10 +135,10 @@ def max_counters(machine: Machine) -> dict[int, dict[str, Any]]:
 
 
 def seconds(time: str | None) -> float | None:
-    """Return the seconds since the epoch of a sample's time; None where it has none, or it is no time."""
+    """Return the seconds since the epoch for a sample's time; None if it has none or it is invalid."""
     try:
         return None if time is None else datetime.fromisoformat(time).timestamp()
-    except (ValueError, OverflowError, OSError):  # a recording that was edited
+    except (ValueError, OverflowError, OSError):  # an edited recording
         return None
 
 
@@ -155,7 +156,7 @@ def _of_gpu(sample: Sample, index: int) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON gives it back."""
+    """Return a value as JSON returns it."""
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value

@@ -1,7 +1,7 @@
-"""JSON in and out: every document names its kind (`"schema": "gputopo.<kind>/<major>"`).
+"""JSON in and out: every document has its kind (`"schema": "gputopo.<kind>/<major>"`).
 
-Unknown extra fields are ignored, so a file from a later minor version can be read; an unknown kind or a
-newer major version is refused in words.
+Unknown extra fields are ignored, so that a file from a later minor version can be read. An unknown kind or a
+newer major version is refused with a message.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from gputopo.values.subject import Subject
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Errors of msgspec by bytes that are no document, whatever they are.
+# Errors of msgspec for bytes that are not a document of any kind.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-# Errors of the disk, or of a limit on the size of files, not of the name that the user gave.
+# Errors of the disk, or of a file size limit, not of the name that the user gave.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def encode(value: msgspec.Struct | dict[str, Any]) -> bytes:
-    """Return the JSON form of a value on one line, with its `schema` field first where it has one."""
+    """Return the JSON form of a value on one line, with its `schema` field first if it has one."""
     return _escaped(msgspec.json.encode(value, enc_hook=as_text))
 
 
@@ -46,7 +46,7 @@ def to_builtins(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def schema_of(data: bytes | str) -> str | None:
-    """Return the `schema` field of a JSON document, or None if it is no JSON object or has none."""
+    """Return the `schema` field of a JSON document, or None if it is not an object or has none."""
     try:
         head = msgspec.json.decode(data, type=_Head)
     except UNREADABLE:
@@ -55,9 +55,9 @@ def schema_of(data: bytes | str) -> str | None:
 
 
 def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
-    """Read one JSON document of the given kind; `origin` (a file name) stands in the error.
+    """Read one JSON document of the given kind. `origin` (a file name) is part of the error.
 
-    Raises InputError if it is not JSON, is of another kind or of a newer major version, or a field has the
+    Raises InputError if it is not JSON, of another kind or of a newer major version, or if a field has the
     wrong type.
     """
     wanted = str(kind.__struct_config__.tag)
@@ -81,35 +81,35 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
 
 
 def as_text(value: object) -> str:
-    """Return the JSON form of a value that is a text with a meaning; msgspec's `enc_hook`."""
+    """Return the JSON form of a value that is written as text; msgspec's `enc_hook`."""
     if isinstance(value, str):
         return str(value)
     raise NotImplementedError(f"{type(value).__name__} has no JSON form")
 
 
 def from_text(kind: type[Any], text: Any) -> Any:
-    """Return the value of a text, as `as_text` wrote it; msgspec's `dec_hook`."""
+    """Return the value for a text that `as_text` wrote; msgspec's `dec_hook`."""
     if isinstance(text, str):
-        return _PARSERS[kind](text)  # msgspec makes a ValidationError of a ValueError
+        return _PARSERS[kind](text)  # msgspec turns a ValueError into a ValidationError
     raise ValueError(f"Expected `str`, got `{type(text).__name__}`")
 
 
 _PARSERS: dict[type[Any], Callable[[str], Any]] = {
     Subject: Subject.parse,
-    End: functools.lru_cache(maxsize=1024)(End),  # a few ends, read for every sample
+    End: functools.lru_cache(maxsize=1024)(End),  # few ends, read for every sample
 }
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed.
+    """Write a file completely or not at all: to a temporary name next to it, then rename it.
 
-    Raises InputError if the file cannot be written (FullDiskError where the disk is the reason), or is a
-    folder or a device, which a rename would replace; the former file is left as it was.
+    Raises InputError if the file cannot be written (FullDiskError if the disk is the reason), or if it is a
+    folder or a device, which a rename would replace. The former file is then unchanged.
     """
     try:
         taken = path.exists() and not path.is_file()
-    except OSError as error:  # a folder that may not be looked into, a name that is too long
+    except OSError as error:  # a folder without permission, a name that is too long
         raise _unwritable(path, error) from error
     if taken:
         raise InputError(
@@ -133,7 +133,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, for files that a person asked for. Raises InputError."""
+    """Make a folder, and those above it, for files that the user requested. Raises InputError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -141,7 +141,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write(path: Path, value: msgspec.Struct) -> None:
-    """Write a value as indented JSON, whole or not at all. Raises InputError."""
+    """Write a value as indented JSON, completely or not at all. Raises InputError."""
     with replacing(path) as stream:
         stream.write(encode_pretty(value).encode())
 
@@ -150,13 +150,13 @@ class _Head(msgspec.Struct):
     schema: str | None = None
 
 
-# Control characters that JSON leaves as they are (U+007F to U+009F: a terminal may obey them), and those that
-# turn the direction of what follows (Unicode, Bidirectional Algorithm, section 2).
+# Control characters that JSON leaves unchanged (U+007F to U+009F: a terminal may interpret them), and
+# characters that change the direction of text (Unicode, Bidirectional Algorithm, section 2).
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def _escaped(document: bytes) -> bytes:
-    """Return JSON with characters escaped that act on a terminal; they stand in strings only."""
+    """Return JSON with characters escaped that affect a terminal. These occur in strings only."""
     if document.isascii() and b"\x7f" not in document:
         return document
     return _UNSAFE.sub(lambda one: f"\\u{ord(one[0]):04x}", document.decode()).encode()

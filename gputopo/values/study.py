@@ -1,4 +1,4 @@
-"""A study of measurements (`gputopo.study/1`): cells, figures that follow from them, observations."""
+"""A study of measurements (`gputopo.study/1`): cells, figures derived from them, observations."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -7,13 +7,13 @@ import msgspec
 
 from gputopo.values.run.measurement import CONDITIONS, Measurement, Predicted
 
-# Standard error of one run against another one of the same job on the same machine, as a share. The eight
-# one-GPU pairs of tensorflow.org, synthetic against real data, have ratios of 0.98 to 1.02.
+# Standard error of one run relative to another run of the same job on the same machine, as a share. The eight
+# one-GPU pairs of tensorflow.org, synthetic and real data, have ratios of 0.98 to 1.02.
 RUN_TO_RUN = 0.01
-# A difference holds from this many standard errors on: 95 %.
+# A difference is significant from this number of standard errors on: 95 %.
 DEVIATIONS = 2.0
-# Repeats that differ by more than this share of their mean contradict one another: ours, ten times the
-# noise of a run.
+# Repeats that differ by more than this share of their mean contradict one another. Not measured; chosen
+# because it is ten times the noise of a run.
 CONTRADICTS = 0.10
 
 
@@ -21,30 +21,30 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements under the same conditions."""
 
     number: int
-    runs: tuple[Measurement, ...]  # each, complete or not, in the order given
-    images_per_sec: float | None  # mean of the complete ones, None where there is none
-    noise: float | None = None  # standard error of it as a share of it, 0.01 for 1 %
-    duplicates: tuple[str, ...] = ()  # files left out, since their contents are those of another
+    runs: tuple[Measurement, ...]  # all runs, complete or not, in the order given
+    images_per_sec: float | None  # mean of the complete runs, None if there is none
+    noise: float | None = None  # its standard error as a share of it, 0.01 for 1 %
+    duplicates: tuple[str, ...] = ()  # ignored files, since another file has the same contents
 
     @property
     def of(self) -> Measurement:
-        """The first run with a figure, else the first: the conditions are those of all."""
+        """The first run with a figure, else the first run. All runs have the same conditions."""
         return next((one for one in self.runs if one.is_measured), self.runs[0])
 
     @property
     def counted(self) -> list[Measurement]:
-        """The complete runs; without spoilt ones, if there are others."""
+        """The complete runs; without unreliable ones, if there are others."""
         measured = [one for one in self.runs if one.is_measured]
         return [one for one in measured if one.spoilt is None] or measured
 
     @property
     def repeats(self) -> tuple[float, ...]:
-        """Images/sec of the complete runs; without spoilt ones, if there are others."""
+        """Images/sec of the complete runs; without unreliable ones, if there are others."""
         return tuple(one.images_per_sec or 0.0 for one in self.counted)
 
     @property
     def spoilt(self) -> str | None:
-        """Why its figure supports no verdict, None where it does."""
+        """Why its figure is not reliable enough for a verdict, None if it is."""
         return next((one.spoilt for one in self.counted), None)
 
     @property
@@ -54,21 +54,21 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Where its runs are from."""
+        """The sources of its runs."""
         return tuple(one.source for one in self.runs)
 
     @property
     def contradicts(self) -> bool:
-        """Whether its repeats differ by more than noise can explain."""
+        """Whether its repeats differ by more than noise explains."""
         if len(self.repeats) < 2 or not self.images_per_sec:
             return False
         return (max(self.repeats) - min(self.repeats)) / self.images_per_sec > CONTRADICTS
 
 
 class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One number of GPUs. `cell`, `baseline`: numbers of cells.
+    """The row for one number of GPUs. `cell`, `baseline`: numbers of cells.
 
-    `same_mode`: whether the run of one GPU had the same exchange of variables, which matters little there.
+    `same_mode`: whether the run on one GPU used the same exchange of variables, which matters little there.
     """
 
     cell: int
@@ -77,19 +77,19 @@ class ScalingRow(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[int, ...]
     images_per_sec: float
     speedup: float  # over one GPU
-    efficiency_percent: float  # speedup for each GPU
+    efficiency_percent: float  # speedup divided by the number of GPUs
     noise: float  # standard error of the speedup, as a share
     same_mode: bool
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True):
-    """A job on one machine with several numbers of GPUs; `rows` by number, that of one GPU first."""
+    """A job on one machine with several numbers of GPUs. `rows`: by number, one GPU first."""
 
     rows: tuple[ScalingRow, ...]
 
     @property
     def largest(self) -> ScalingRow:
-        """The row of the most GPUs."""
+        """The row with the most GPUs."""
         return self.rows[-1]
 
 
@@ -103,7 +103,7 @@ class MedianScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """One ratio: cell `above` over cell `below`. `noise`: standard error as a share; `holds`: beyond it."""
+    """The ratio of cells `above` and `below`. `noise`: standard error as a share; `holds`: beyond it."""
 
     above: int
     below: int
@@ -114,7 +114,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """The median of `of` ratios. `n_gpus`: of those of this number of GPUs, None: of all."""
+    """The median of `of` ratios. `n_gpus`: for this number of GPUs; None: for all."""
 
     n_gpus: int | None
     value: float
@@ -122,7 +122,7 @@ class MedianRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RatioTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All ratios of the comparison `id` between two values; `above`, `below`: these in words."""
+    """All ratios of the comparison `id` between two values. `above`, `below`: the values in words."""
 
     id: str
     title: str
@@ -133,20 +133,20 @@ class RatioTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode` in short."""
+    """One job in one mode on pairs of two classes. `near`, `far`: numbers of cells; `mode`: in short."""
 
     mode: str
     near_path: str
     far_path: str
     near: tuple[int, ...]
     far: tuple[int, ...]
-    gain: float  # mean images/sec of the near pairs over that of the far ones
+    gain: float  # mean images/sec of the near pairs over the far pairs
     noise: float  # standard error as a share
     holds: bool
 
 
 class PairTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All modes of one job on pairs of one machine."""
+    """All modes of one job on pairs of GPUs of one machine."""
 
     machine: str
     model: str
@@ -154,17 +154,18 @@ class PairTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. Percent are of the reference GPU.
+    """One GPU compared with the reference GPU, in percent.
 
-    `under_percent`: by how much its images/sec are below; `explained_percent` of it by the clock at most,
-    `unexplained_percent`: the rest; None where there is no clock, or nothing to explain.
+    `under_percent`: by how much its images/sec are lower. `explained_percent`: how much of this the clock
+    explains at most; `unexplained_percent`: the rest. Both are None if there is no clock, or nothing to
+    explain.
     """
 
     gpu: int
     name: str | None
     images_per_sec: float
     percent: float
-    clock: str | None = None  # which one, "core" or "memory", None: unknown
+    clock: str | None = None  # "core" or "memory", None: unknown
     clock_mhz: float | None = None
     clock_percent: float | None = None
     under_percent: float
@@ -174,7 +175,7 @@ class ClockRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of one machine by one job. `reference`: the GPU of 100 %, the first one. `cells`: numbers."""
+    """The GPUs of one machine in one job. `reference`: the first GPU, as 100 %. `cells`: numbers of cells."""
 
     machine: str | None
     model: str
@@ -189,9 +190,9 @@ class ClockTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: was not run.
+    """One job. `cells`: a row for each of `models`, a number for each of `cpus`; None: not run.
 
-    A cell without a figure failed: its number is there, and the cell has the reason.
+    If a run failed, its cell is numbered too and has the reason.
     """
 
     name: str
@@ -201,7 +202,7 @@ class CpuTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell beside what its plan predicted. `difference_percent`: measured over predicted, less 1."""
+    """One cell and the prediction of its plan. `difference_percent`: measured over predicted, minus 1."""
 
     cell: int
     predicted: Predicted
@@ -213,33 +214,33 @@ Word = Literal["slower", "faster", "even", "cannot tell"]
 
 
 class Against(msgspec.Struct, frozen=True, kw_only=True):
-    """One cell beside a reference."""
+    """One cell compared with a reference."""
 
     cell: int
     kind: Literal["published", "earlier"]
     reference: str  # its source
     reference_images_per_sec: float  # its figure
-    difference_percent: float  # of the cell over it, negative: slower
-    noise_percent: float  # a difference below this, in its direction, is not shown
+    difference_percent: float  # of the cell relative to the reference, negative: slower
+    noise_percent: float  # a smaller difference in this direction is not shown
     verdict: Word
-    differs: tuple[str, ...] = ()  # conditions that differ as well
-    is_regression: bool = False  # slower than an earlier run with no other difference
-    is_spoilt: bool = False  # the reference supports no verdict
+    differs: tuple[str, ...] = ()  # other conditions that differ
+    is_regression: bool = False  # slower than an earlier run without another difference
+    is_spoilt: bool = False  # the reference is not reliable enough for a verdict
 
 
 class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean change of all cells that have an earlier run (geometric), with its confidence interval."""
+    """Mean change of all cells with an earlier run (geometric), with its confidence interval."""
 
     cells: tuple[int, ...]
     percent: float  # negative: slower
     low_percent: float
     high_percent: float
     verdict: Word
-    differs: tuple[str, ...] = ()  # conditions that differ as well
+    differs: tuple[str, ...] = ()  # other conditions that differ
 
     @property
     def is_regression(self) -> bool:
-        """Whether the cells together are slower than earlier runs with no other difference."""
+        """Whether the cells together are slower than earlier runs without another difference."""
         return self.verdict == "slower" and not self.differs
 
     @property
@@ -254,7 +255,7 @@ class PooledChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Cells and what follows from them. Numbers of cells are places in `cells`."""
+    """Cells and results derived from them. Numbers of cells are indices of `cells`."""
 
     cells: tuple[Cell, ...]
     scalings: tuple[Scaling, ...] = ()
@@ -265,14 +266,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     cpus: tuple[CpuTable, ...] = ()
     predicted: tuple[PredictedRow, ...] = ()
     against: tuple[Against, ...] = ()
-    pooled_change: PooledChange | None = None  # from earlier runs
-    not_again: int = 0  # earlier cells with a figure whose job has none now
+    pooled_change: PooledChange | None = None  # compared with earlier runs
+    not_again: int = 0  # number of earlier cells with a figure whose job has no figure now
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the figures show beyond their noise. `evidence`: the numbers; `cells`: their numbers.
+    """One observation beyond the noise of the figures. `evidence`: its numbers; `cells`: numbers of cells.
 
-    `weight`: the larger it is, the earlier it is shown among those of its id.
+    `weight`: observations of the same id with a larger weight are shown first.
     """
 
     id: str
@@ -282,7 +283,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 0.0
 
 
-# Every id with its title, in the order in which observations are shown.
+# Every id with its title, in the order of output.
 OBSERVATIONS: dict[str, str] = {
     "earlier.regression": "Slower than before, under the same conditions",
     "conditions.other": "Runs under different conditions",
@@ -315,7 +316,7 @@ OBSERVATIONS: dict[str, str] = {
 
 
 class UnreadFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was given and has no measurement. `why`: the reason in a line."""
+    """A given file without a measurement. `why`: the reason in one line."""
 
     source: str
     why: str
@@ -325,7 +326,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
     """A report as a value. `sources`: publications that are shown or compared with, by name."""
 
     title: str
-    headline: str = ""  # what follows from all of it, in a few sentences
+    headline: str = ""  # the main results in a few sentences
     figures: Figures
     observations: tuple[Observation, ...]
     unread: tuple[UnreadFile, ...] = ()
@@ -344,7 +345,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="
 
 
 def stated(some: Iterable[Measurement], name: str) -> frozenset[Any]:
-    """Return the values of a condition; None is one of a run that does not state it."""
+    """Return the values of a condition; None if a run does not report it."""
     return frozenset(getattr(one, name) for one in some)
 
 
@@ -353,9 +354,9 @@ _WITH_MACHINE = ("cpu", "gpu", "version", "data_format", "xla")
 
 
 def varying(cells: Iterable[Cell]) -> tuple[str, ...]:
-    """Return the conditions that differ among cells, so that they must be named.
+    """Return the conditions that differ among cells, so that they must be shown.
 
-    What is the same in all cells of a machine goes without saying.
+    Conditions that are the same in all cells of a machine are not shown.
     """
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in _NEVER and len(stated(some, name)) > 1]

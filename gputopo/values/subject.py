@@ -1,4 +1,4 @@
-"""What a finding is about, as a value: GPUs, a pair of them, network cards, the driver or the machine."""
+"""The subject of a finding, as a value: GPUs, a pair of them, network cards, the driver or the machine."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,11 +9,11 @@ from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 Kind = Literal["gpus", "link", "nics", "driver", "machine"]
 _KINDS: dict[str, Kind] = {"gpu": "gpus", "gpus": "gpus", "link": "link", "nic": "nics", "nics": "nics"}
 _KINDS |= {"driver": "driver", "machine": "machine"}
-_ENDS = re.compile(r"(-?\d+)(?:-(-?\d+))?")  # a misread number may be below 0
+_ENDS = re.compile(r"(-?\d+)(?:-(-?\d+))?")  # a misread number may be negative
 
 
 class Subject(str):
-    """What a finding is about: `gpu:3`, `gpus:0-2,5`, `link:0-1`, `nic:0`, `driver` or `machine`."""
+    """The subject of a finding: `gpu:3`, `gpus:0-2,5`, `link:0-1`, `nic:0`, `driver` or `machine`."""
 
     @classmethod
     def of_gpus(cls, indices: Iterable[int]) -> "Subject":
@@ -34,7 +34,7 @@ class Subject(str):
 
     @classmethod
     def parse(cls, text: str) -> "Subject":
-        """Read a subject. Raises ValueError for anything else."""
+        """Read a subject. Raises ValueError for any other text."""
         kind, _, rest = text.partition(":")
         if text in ("driver", "machine"):
             return cls(text)
@@ -61,12 +61,12 @@ class Subject(str):
 
     @property
     def kind(self) -> Kind:
-        """What it names."""
+        """The kind of devices."""
         return _KINDS[self.partition(":")[0]]
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Ascending indices of GPUs in the machine; the two ends of a link."""
+        """Ascending indices of GPUs in the machine; for a link, its two ends."""
         return self._indices() if self.kind in ("gpus", "link") else ()
 
     @property
@@ -86,7 +86,7 @@ MACHINE = Subject("machine")
 
 
 def subjects_in_words(subjects: Iterable[Subject]) -> str:
-    """Return several subjects in one text, those of one kind together: `GPUs 0-3,5, driver`."""
+    """Return several subjects in one text, grouped by kind: `GPUs 0-3,5, driver`."""
     by_kind: dict[Kind, list[Subject]] = {}
     for subject in subjects:
         same = by_kind.setdefault(subject.kind, [])

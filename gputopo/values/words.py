@@ -35,6 +35,6 @@ def listed(words: Sequence[str], limit: int = 3) -> str:
 
 
 def figure(images_per_sec: float | None) -> str:
-    """Return images/sec with four figures or more: `38.27`, `4,618`."""
+    """Return images/sec with at least four figures: `38.27`, `4,618`."""
     value = images_per_sec or 0.0
     return f"{value:,.4g}" if value < 9999.5 else f"{value:,.0f}"

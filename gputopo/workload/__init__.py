@@ -1,5 +1,5 @@
-"""The networks that gputopo trains, each written once, as calls on a `Layers`: no TensorFlow here.
+"""The networks that gputopo trains, each written once, as calls to a `Layers`, without TensorFlow.
 
-`sketch` follows the calls with shapes alone and counts; the training core follows them with tensors.
-A new network is a function here and an entry in `catalogue`.
+`sketch` follows the calls with shapes only and counts; the training core follows them with tensors. To add a
+network, add a function here and an entry in `catalogue`.
 """

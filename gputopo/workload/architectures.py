@@ -12,19 +12,19 @@ from gputopo.workload.sketch import Layers, Sketch
 Loss = Literal["softmax", "sigmoid"]
 DataName = Literal["imagenet", "cifar10", "numbers"]
 
-# tf_cnn_benchmarks keeps one class more than ImageNet and CIFAR-10 have, for the background.
+# tf_cnn_benchmarks has one more class than ImageNet and CIFAR-10, for the background.
 IMAGENET_CLASSES = 1001
 CIFAR10_CLASSES = 11
 
 Build = Callable[[Layers[Any], Any, int], Any]
 
-# tf_cnn_benchmarks' rate of 0.128 is that of a batch of 256; it is scaled by the batch.
+# The rate of 0.128 in tf_cnn_benchmarks is for a batch of 256; it is scaled with the batch.
 _RESNET_RATE = 0.128
 _RESNETS = {"resnet50": (3, 4, 6, 3), "resnet101": (3, 4, 23, 3), "resnet152": (3, 8, 36, 3)}
 _CIFAR_RESNETS = {"resnet20": 3, "resnet32": 5, "resnet44": 7, "resnet56": 9, "resnet110": 18}
 _VGGS = {"vgg11": (1, 1, 2, 2, 2), "vgg16": (2, 2, 3, 3, 3), "vgg19": (2, 2, 4, 4, 4)}
-# Layers of a block, growth, and the parameters of the paper's network of that name in millions (table 2 of
-# G. Huang et al., 2016); tf_cnn_benchmarks' transitions keep fewer channels.
+# Layers per block, growth, and the parameters (in millions) of the network of that name in the paper (table 2
+# of G. Huang et al., 2016). The transitions of tf_cnn_benchmarks have fewer channels.
 _DENSENETS = {
     "densenet40_k12": (12, 12, 1.0),
     "densenet100_k12": (32, 12, 7.0),
@@ -35,9 +35,10 @@ _DENSENETS = {
 class Architecture(msgspec.Struct, frozen=True):
     """One network.
 
-    `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks (of the Keras example that a network
-    comes from); `cpu_batch` keeps a step of two CPU devices near a second on two cores. `gain`: variance of
-    kernels' first values times fan-in; networks without norms start calmer with 1.
+    `gpu_batch` and `learning_rate` are the defaults of tf_cnn_benchmarks, or of the Keras example from which
+    a network comes. `cpu_batch`: with it, a step of two CPU devices takes about a second on two cores.
+    `gain`: variance of the kernels' initial values times fan-in; networks without norms start more stably
+    with 1.
     """
 
     name: str
@@ -51,10 +52,10 @@ class Architecture(msgspec.Struct, frozen=True):
     gain: float = 2.0
     loss: Loss = "softmax"
     source: str = "tf_cnn_benchmarks"  # the program whose network of this name it is
-    note: str = ""  # how it differs from the paper's
+    note: str = ""  # how it differs from the network in the paper
 
     def sketch(self) -> Sketch:
-        """Count the network by its shapes."""
+        """Count the network from its shapes."""
         drawn = Sketch(self.gain)
         self.build(drawn, self.input_shape, self.classes)
         return drawn

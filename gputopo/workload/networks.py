@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def trivial(net: Layers[T], x: T, classes: int) -> T:
-    """Three dense layers with next to no work, so that the overhead of the rest shows (tf_cnn_benchmarks)."""
+    """Three dense layers with little work, to show the overhead of everything else (tf_cnn_benchmarks)."""
     x = net.flatten(x)
     x = net.dense(x, 1)
     x = net.dense(x, 4096)
@@ -69,7 +69,7 @@ def overfeat(net: Layers[T], x: T, classes: int) -> T:
 
 
 def vgg(repeats: Sequence[int]) -> Callable[[Layers[T], T, int], T]:
-    """Return VGG with so many convolutions in each of its five blocks (K. Simonyan, A. Zisserman, 2014)."""
+    """Return VGG with these numbers of convolutions in its five blocks (K. Simonyan, A. Zisserman, 2014)."""
 
     def build(net: Layers[T], x: T, classes: int) -> T:
         for number, (times, filters) in enumerate(zip(repeats, (64, 128, 256, 512, 512), strict=True), 1):
@@ -115,7 +115,7 @@ Version = Literal["v1", "v1.5", "v2"]
 
 
 def resnet(depths: Sequence[int], version: Version = "v1") -> Callable[[Layers[T], T, int], T]:
-    """Return a ResNet of bottleneck blocks, so many in each of the four stages."""
+    """Return a ResNet with these numbers of bottleneck blocks in its four stages."""
 
     def build(net: Layers[T], x: T, classes: int) -> T:
         with net.block("stem"):
@@ -134,7 +134,7 @@ def resnet(depths: Sequence[int], version: Version = "v1") -> Callable[[Layers[T
 def cifar10_resnet(depth: int, version: Version = "v1") -> Callable[[Layers[T], T, int], T]:
     """Return a ResNet for CIFAR-10 with three stages of `depth` blocks of two 3x3 convolutions.
 
-    Where the width doubles the shortcut is a strided copy with channels of zeros (option A of the paper).
+    If the width doubles, the shortcut is a strided copy with channels of zeros (option A of the paper).
     """
 
     def build(net: Layers[T], x: T, classes: int) -> T:
@@ -191,7 +191,7 @@ def _basic(net: Layers[T], x: T, filters: int, stride: int, version: Version) ->
 def densenet(layers: int, growth: int) -> Callable[[Layers[T], T, int], T]:
     """Return a DenseNet for CIFAR-10: three dense blocks of `layers` layers, each adding `growth` channels.
 
-    A transition keeps 2 * growth channels, as in tf_cnn_benchmarks: the published parameter counts need that.
+    A transition has 2 * growth channels, as in tf_cnn_benchmarks: the published parameter counts require it.
     """
 
     def build(net: Layers[T], x: T, classes: int) -> T:
@@ -227,7 +227,7 @@ Kernel = int | tuple[int, int]
 
 
 def googlenet(net: Layers[T], x: T, classes: int) -> T:
-    """GoogLeNet without auxiliary classifiers and without local response normalisation."""
+    """GoogLeNet without auxiliary classifiers and local response normalisation."""
     with net.block("stem"):
         x = net.max_pool(net.conv(x, 64, 7, 2), 3, 2, "SAME")
         x = net.conv(net.conv(x, 64, 1), 192, 3)
@@ -268,7 +268,7 @@ def _googlenet_module(net: Layers[T], x: T, widths: tuple[int, int, int, int, in
 
 
 Chain = tuple[tuple[int, Kernel], ...]
-"""Convolutions one after another: filters and kernel of each."""
+"""Consecutive convolutions: filters and kernel of each."""
 
 
 class _Normed(Generic[T]):
@@ -289,11 +289,11 @@ class _Normed(Generic[T]):
         return self.conv(x, filters, 3, 2, "VALID")
 
     def mixed(self, x: T, *chains: Chain) -> list[T]:
-        """Return what chains beside one another make of x."""
+        """Return the outputs of parallel chains for x."""
         return [self.chain(x, *chain) for chain in chains]
 
     def pooled(self, x: T, filters: int) -> T:
-        """Return a 1x1 convolution of the mean of each 3x3 window."""
+        """Return a 1x1 convolution of the mean over 3x3 windows."""
         return self.conv(self.net.average_pool(x, 3, 1, "SAME"), filters, 1)
 
 

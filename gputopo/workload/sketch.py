@@ -1,6 +1,6 @@
-"""A network followed with shapes alone: its variables, and what each block costs. No TensorFlow.
+"""A network followed with shapes only: its variables, and the cost of each block. No TensorFlow.
 
-Definitions (of one example, as the benchmark tables that gputopo starts from have them):
+Definitions (per example, as in the benchmark tables that gputopo is based on):
 
 - multiply-accumulates: one per product of a convolution or a dense layer; biases and norms are not counted;
 - feature memory: the float32 outputs of convolutions, norms, pools, dense layers, additions and
@@ -17,8 +17,10 @@ import msgspec
 T = TypeVar("T")
 
 Padding = Literal["SAME", "VALID", "SYMMETRIC"]
-"""SYMMETRIC: (kernel - 1) // 2 zeros before and the rest of kernel - 1 after, whatever the stride, as the
-ResNets of the papers have it. SAME of TensorFlow puts fewer before where the stride is 2."""
+"""SYMMETRIC: (kernel - 1) // 2 zeros before and the rest of kernel - 1 after, for any stride.
+
+The ResNets of the papers use it. TensorFlow's SAME puts fewer zeros before if the stride is 2.
+"""
 
 Activation = Literal["relu", "tanh"]
 
@@ -33,18 +35,18 @@ class Norm(msgspec.Struct, frozen=True):
 
 # As tf_cnn_benchmarks sets it for its ResNets and DenseNets.
 RESIDUAL_NORM = Norm(decay=0.9, epsilon=1e-5, scale=True)
-# Its default, which the Inceptions have.
+# The default of tf_cnn_benchmarks, for the Inceptions.
 PLAIN_NORM = Norm()
 
 
 class Layers(Protocol[T]):
-    """A builder. `T` stands for one example's tensor: [height, width, channels], or [width] once flat.
+    """A builder. `T`: the tensor of one example: [height, width, channels], or [width] after flatten.
 
     The order of the calls is the order of the variables.
     """
 
     def block(self, name: str) -> AbstractContextManager[None]:
-        """Name the layers within: costs are summed up by block."""
+        """Name the layers within the block: costs are summed by block."""
 
     def conv(
         self,
@@ -59,7 +61,7 @@ class Layers(Protocol[T]):
         activation: Activation | None = "relu",
         deviation: float | None = None,
     ) -> T:
-        """Convolve. A norm takes the place of the bias. `deviation`: of the kernel's first values."""
+        """Convolve. A norm replaces the bias. `deviation`: of the kernel's initial values."""
 
     def dense(
         self,
@@ -70,7 +72,7 @@ class Layers(Protocol[T]):
         deviation: float | None = None,
         logits: bool = False,
     ) -> T:
-        """Multiply by a matrix and add a bias. `logits`: it is the classifier, with small first values."""
+        """Multiply by a matrix and add a bias. `logits`: it is the classifier, with small initial values."""
 
     def norm(self, x: T, norm: Norm) -> T:
         """Normalise over the batch, channel by channel."""
@@ -82,7 +84,7 @@ class Layers(Protocol[T]):
         """Take the largest of each window."""
 
     def average_pool(self, x: T, size: int, stride: int, padding: Padding = "VALID") -> T:
-        """Take the mean of each window; zeros beyond the edge do not count."""
+        """Take the mean of each window; zeros beyond the edge are not included."""
 
     def spatial_mean(self, x: T) -> T:
         """Take the mean over height and width: [channels]."""
@@ -100,7 +102,7 @@ class Layers(Protocol[T]):
         """Put tensors of one height and width side by side by channel."""
 
     def widen(self, x: T, channels: int) -> T:
-        """Add channels of zeros, half of them before and half behind."""
+        """Add channels of zeros, half of them before and half after."""
 
     def flatten(self, x: T) -> T:
         """Write the numbers of an example in a row: [height * width * channels]."""
@@ -110,11 +112,11 @@ class Layers(Protocol[T]):
 
 
 Shape = tuple[int, ...]
-"""Of one example: (height, width, channels), or (width,) once it is flat."""
+"""The shape of one example: (height, width, channels), or (width,) after flatten."""
 
 Role = Literal["kernel", "bias", "beta", "gamma", "moving_mean", "moving_variance"]
 
-# He et al. (2015): variance 2 / fan-in keeps the size of signals that pass ReLUs.
+# He et al. (2015): variance 2 / fan-in keeps the size of signals through ReLUs.
 _HE = 2.0
 # Small first logits start the loss near ln(classes) and keep the first steps calm.
 _LOGITS = 0.01
@@ -123,7 +125,7 @@ Build = Callable[[Layers[Shape], Shape, int], Shape]
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """One variable: `deviation` of its normal first values, else all are `start`."""
+    """One variable. `deviation`: of normal initial values; None: all are `start`."""
 
     name: str
     shape: Shape
@@ -143,10 +145,10 @@ class Variable(msgspec.Struct, frozen=True):
 
 
 class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
-    """One block of layers, per example: what a Sketch counts."""
+    """The costs of one block of layers, per example, as a Sketch counts them."""
 
     name: str
-    variables: tuple[int, ...]  # the numbers of each trainable variable, in order
+    variables: tuple[int, ...]  # the size of each trainable variable, in order
     multiply_accumulates: int
     features: int  # numbers of the outputs that training keeps
 
@@ -157,17 +159,17 @@ class BlockCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct):
-    """What one block of layers costs, per example."""
+    """The costs of one block of layers, per example, while they are counted."""
 
     name: str
-    variables: list[int] = []  # the numbers of each trainable one, in order
+    variables: list[int] = []  # the size of each trainable variable, in order
     multiply_accumulates: int = 0
     features: int = 0
-    output: Shape = ()  # the shape that the last layer gave
+    output: Shape = ()  # the output shape of the last layer
 
     @property
     def cost(self) -> BlockCost:
-        """What it costs, frozen."""
+        """The costs, frozen."""
         return BlockCost(
             name=self.name,
             variables=tuple(self.variables),
@@ -177,9 +179,9 @@ class Block(msgspec.Struct):
 
 
 class Sketch:
-    """A `Layers` that counts. `gain`: variance of kernels' first values times fan-in.
+    """A `Layers` that counts. `gain`: variance of the kernels' initial values times fan-in.
 
-    Raises ValueError where a network does not fit its input (a window larger than the image).
+    Raises ValueError if a network does not fit its input (a window larger than the image).
     """
 
     def __init__(self, gain: float = _HE) -> None:
@@ -191,7 +193,7 @@ class Sketch:
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """Name the layers within."""
+        """Name the layers within the block."""
         self._inside.append(name)
         try:
             yield

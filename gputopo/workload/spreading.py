@@ -1,27 +1,32 @@
-"""Variables spread over devices by size: which device adds or stores each, and which are cut. Pure.
+"""Variables spread over devices by size: which device adds or stores each, and which are cut.
 
-The one rule of `copy` and of --ps gpu:spread, for the training core and for predictions of its steps.
+Both `copy` and --ps gpu:spread use this rule, in the training core and in predictions of its steps.
 """
 
 import heapq
 from collections.abc import Sequence
 
 MIN_CHUNK = 16_384
-"""Numbers: 64 KiB of float32 cross PCIe 3.0 x16 (12 GB/s) in 5 us, about what it takes to start a copy, so
-that smaller chunks gain nothing. Every chunk costs ops to build, place and start."""
+"""Minimum numbers in a chunk: 64 KiB of float32 take 5 us over PCIe 3.0 x16 (12 GB/s).
+
+Starting a copy takes about as long, so that smaller chunks gain nothing. Every chunk also needs ops that must
+be built, placed and started.
+"""
 
 EVEN = 1.05
-"""Largest load of an owner, in fair shares, for which no further variable is cut: every cut costs a copy of
-the variable to put it together again."""
+"""Maximum load of an owner, in fair shares, up to which no further variable is cut.
+
+Every cut costs a copy of the variable to put it together again.
+"""
 
 
 def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple[int, ...]]:
-    """Return the owners (0 to `count` - 1) of each variable: one for it whole, or all, with equal parts.
+    """Return the owners (0 to `count` - 1) of each variable: one for a whole one, or all with equal parts.
 
-    `sizes` in numbers. A variable larger than a fair share, 1 / `count` of all, is cut: every owner has a
-    part of it. So are the next largest, until no owner has more than `EVEN` fair shares. All others are
-    whole, largest first, each on the owner with the fewest numbers so far, of equal ones the first. Nothing
-    is cut into parts below `MIN_CHUNK`, and nothing at all without `cuts`.
+    `sizes`: in numbers. A variable larger than a fair share, 1 / `count` of all, is cut, and every owner has
+    a part of it. The next largest are cut too, until no owner has more than `EVEN` fair shares. All others
+    stay whole: largest first, each on the owner with the fewest numbers so far, of equal ones the first.
+    Nothing is cut into parts below `MIN_CHUNK`, and nothing at all without `cuts`.
     """
     order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     fair = sum(sizes) / count
@@ -35,7 +40,7 @@ def spread(sizes: Sequence[int], count: int, *, cuts: bool = True) -> list[tuple
 
 
 def largest_share(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> float:
-    """Return the share of all numbers on the owner that has most, where each has an equal part of its own."""
+    """Return the share of all numbers on the fullest owner; owners of one variable have equal parts."""
     loads: dict[int, float] = {}
     for size, of_variable in zip(sizes, owners, strict=True):
         for owner in of_variable:
@@ -44,12 +49,12 @@ def largest_share(sizes: Sequence[int], owners: Sequence[Sequence[int]]) -> floa
 
 
 def chunk_count(size: int, count: int, min_size: int = MIN_CHUNK) -> int:
-    """Return into how many chunks `size` numbers are cut: at most `count`, of at least `min_size` each."""
+    """Return the number of chunks for `size` numbers: at most `count`, of at least `min_size` each."""
     return max(1, min(size // min_size, count))
 
 
 def _by_size(sizes: Sequence[int], order: Sequence[int], count: int) -> tuple[dict[int, int], int]:
-    """Assign whole variables to the least loaded owner; return the owner of each, and the largest load."""
+    """Assign whole variables to the least loaded owner; return the owner of each and the largest load."""
     loads = [(0, owner) for owner in range(count)]
     owners = {}
     for number in order:

@@ -12,7 +12,7 @@ from gputopo.workload.sketch import BlockCost
 # `--model` of tensorpack's benchmark (ResNet-MultiGPU/resnet-multigpu.py): one network, written twice.
 _ELSEWHERE = {"tfbench": "resnet50", "tensorpack": "resnet50"}
 
-# Fields of an Architecture that its Workload has, too.
+# Fields of an Architecture that its Workload also has.
 _ALIKE: tuple[str, ...] = ("name", "data_name", "input_shape", "classes", "gpu_batch", "cpu_batch")
 _ALIKE += ("learning_rate", "source", "note")
 
@@ -20,10 +20,8 @@ _ALIKE += ("learning_rate", "source", "note")
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     """One model.
 
-    `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch` and
-    `learning_rate` are the defaults of tf_cnn_benchmarks, or of the Keras example that a model comes from;
-    `cpu_batch` keeps a step of two CPU devices near a second on two cores. `source`, `note`: as of an
-    Architecture.
+    `state`: numbers that change without a gradient (moving statistics of norms). `gpu_batch`,
+    `learning_rate`, `cpu_batch`, `source` and `note`: see Architecture.
     """
 
     name: str
@@ -70,12 +68,12 @@ def _workload_of(name: str) -> Workload:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `--model` takes."""
+    """Return the names that `--model` accepts."""
     return tuple(architectures())
 
 
 def require(name: str) -> Workload:
-    """Return the workload of that name. Raises UsageError that names the nearest ones."""
+    """Return the workload of that name. Raises UsageError with the nearest names."""
     models = architectures()
     if name in models:
         return _workload_of(name)

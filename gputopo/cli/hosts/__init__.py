@@ -1,1 +1,1 @@
-"""Commands on several hosts at once: where they meet, starting them, fleets, the network between them."""
+"""Commands on several hosts: rendezvous, starting the hosts, fleets, the network between them."""

@@ -1,8 +1,9 @@
-"""What a host answers about itself, a line of JSON: `python -m gputopo.cli.hosts.answer WHAT PEERS [MORE]`.
+"""What a host reports about itself, in JSON: `python -m gputopo.cli.hosts.answer WHAT PEERS [MORE]`.
 
-inspect: its machine, as a recording has it. plan: with what a plan needs besides; PEERS are hosts, by one of
-which it finds its own address; MORE is `pairs` where measured copies count. network: with what measures that;
-MORE is `public` if addresses may be public.
+- inspect: its machine, as in a recording.
+- plan: the same with what a plan needs in addition. PEERS are hosts; the route to one of them gives this host
+  its own address. MORE is `pairs` if measured copies are used.
+- network: the same with the tools that can measure the network. MORE is `public` if addresses may be public.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from gputopo.values.errors import GputopoError, HardwareError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer, and return the exit code: 0 also where the answer is why there is none."""
+    """Print the answer and return the exit code: 0 also if the answer is an error."""
     what, peers, *more = arguments
     try:
         if what == "network":
@@ -47,7 +48,7 @@ def _joining(**brought: Any) -> Joining:
 
 
 def _address(peers: Sequence[str]) -> str:
-    """Return the address of this host on the network of the others. Raises OSError, UnicodeError."""
+    """Return the address of this host on the network to the others. Raises OSError, UnicodeError."""
     *first, last = sorted(peers, key=is_this_host)
     for peer in first:
         with contextlib.suppress(OSError, UnicodeError):
@@ -70,7 +71,7 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
 
 
 def _network(peers: Sequence[str], *public: str) -> Joining:
-    """Return where the other hosts reach this one, and what can measure the network."""
+    """Return the address at which other hosts reach this one, and the tools that can measure the network."""
     from gputopo.probes.driver import listed_gpus
     from gputopo.probes.equipment import interface_of, network_programs
 

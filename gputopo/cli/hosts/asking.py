@@ -1,4 +1,4 @@
-"""Asks several hosts what each knows of itself, by ssh or srun: no host needs another one."""
+"""Asks several hosts by ssh or srun what each knows about itself. No host needs another one."""
 
 import os
 import shutil
@@ -19,12 +19,12 @@ from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import parameters_of, typed_words
 
-# The driver says these itself: by the hosts that it starts, and by the rank that it gives to each.
+# The driver sets these itself: the hosts by starting them, the rank by giving it to each.
 _OF_THE_DRIVER = ("hosts", "hostfile", "num_hosts", "remote_python")
 
 
 def hosts_to_start(options: HostOptions) -> tuple[HostAddress, ...]:
-    """Return the hosts that this process is to start; () where it is one of them, or alone.
+    """Return the hosts that this process must start; () if it is one of them, or the only host.
 
     Raises UsageError.
     """
@@ -46,12 +46,12 @@ def start_hosts(
 ) -> int:
     """Start a command on each host as it was typed, and return its exit code. Raises GputopoError.
 
-    `program`: what follows --.
+    `program`: the words after --.
     """
     from gputopo.launch import remote_start
 
     environment = dict(os.environ)
-    if sys.stdout.isatty():  # that of rank 0 is a pipe
+    if sys.stdout.isatty():  # the stdout of rank 0 is a pipe
         environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
     words = typed_words(parameters_of(command), typed, _OF_THE_DRIVER)
     words += ["--", *program] if program else []
@@ -64,15 +64,15 @@ def start_hosts(
     return remote_start.drive(remote_start.commands(hosts, agents), agents, show=to_stderr, note=note)
 
 
-_PEERS = 5  # hosts by one of which another one finds its address on their network; not measured
+_PEERS = 5  # hosts whose routes give a host its own address on their network; not measured
 _MAX_NAME = 64  # characters of a host's name (HOST_NAME_MAX of linux/limits)
 _ANSWER = ("-P", "-m", "gputopo.cli.hosts.answer")
 
 
 def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
-    """Return the hosts that this process asks; () where rank 0 of a starter does so; None: none are named.
+    """Return the hosts that this process asks.
 
-    Raises UsageError.
+    () if rank 0 of a launcher asks them; None if the options have no hosts. Raises UsageError.
     """
     if named := hosts_to_start(options):
         return named
@@ -93,7 +93,7 @@ def hosts_to_ask(options: HostOptions) -> tuple[HostAddress, ...] | None:
 def ask(
     hosts: Sequence[HostAddress], options: HostOptions, what: str, *more: str
 ) -> list[Joining | GputopoError]:
-    """Return what each host answers, or why it does not. Raises GputopoError where none answers.
+    """Return each host's answer, or why it has none. Raises GputopoError if no host answers.
 
     `more`: see `answer`.
     """
@@ -131,7 +131,7 @@ def ask(
 
 
 def _require_same_version(found: Joining, host: str) -> None:
-    """Raise UsageError for an answer of another version, and the error of a host that is unable to answer."""
+    """Raise UsageError for an answer of another version, and the host's own error if it sent one."""
     if found.version != gputopo.__version__:
         raise UsageError(
             f"gputopo is {found.version} on {host}, {gputopo.__version__} here",

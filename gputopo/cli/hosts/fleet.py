@@ -1,4 +1,4 @@
-"""`gputopo inspect` and `plan` of several hosts: those that are asked, or recordings and captures of them."""
+"""`gputopo inspect` and `plan` for several hosts: asked now, or by their recordings and captures."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
-_NOT_OF_FILES = re.compile(r"[^\w .:@+()-]|^\.")  # nor of their names where a person reads them
-_MAX_NAME = 200  # characters; Linux has 255 bytes
+_NOT_OF_FILES = re.compile(r"[^\w .:@+()-]|^\.")  # not in names of files or shown hosts
+_MAX_NAME = 200  # characters; Linux allows 255 bytes
 _ENDINGS = re.compile(r"(\.(json|xml|txt|log|out|tar|tgz|gz|bz2|xz|zst))+$", re.IGNORECASE)
 
 
 def fleet_of_files(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
-    """Return the machine of each of several files, or of a folder. Raises InputError if none can be read."""
+    """Return the machines of files, or of a folder of files. Raises InputError if none can be read."""
     return readings(_files_of(sources, "compares hosts"))
 
 
 def _files_of(sources: Sequence[str], does: str) -> list[str]:
-    """Return the files of a fleet: as given, or in a folder. Raises UsageError for fewer than two."""
+    """Return the files of a fleet, given or in a folder. Raises UsageError for fewer than two."""
     files = list(sources)
     if len(files) == 1 and Path(files[0]).is_dir():
         files = sorted(str(one) for one in Path(files[0]).iterdir() if one.is_file())
@@ -47,7 +47,7 @@ def _files_of(sources: Sequence[str], does: str) -> list[str]:
 
 
 def record(found: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
-    """Write the machine of each host to a file of its name. Raises InputError."""
+    """Write the machine of each host to a file named after the host. Raises InputError."""
     from gputopo.topology.identities import without_identities
     from gputopo.values import schema
 
@@ -82,7 +82,7 @@ def _machine_of(answer: "Joining | GputopoError") -> "Machine | GputopoError":
 
 
 def host_names(sources: Sequence[str]) -> list[str]:
-    """Return a name for each file: its own without endings; with its folders where several have the same."""
+    """Return a name for each file: its own without endings, or with its folders if several are the same."""
     names = ["stdin" if source == "-" else _ENDINGS.sub("", PurePath(source).name) for source in sources]
     return [
         name if names.count(name) == 1 else _ENDINGS.sub("", str(PurePath(source)))
@@ -91,7 +91,10 @@ def host_names(sources: Sequence[str]) -> list[str]:
 
 
 def readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
-    """Return the machine of each file, or why it cannot be read, by host: as recorded, else by the file."""
+    """Return the machine of each file, or why it cannot be read, by host name.
+
+    The name is the recorded one, else the name of the file. Raises InputError if no file can be read.
+    """
     from gputopo.topology.peer_access import with_reasons
 
     readings: list[Machine | GputopoError] = []
@@ -114,7 +117,7 @@ def readings(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]":
 def _named(
     names: Sequence[str], readings: "Sequence[Machine | GputopoError]"
 ) -> "dict[str, Machine | GputopoError]":
-    """Return the readings by host; hosts of one name are numbered."""
+    """Return the readings by host name; hosts with the same name are numbered."""
     found: dict[str, Machine | GputopoError] = {}
     for name, reading in zip(names, readings, strict=True):
         label, number = name, 1
@@ -128,7 +131,10 @@ def _named(
 def plan_of_hosts(
     hosts: Sequence[HostAddress], options: HostOptions, request: "Request", show: "Callable[[Plan], None]"
 ) -> int:
-    """Ask all hosts, plan for those that answer, show it, and return the exit code. Raises GputopoError."""
+    """Ask all hosts, plan for the hosts that answer, show the plan, and return the exit code.
+
+    Raises GputopoError.
+    """
     found = ask(hosts, options, "plan", "" if request.no_history else "pairs")
     there = [one for one in found if isinstance(one, Joining)]
     show(planned(there, request).plan)
@@ -139,9 +145,9 @@ def plan_of_hosts(
 
 
 def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
-    """Return the plan of the hosts of several files. Raises GputopoError, InputError for one not read.
+    """Return the plan for the hosts of several files. Raises GputopoError, InputError for an unreadable file.
 
-    A file may also be the output of nccl-tests over these hosts.
+    One file may be the output of nccl-tests on these hosts.
     """
     from gputopo.launch.hosts.saved_network import network_of_file
     from gputopo.values.ends import HOSTS
@@ -163,9 +169,9 @@ def plan_of_files(sources: Sequence[str], request: "Request") -> "Plan":
 
 
 def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork | None" = None) -> "Target":
-    """Plan for hosts from what they brought, claiming nothing, and print what is to be said about it.
+    """Plan for hosts from their answers without claiming GPUs, and print the notes on it.
 
-    `saved`: a measurement between them, else the last one that was saved here.
+    `saved`: a measurement between them; None: the last one that was saved here.
     """
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
     from gputopo.launch.hosts.saved_network import saved_network

@@ -1,4 +1,4 @@
-"""`gputopo bandwidth --network`: hosts are asked what they can measure with, and then run that."""
+"""`gputopo bandwidth --network`: ask the hosts which tools they have, then measure with these tools."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def measure_network(
 ) -> int:
     """Measure between all hosts that answer, and return the exit code of `report`, which prints.
 
-    `report` gets the network cards of the first host, too. Raises GputopoError.
+    `report` also gets the network cards of the first host. Raises GputopoError.
     """
     hosts = hosts_to_ask(options)
     if hosts is None:
@@ -81,7 +81,7 @@ def _run(command: Command, names: Sequence[str], python: str, limit_s: float) ->
 
 
 def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:
-    """Return the hosts, with different names: those of the same name with their ranks."""
+    """Return the hosts with different names: hosts with the same name get their ranks."""
     names = [one.name for one in answers]
     return [
         NetworkHost(
@@ -98,7 +98,7 @@ def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:
 
 
 def _rdma_port(answer: Joining) -> "NicPort | None":
-    """Return the active RDMA port of a host: the one of the interface with its address, else the first."""
+    """Return the active RDMA port of a host: of its address's interface, else the first active one."""
     ports = [port for nic in (answer.machine.nics if answer.machine else ()) for port in nic.ports or ()]
     active = [port for port in ports if port.rdma_device and port.state == "ACTIVE"]
     return next(iter(sorted(active, key=lambda port: port.interface != answer.resources.interface)), None)

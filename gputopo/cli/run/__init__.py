@@ -1,1 +1,1 @@
-"""`gputopo run`: its options, the flags of other programs, and what it does with a run from start to end."""
+"""`gputopo run`: its options, the flags of other programs, and the steps of a run from start to end."""

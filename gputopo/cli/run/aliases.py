@@ -1,4 +1,4 @@
-"""Other spellings of options: underscores, and the flags of other programs (`other_flags.csv`). Pure.
+"""Other spellings of options: underscores, and the flags of other programs (`other_flags.csv`).
 
 absl's forms of yes and no are read too: `--staged_vars=true`, `--nostaged_vars`.
 """
@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from gputopo.values.errors import UsageError
 
-OWN_SHORT = 7  # switches of gputopo's own, the first ones
-# Where variables are, or with copies on every device where their gradients are added.
+OWN_SHORT = 7  # gputopo's own short switches; they come first
+# Where variables are; if every device has a copy, where their gradients are added.
 PARAMETER_DEVICE = "--local-parameter-device"
 PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "parameter_server": {"cpu": ("--ps", "cpu"), "gpu": ("--ps", "gpu:spread")},
@@ -24,10 +24,10 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
 
 @cache
 def _table() -> Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]]:
-    """Return the flags: for each of their values the options that it stands for, or what to do instead.
+    """Return for each flag and value the options that replace it, or what to do instead.
 
-    The value is `*` for a flag that is another word for an option with a value, `yes` or `no` for a switch,
-    and "" for a flag that gputopo does not have.
+    The value is `*` if the flag is another name of an option with a value, `yes` or `no` for a switch, and ""
+    for a flag that gputopo does not have.
     """
     text = resources.files("gputopo.reference.data").joinpath("other_flags.csv").read_text(encoding="utf-8")
     found: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {}
@@ -39,7 +39,7 @@ def _table() -> Mapping[str, Mapping[str, tuple[tuple[str, ...], str]]]:
 
 @cache
 def switches() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the flags without a value, own short ones first, and what they stand for: for yes, for no."""
+    """Return the flags without a value, own short ones first, with their replacements for yes and for no."""
     nothing: tuple[tuple[str, ...], str] = ((), "")
     return {
         flag: (of.get("yes", nothing)[0], of.get("no", nothing)[0])
@@ -49,12 +49,12 @@ def switches() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
 
 
 def _refusal(flag: str, value: str = "") -> str:
-    """Return what to do instead of a flag, or a value, that gputopo does not have; "" for another one."""
+    """Return what to do instead of a flag or value that gputopo does not have; "" for any other one."""
     return _table().get(flag, {}).get(value, ((), ""))[1]
 
 
 def _values(flag: str, own: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return the values of a flag that have another name here; `own`: the words of the command line."""
+    """Return the values of a flag that have other names here. `own`: the words of the command line."""
     if flag == PARAMETER_DEVICE:
         return _places(own)
     of = {} if flag in switches() else _table().get(flag, {})
@@ -65,7 +65,7 @@ _YES, _NO = ("true", "1", "yes", "t"), ("false", "0", "no", "f")
 
 
 class _Part(NamedTuple):
-    """Arguments in gputopo's spelling, and the flag that was typed for them; "" for a bare word."""
+    """Arguments in gputopo's spelling and the flag that was typed for them ("" for a word without a flag)."""
 
     flag: str
     words: tuple[str, ...]
@@ -75,12 +75,13 @@ class _Part(NamedTuple):
 def translate(
     arguments: Sequence[str], flags: Iterable[str], options: Collection[str] | None = None
 ) -> list[str]:
-    """Return the arguments in gputopo's spelling, up to a `--`; what follows it belongs to a program.
+    """Return the arguments in gputopo's spelling, up to a `--`; the rest belongs to a program.
 
-    `flags`: the command's own options that take no value; `options`: all of them, None: any. What stands for
-    another option is left as it was typed. Raises UsageError for a flag of tf_cnn_benchmarks that
-    gputopo does not have, for a value that it cannot have, and for two flags that are one option here, with
-    two values. Of one flag the last counts.
+    `flags`: the command's own options without a value. `options`: all its options; None: any. A spelling of
+    an option that is not in `options` stays as typed. If a flag is given twice, the last one wins.
+
+    Raises UsageError for a flag of tf_cnn_benchmarks that gputopo does not have, for a value that is not
+    allowed, and for two flags that set one option here to different values.
     """
     own, rest = _before_program(arguments)
     known = frozenset(flags)
@@ -114,7 +115,7 @@ def _words_of(part: _Part, options: Collection[str] | None) -> tuple[str, ...]:
 
 
 def _taken(parts: list[_Part], name: str, value: str | None, flags: frozenset[str]) -> list[_Part]:
-    """Return the words with one option more."""
+    """Return the words with one more option."""
     negated = f"--{name[4:]}" if name.startswith("--no") else ""
     refused = "" if name in flags else _refusal(name) or _refusal(negated)
     if refused:
@@ -136,7 +137,7 @@ def _switched(parts: list[_Part], name: str, *, on: bool) -> list[_Part]:
 
 
 def _require_agreement(parts: Sequence[_Part]) -> None:
-    """Raise UsageError where two flags stand for one option here, with different values."""
+    """Raise UsageError if two flags set the same option here to different values."""
     seen: dict[str, tuple[str, str]] = {}
     for number, part in enumerate(parts):
         after = parts[number + 1].words[0] if number + 1 < len(parts) and not parts[number + 1].flag else ""
@@ -178,7 +179,7 @@ def _by_value(name: str, value: str, values: Mapping[str, tuple[str, ...]]) -> t
 
 
 def _places(own: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
-    """Return what the parameter device stands for here; a named reduction takes precedence."""
+    """Return the replacement of the parameter device; an explicit reduction takes precedence."""
     words = [word.replace("-", "_") for word in own]
     update = next((name for name in reversed(list(PLACES)) if _names(words, name)), "parameter_server")
     named = any(word.startswith(("__all_reduce", "__use_nccl")) for word in words)

@@ -1,4 +1,4 @@
-"""`gputopo run`: its options. What it does: `gputopo.cli.run.flow`."""
+"""`gputopo run`: its options. The steps of a run are in `gputopo.cli.run.flow`."""
 
 from typing import Annotated
 

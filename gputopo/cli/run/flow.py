@@ -1,6 +1,6 @@
 """`gputopo run`: train on the planned GPUs with the built-in core, or run the user's own program there.
 
-On several hosts it is started on each of them, exported for other starters, or one of them.
+For several hosts, a call starts the run on each of them, exports it for another launcher, or is one of them.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from gputopo.values.run.spec import RunSpec
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
-# Those that a program of the user can be run with, too.
+# Formats that also work for a program of the user.
 _OF_A_PROGRAM = (
     "require_gpu",
     "cpu",
@@ -44,21 +44,21 @@ _OF_A_PROGRAM = (
 
 
 class Asked(NamedTuple):
-    """One call of `gputopo run`; `typed`: its options as they were typed, by name."""
+    """One call of `gputopo run`. `typed`: its options as typed, by name."""
 
     job: Job
     sources: tuple[str, ...]
     hosts: HostOptions
     options: OutputOptions
     typed: Typed
-    command: Callable[..., int]  # with the declaration of the options
+    command: Callable[..., int]  # declares the options
 
     def check_output(self) -> None:
         """Raise InputError for a folder that cannot be written to."""
         run_folder.check_output(None if self.options.output is None else Path(self.options.output))
 
     def words(self) -> list[str]:
-        """Return the options as they were typed, without those of plan and hosts, and of what is shown."""
+        """Return the options as typed, without the options of plan, hosts and output."""
         words = start.words_of(parameters_of(self.command), self.typed)
         if self.job.program or self.job.is_predicted:
             return words
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 
 
 def do(asked: Asked) -> int:
-    """Do what one call of `gputopo run` asks for, and return the exit code. Raises GputopoError."""
+    """Do one call of `gputopo run` and return the exit code. Raises GputopoError."""
     if asked.job.program:
         _refuse_for_program(asked)
     elif asked.job.model is None:
@@ -76,7 +76,7 @@ def do(asked: Asked) -> int:
 
 
 def _run_here(asked: Asked) -> int:
-    """Plan for this machine, and run there or show what would run. Raises GputopoError."""
+    """Plan for this machine, then run there or show what would run. Raises GputopoError."""
     options, job = asked.options, asked.job
     with contextlib.ExitStack() as claims:
         request = job.request
@@ -130,7 +130,7 @@ def _run_here(asked: Asked) -> int:
 
 
 def _refuse_for_program(asked: Asked) -> None:
-    """Raise UsageError for what cannot be combined with a program of the user."""
+    """Raise UsageError for options that cannot be combined with a program of the user."""
     own = {one.name for one in options_of(HostOptions)} | {"program", "model", "from"}
     mine = (*PlanOptions.__struct_fields__, *_OF_A_PROGRAM, *own)
     strays = [name for name in asked.typed if name not in mine]
@@ -155,7 +155,7 @@ def _refuse_for_program(asked: Asked) -> None:
 
 
 def _run_on_hosts(asked: Asked) -> int | None:
-    """Do what is asked of several hosts and return the exit code; None where it is for this one alone.
+    """Handle a call for several hosts and return the exit code; None if it is for this host only.
 
     Raises GputopoError.
     """
@@ -192,7 +192,7 @@ def _train(asked: Asked, allocation: Allocation) -> int:
 def _lead(
     target: Target, spec: RunSpec, options: OutputOptions, *, rendezvous: "RendezvousServer | None" = None
 ) -> int:
-    """Train with the hosts that have joined; without a rendezvous show what would be trained."""
+    """Train with the hosts that have joined; without a rendezvous, show what would be trained."""
     if rendezvous is None:
         from gputopo.cli.run.showing import show_only
 
@@ -252,10 +252,10 @@ def _export(asked: Asked) -> int:
 
 
 def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
-    """Raise UsageError for what one host can do alone only."""
+    """Raise UsageError for options that need several hosts or a single one."""
     options, request = asked.options, asked.job.request
     is_program = bool(asked.job.program)
-    nothing_predicted = is_program or is_exported  # that is of the core, when the hosts have met
+    nothing_predicted = is_program or is_exported  # the core predicts after the hosts have met
     alone = {
         "--from": bool(asked.sources) and not is_exported,
         f"--format {options.shape}": options.shape in start.STARTS and not is_exported,

@@ -1,4 +1,4 @@
-"""`gputopo screen`: each GPU alone, then all at once: which is slow, and what of that its clock explains."""
+"""`gputopo screen`: train on each GPU alone, then on all at once; report slow GPUs and their causes."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What a run shows: its display, its dry run, the file of metrics."""
+"""What a run shows: its display, its dry run, the metrics file."""
 
 import contextlib
 import os
@@ -30,9 +30,10 @@ from gputopo.values.run.spec import RunSpec
 
 
 class RunDisplay:
-    """Progress of runs on stderr and, where they are the output, log lines on stdout.
+    """Progress of runs on stderr and, if they are the output, log lines on stdout.
 
-    Progress that cannot be written is dropped. Log lines that cannot be are an error: `require_written`.
+    Progress that cannot be written is dropped. Log lines that cannot be written are an error:
+    `require_written`.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class RunDisplay:
         prometheus: str | None = None,
         on_anomaly: str | None = None,
     ) -> None:
-        """`display_every`: steps between two lines, None: seconds decide. `predicted`: lines at the start.
+        """`display_every`: steps between two lines; None: by time. `predicted`: lines at the start.
 
-        `prometheus`: the file for the metrics of each run. `on_anomaly`: what is told of anomalies.
+        `prometheus`: the file for the metrics of each run. `on_anomaly`: the command that is run for an
+        anomaly.
         """
         self._prometheus = prometheus
         self._on_anomaly = on_anomaly
@@ -63,7 +65,7 @@ class RunDisplay:
         log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
         metrics = None if self._prometheus is None else MetricsFile(Path(self._prometheus), note)
         with contextlib.ExitStack() as stack:
-            # It ends before the display: what it reports is shown.
+            # It ends before the display, which shows its messages.
             progress = stack.enter_context(Progress(display_every=self._every))
             alarm = None if self._on_anomaly is None else Alarm(self._on_anomaly, note)
             if alarm is not None:
@@ -108,7 +110,7 @@ class RunDisplay:
 
 @contextlib.contextmanager
 def cell_display() -> "Iterator[Callable[[Event], None]]":
-    """Show the steps and the time left of one run of several, on a terminal; elsewhere nothing."""
+    """Show the steps and the remaining time of one run of several on a terminal; elsewhere show nothing."""
     from gputopo.report.runs.progress import Progress
 
     if not sys.stderr.isatty():
@@ -127,7 +129,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     """A run that was not started."""
 
     plan: Plan
-    environment: dict[str, str]  # changes to the caller's
+    environment: dict[str, str]  # changes to the environment of the caller
     command: tuple[str, ...]
     spec: RunSpec | None = None  # of the built-in core
     host: HostPlace = HostPlace()  # the CPUs, memory and threads of a run on GPUs
@@ -138,7 +140,7 @@ _FUTURE_EVENTS_FD = 3
 
 
 def show_only(target: Target, spec: RunSpec, options: OutputOptions) -> int:
-    """Print what `train` would start, and start nothing."""
+    """Print what `train` would start, without starting it."""
     require_runnable(target, spec, options)
     environment = target.environment(os.environ, spec)
     place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
@@ -148,7 +150,7 @@ def show_only(target: Target, spec: RunSpec, options: OutputOptions) -> int:
 
 
 def show_program_only(program: Sequence[str], target: Target, shape: str) -> int:
-    """Print how a program would be started, and start nothing. Raises UsageError where there is none."""
+    """Print how a program would be started, without starting it. Raises UsageError if there is no program."""
     environment = target.environment(os.environ, None)
     check_program(program, environment)
     show_dry_run(target, None, changes(os.environ, environment), program, shape)
@@ -158,7 +160,7 @@ def show_program_only(program: Sequence[str], target: Target, shape: str) -> int
 def show_dry_run(
     target: Target, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
 ) -> None:
-    """Print it as a table or, where `shape` is json, as a DryRun document. Raises InputError."""
+    """Print a dry run as a table or, if `shape` is json, as a DryRun document. Raises InputError."""
     from gputopo.cli.printing import emit, show_report
 
     plan = target.plan
@@ -167,7 +169,7 @@ def show_dry_run(
         dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec, host=place)
         try:
             text = schema.encode_pretty(dry)
-        except UnicodeEncodeError as error:  # a program's arguments may be any bytes
+        except UnicodeEncodeError as error:  # the arguments of a program may be any bytes
             raise InputError(
                 "the command is not UTF-8, as JSON must be", "remove --json to see it"
             ) from error

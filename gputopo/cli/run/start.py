@@ -1,4 +1,4 @@
-"""Output of `--format env|sbatch|docker`: how the planned run is started by other programs."""
+"""Output of `--format env|sbatch|docker`: how other programs start the planned run."""
 
 import os
 import platform
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def exports_hosts(shape: str, options: HostOptions) -> bool:
-    """Whether a format is to start a run on several hosts. Raises UsageError for that of one container."""
+    """Return whether a format starts a run on several hosts. Raises UsageError for docker."""
     named = bool(options.hosts or options.hostfile)
     if shape == "docker" and (named or (options.num_hosts or 1) > 1):
         raise UsageError(
@@ -44,8 +44,9 @@ def show_hosts_start(
     sbatch_options: tuple[str, ...] = (),
     spec_of: "Callable[[Target], tuple[Target, RunSpec]] | None" = None,
 ) -> int:
-    """Print it. `words`: options of the run but for hosts and GPUs; `spec_of`: of the core, with its target.
+    """Print how to start a run on several hosts.
 
+    `words`: options of the run except hosts and GPUs. `spec_of`: returns the spec of the core for a target.
     Raises UsageError, NoPlanError.
     """
     from gputopo.launch.spec.exports import ExportedRun, hostfile, sbatch
@@ -73,7 +74,7 @@ def show_hosts_start(
 
 
 def _joint(claim: RankClaim, request: "Request", machine: "Machine", shape: str) -> "Target":
-    """Return the target of hosts that are alike, each with an equal share of the GPUs."""
+    """Return the target of identical hosts, each with an equal share of the GPUs."""
     import gputopo
     from gputopo.cli.hosts.fleet import planned
     from gputopo.launch.hosts.messages import Joining
@@ -96,7 +97,7 @@ def _joint(claim: RankClaim, request: "Request", machine: "Machine", shape: str)
 
 
 def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
-    """Return how many GPUs each host gives. Raises UsageError where they are not shared equally."""
+    """Return the number of GPUs of each host. Raises UsageError if they cannot be shared equally."""
     usable = {gpu.index for gpu in machine.gpus if not gpu.lost} - set(request.exclude)
     usable = usable if request.gpus is None else usable & set(request.gpus)
     if request.num_gpus is None:
@@ -117,9 +118,9 @@ def _gpus_of_each(size: int, request: "Request", machine: "Machine") -> int:
 
 
 STARTS = ("env", "sbatch", "docker")
-# Options that are about what is shown here, not about the run.
+# Options that are about the output here, not about the run.
 _NOT_OF_THE_RUN = ("program", "from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option")
-_WHICH_HOSTS = ("hosts", "hostfile", "num_hosts")  # the starter knows them
+_WHICH_HOSTS = ("hosts", "hostfile", "num_hosts")  # the launcher knows them
 
 
 def show_start(
@@ -134,7 +135,10 @@ def show_start(
     named: bool = True,
     sbatch_options: tuple[str, ...] = (),
 ) -> int:
-    """Print it. `words`: options of the run beside those of its plan. Raises UsageError without GPUs."""
+    """Print how to start a run. Raises UsageError without GPUs.
+
+    `words`: the options of the run without the options of its plan.
+    """
     from gputopo.launch.hosts.hostlists import HostAddress
     from gputopo.launch.spec.exports import ExportedRun, docker, sbatch
     from gputopo.launch.supervise.run_folder import runs_home
@@ -172,21 +176,21 @@ def show_start(
 
 
 def _steps(spec: "RunSpec | None") -> int | None:
-    """Return the steps of a training that nothing but GPUs and links limits; None: they are not known."""
+    """Return the steps of a training that only GPUs and links limit; None if they are not known."""
     if spec is None or spec.task != "train" or spec.data.folder is not None or not spec.batch_limit:
         return None
     return spec.batch_limit + spec.num_warmup_batches
 
 
 def words_of(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:
-    """Return the options of a run as they were typed, without those of its plan and of what is shown."""
+    """Return the options of a run as typed, without the options of its plan and of the output."""
     plan = PlanOptions.__struct_fields__
     own = [one for one in declared if one.field not in plan]
     return typed_words(own, typed, _NOT_OF_THE_RUN + _WHICH_HOSTS)
 
 
 def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> list[str]:
-    """Return the options of the placement as they were typed, for a training that has its own."""
+    """Return the placement options as typed, for a program with its own training."""
     kept = ("ps", "variable_update", "all_reduce")
     return [
         word
@@ -197,7 +201,7 @@ def placement_words(declared: Sequence[Declared], typed: Mapping[str, Any]) -> l
 
 
 def folders_of(spec: "RunSpec | None") -> list[str]:
-    """Return the folders that a run reads and writes besides its own."""
+    """Return the folders, other than its own, that a run reads and writes."""
     if spec is None:
         return []
     saved = spec.lifecycle

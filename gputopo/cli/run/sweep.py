@@ -1,4 +1,4 @@
-"""`gputopo sweep`: a matrix of trainings, each cell in a process and a folder of its own."""
+"""`gputopo sweep`: a matrix of trainings, each cell in its own process and folder."""
 
 import contextlib
 import shlex

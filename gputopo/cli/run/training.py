@@ -1,4 +1,4 @@
-"""Training from the command line: what is shown of a run or of repeats, and the exit code."""
+"""Training from the command line: the output of a run or of repeats, and the exit code."""
 
 import signal
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def train(
 ) -> int:
     """Train to the end, once or repeatedly, print the result as requested, and return the exit code.
 
-    `rendezvous`: with the other hosts of the run, which learn its end.
+    `rendezvous`: connects to the other hosts of the run and tells them its end.
     """
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
@@ -64,10 +64,10 @@ def train(
 
 
 def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay) -> int:
-    """Run one after the other, each with its own worker and folder, and return the exit code.
+    """Run the repeats, each with its own worker and folder, and return the exit code.
 
-    They end with a run that was stopped, with a signal between two of them, or where files cannot be written;
-    completed ones are shown and saved nevertheless. A signal after the last one changes nothing.
+    The repeats end with a run that was stopped, with a signal between two runs, or if files cannot be
+    written. Complete runs are shown and saved in any case. A signal after the last run changes nothing.
     """
     ran: list[Ran] = []
     error: _Ending | None = None
@@ -94,7 +94,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
 
 
 def _ending_of(error: _Ending) -> tuple[str, int]:
-    """Return status and exit code of repeats that an error or a signal ended."""
+    """Return the status and the exit code of repeats that an error or a signal ended."""
     if isinstance(error, GputopoError):
         return "failed", error.exit_code
     number = error.number if isinstance(error, signals.EndedError) else signal.SIGINT
@@ -104,9 +104,9 @@ def _ending_of(error: _Ending) -> tuple[str, int]:
 def _repeats(
     target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay, ran: list[Ran]
 ) -> None:
-    """Run the repeats and add them, up to one that was stopped.
+    """Run the repeats and append each to `ran`; stop after a run that was stopped.
 
-    Raises what a run raises, and EndedError or KeyboardInterrupt for a signal between two of them.
+    Raises the errors of a run, and EndedError or KeyboardInterrupt for a signal between two runs.
     """
     with signals.raised():
         for number in range(1, options.repeats + 1):
@@ -119,7 +119,7 @@ def _repeats(
 
 
 def _saved(repeats: "Repeats", output: Path) -> bool:
-    """Write repeats.json; where it cannot be written, print why and go on to show the repeats."""
+    """Write repeats.json. If it cannot be written, print why and return False."""
     try:
         schema.write(output / "repeats.json", repeats)
     except InputError as error:
@@ -138,7 +138,7 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
 
 
 def _print(result: "Result", options: OutputOptions) -> None:
-    """Print the result. Log lines were printed during the run; a failure goes to stderr."""
+    """Print the result. Log lines were printed during the run; a failure is printed to stderr."""
     from gputopo.report.runs.report import failure_lines, run_document
 
     if options.shape == "tf-cnn-log":
@@ -148,7 +148,7 @@ def _print(result: "Result", options: OutputOptions) -> None:
 
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
-    """Print all repeats. Log lines were printed during the runs; the summary goes to stderr."""
+    """Print all repeats. Log lines were printed during the runs; the summary is printed to stderr."""
     from gputopo.report.runs.report import repeats_document
 
     if printed == "tf-cnn-log":

@@ -1,1 +1,1 @@
-"""The links that a step uses: what each carries, how fast it is, which are shared, rings over them. Pure."""
+"""The links that a step uses: what each carries, its rate, which links are shared, and rings over them."""

@@ -1,9 +1,14 @@
-"""Seconds for which each byte of a model's variables occupies each link, by candidate. Pure.
+"""Seconds for which each byte of a model's variables occupies each link.
 
-A resource is a tuple: ("up", gpu) and ("down", gpu), a GPU's link to and from the host; ("uplink up", n) and
-("uplink down", n), the n-th shared one; ("nvlink", a, b), the NVLinks of two GPUs; ("nvlink out", gpu) and
-("nvlink in", gpu), those of a GPU to NVSwitches; ("pair", a, b), the path between two GPUs; ("memory",), the
-host memory that staged copies go through; ("host",), the cores that add gradients.
+A resource is a tuple:
+
+- ("up", gpu) and ("down", gpu): a GPU's link to and from the host;
+- ("uplink up", n) and ("uplink down", n): the n-th shared uplink;
+- ("nvlink", a, b): the NVLinks of two GPUs;
+- ("nvlink out", gpu) and ("nvlink in", gpu): the NVLinks of a GPU to NVSwitches;
+- ("pair", a, b): the path between two GPUs;
+- ("memory",): the host memory that staged copies use;
+- ("host",): the CPU cores that add gradients.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +18,8 @@ from gputopo.copies.expected import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.paths import Cost, Paths, Resource
 
 GB = 1e9
-_EQUAL = 1 - 1e-12  # of two sums of the same numbers in another order
-# The order in which resources that are as slow are named.
+_EQUAL = 1 - 1e-12  # for two sums of the same numbers in another order
+# The order of resources that are equally slow.
 _KINDS = (
     "uplink up",
     "uplink down",
@@ -34,17 +39,18 @@ _REVERSE = {
     "nvlink out": "nvlink in",
     "nvlink in": "nvlink out",
 }
-# What all copies through host memory carry together, in and out once. Not measured; chosen because eight
-# rings through it carry as much (`gputopo.prediction.links.rings`).
+# The total rate of all copies through host memory, each counted in and out once. Not measured; chosen because
+# eight rings through host memory reach it (`gputopo.prediction.links.rings`).
 HOST_MEMORY_GB_PER_S = 64.0
-# What both directions at once carry, of the sum of each alone. NVLink: 0.87 of 0.92 (nvlinks.csv); copies
-# through host memory: 0.56 (RTX 5090), 0.69 (RTX 4090), 0.70 (RTX 6000 Ada), p2pBandwidthLatencyTest.
+# The rate of both directions at once, as a share of the sum of each direction by itself. NVLink: 0.87 of 0.92
+# (nvlinks.csv). Copies through host memory: 0.56 (RTX 5090), 0.69 (RTX 4090), 0.70 (RTX 6000 Ada),
+# p2pBandwidthLatencyTest.
 NVLINK_BOTH_SHARE = 0.95
 STAGED_BOTH_SHARE = 0.69
 
 
 class Load(NamedTuple):
-    """What a resource carries: a share of the model's bytes, seconds for each byte of the model."""
+    """What a resource carries: a share of the model's bytes, and seconds for each byte of the model."""
 
     share: float
     seconds: float
@@ -61,7 +67,7 @@ Place = int | None
 
 
 def copy_costs(paths: Paths, source: Place, destination: Place) -> Sequence[Cost]:
-    """Return what a copy between two GPUs, or a GPU and its host, uses; found once."""
+    """Return the resources of a copy between two GPUs, or a GPU and its host; the result is cached."""
     key = source, destination
     if key not in paths.copies:
         paths.copies[key] = tuple(_costs(paths, source, destination))
@@ -79,7 +85,7 @@ def _costs(paths: Paths, a: Place, b: Place) -> Iterator[Cost]:
             yield ("nvlink", a, b), path.gb_per_s
             return
         through_host = path.through_host
-        least = path.gb_per_s  # below a switch a direct copy may be faster than one to the host
+        least = path.gb_per_s  # below one switch a direct copy may be faster than a copy to the host
         shared = [(("pair", a, b), path.gb_per_s)]
         if path.kind == "staged":
             shared.append((("memory",), HOST_MEMORY_GB_PER_S))
@@ -97,9 +103,9 @@ def _costs(paths: Paths, a: Place, b: Place) -> Iterator[Cost]:
 
 
 def slowest_of(loads: Mapping[Resource, Load]) -> tuple[Resource | None, float]:
-    """Return the resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows.
+    """Return the resource that a byte occupies longest, and its seconds per byte; (None, 0) without flows.
 
-    Of those that are as slow the first by kind and GPU.
+    Of equally slow resources, return the first by kind and GPU.
     """
     seconds = max((load.seconds for load in loads.values()), default=0.0)
     if not seconds:
@@ -109,7 +115,7 @@ def slowest_of(loads: Mapping[Resource, Load]) -> tuple[Resource | None, float]:
 
 
 class Flows:
-    """Bytes that flow at the same time: the seconds for which one byte of the model occupies each link."""
+    """Copies that run at the same time: the seconds for which one byte of the model occupies each link."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
@@ -126,18 +132,18 @@ class Flows:
 
     @property
     def loads(self) -> dict[Resource, Load]:
-        """What each resource carries, both directions at once."""
+        """The load of each resource, with both directions at once."""
         found = {}
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
-            # Two directions at once carry a share of their sum, as long as both have bytes.
+            # Two directions at once reach a share of the sum of their rates, while both have bytes to send.
             at_once = seconds + (1 / self._both(resource) - 1) * min(seconds, busy)
             found[resource] = Load(self.shares[resource], at_once / GB)
         return found
 
     @property
     def slowest(self) -> tuple[Resource | None, float]:
-        """The resource that a byte occupies longest, and its seconds a byte; (None, 0) if nothing flows."""
+        """The resource that a byte occupies longest, and its seconds per byte; (None, 0) if nothing flows."""
         return slowest_of(self.loads)
 
     def _both(self, resource: Resource) -> float:

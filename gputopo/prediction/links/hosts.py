@@ -1,6 +1,6 @@
-"""How fast the network between hosts is. Pure.
+"""How fast the network between hosts is.
 
-What TensorFlow's copies between hosts (gRPC) reach of a network, and at most:
+What TensorFlow's copies between hosts (gRPC) reach of a network, and the maximum:
 
 | figure | source |
 |---|---|
@@ -9,9 +9,10 @@ What TensorFlow's copies between hosts (gRPC) reach of a network, and at most:
 | 0.67 GB/s in both directions at once, on a core each, loopback, TensorFlow 2.21 | gputopo |
 | 9.3 of 10 Gbit/s by iperf | tensorflow/benchmarks issue 29 |
 
-No figure of TensorFlow 2 between hosts with many cores was found, so the most in one direction is ours.
+No figure for TensorFlow 2 between hosts with many cores was found. The maximum in one direction is therefore
+not measured.
 
-What rings of NCCL reach of all cards that are near to its GPUs (busbw of all_reduce_perf):
+What NCCL's rings reach of all cards near the GPUs (busbw of all_reduce_perf):
 
 | figure | by | source |
 |---|---|---|
@@ -22,15 +23,15 @@ What rings of NCCL reach of all cards that are near to its GPUs (busbw of all_re
 """
 
 GBIT = 1 / 8  # GB/s
-GRPC_OF_CARD = 0.64  # of the card's rate
-GRPC_OF_TCP = 0.69  # of what TCP was measured to carry: 0.8 of 9.3/8 GB/s
-GRPC_GB_PER_S = 1.0  # at most, in one direction, whatever the network carries
-NCCL_OF_CARDS = 0.8  # of the cards' rate, if they are near
-NCCL_BY_HOST = 0.55  # the same, by way of host memory
+GRPC_OF_CARD = 0.64  # share of the card's rate
+GRPC_OF_TCP = 0.69  # share of the measured TCP rate: 0.8 of 9.3/8 GB/s
+GRPC_GB_PER_S = 1.0  # maximum in one direction, on any network
+NCCL_OF_CARDS = 0.8  # share of the cards' rate, if the cards are near the GPUs
+NCCL_BY_HOST = 0.55  # the same through host memory
 NCCL_BY_SOCKETS = 0.7
-NCCL_SOCKETS_GB_PER_S = 5.0  # at most
+NCCL_SOCKETS_GB_PER_S = 5.0  # maximum
 
 
 def grpc_gb_per_s(card_gbit_per_s: float) -> float:
-    """Return what copies of TensorFlow reach behind a card of so many Gbit/s."""
+    """Return the GB/s that TensorFlow's copies reach over a card of this rate in Gbit/s."""
     return min(GRPC_OF_CARD * card_gbit_per_s * GBIT, GRPC_GB_PER_S)

@@ -1,7 +1,7 @@
-"""GB/s between the places of a machine: GPUs and the host, pairs of GPUs, the links they share. Pure.
+"""GB/s between GPUs and the host, between pairs of GPUs, and over the links that they share.
 
-Measured copies first, else the link's generation and width, else the model's widest link; `assumed` where no
-fact stands behind a path. GB/s are 10^9 bytes in one direction.
+Measured copies are used first, else the link's generation and width, else the widest link of the model. The
+basis is `assumed` if no fact is known. GB/s are 10^9 bytes in one direction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,16 +28,17 @@ from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.rates import PairSpeed, host_link_rates, pair_speeds
 
-# redirected: directly, but by access control through the root complex also below one switch.
+# redirected: direct, but access control sends the copy through the root complex even below one switch.
 PathKind = Literal["nvlink", "direct", "redirected", "staged"]
 Basis = Literal["measured", "link", "model", "assumed"]
 _BASES: tuple[Basis, ...] = ("measured", "link", "model", "assumed")
 
-# Direct copies between two GPUs as a share of the slower of their links, by the farthest hop between them.
-# One switch: 1.02 (7gforce, bundled). Several switches: 0.95 is ours. Host bridge: 0.87 and 0.91 (7gforce-v2,
-# 7gforce), 1.0 (RTX 6000 Ada on an AMD board, p2pBandwidthLatencyTest in a public repository), 0.83 that NCCL
-# expects of Intel CPUs (src/graph/topo.h INTEL_P2P_OVERHEAD). Sockets: 0.5 (6.5 of 13.2 GB/s, RTX 3090) to
-# 0.8 (K80); NCCL expects 0.5 to 0.83 (BDW_QPI_BW, SKL_QPI_BW of PCI_BW).
+# Direct copies between two GPUs as a share of the rate of their slower link, by the farthest hop between
+# them. One switch: 1.02 (7gforce, bundled). Several switches: 0.95 is not measured; chosen because it is
+# between one switch and a host bridge. Host bridge: 0.87 and 0.91 (7gforce-v2, 7gforce), 1.0 (RTX 6000 Ada on
+# an AMD board, p2pBandwidthLatencyTest in a public repository), 0.83 that NCCL expects of Intel CPUs
+# (src/graph/topo.h INTEL_P2P_OVERHEAD). Sockets: 0.5 (6.5 of 13.2 GB/s, RTX 3090) to 0.8 (K80); NCCL expects
+# 0.5 to 0.83 (BDW_QPI_BW, SKL_QPI_BW of PCI_BW).
 HOP_SHARE: Mapping[Hop | None, float] = {
     Hop.INTERNAL: 1.0,
     Hop.PIX: 1.0,
@@ -47,19 +48,19 @@ HOP_SHARE: Mapping[Hop | None, float] = {
     Hop.SYS: 0.70,
     None: 0.80,
 }
-# Copies staged through the host, whatever the hop: 0.95 (7gforce), 0.97 (7gforce-v2), 0.86 and 0.96
-# (az-4x-m60), 0.87 (RTX 4090), 0.85 (RTX 6000 Ada), 0.64 (DGX Station V100), 0.45 (A100), from published
-# outputs of p2pBandwidthLatencyTest: the median.
+# The same for copies staged through the host, for any hop: the median of 0.95 (7gforce), 0.97 (7gforce-v2),
+# 0.86 and 0.96 (az-4x-m60), 0.87 (RTX 4090), 0.85 (RTX 6000 Ada), 0.64 (DGX Station V100), 0.45 (A100), from
+# published outputs of p2pBandwidthLatencyTest.
 STAGED_SHARE = 0.87
-# Copies through host memory are no faster, whatever the links: 36 to 38 GB/s with 16 lanes of generation 5
+# The maximum rate of copies through host memory, for any link: 36 to 38 GB/s with 16 lanes of generation 5
 # (NVIDIA/nccl issue 1264, H100; NVIDIA/nccl-tests issue 287, RTX 5090 on EPYC Genoa).
 STAGED_MAX_GB_PER_S = 38.0
-# What large copies reach of NVLink-C2C: as of NVLink 4 (nvlinks.csv). Ours.
+# The share of NVLink-C2C that large copies reach. Not measured; chosen because NVLink 4 has it (nvlinks.csv).
 C2C_SHARE = 0.88
 
 
 class HostLink(NamedTuple):
-    """What one GPU copies to and from the host, alone."""
+    """The rates of one GPU to and from the host, by itself."""
 
     up: float
     down: float
@@ -80,32 +81,32 @@ class PairPath(NamedTuple):
 
 
 Resource = tuple[str | int, ...]
-"""A link, as `gputopo.prediction.links.flows` names it."""
+"""A link, as defined in `gputopo.prediction.links.flows`."""
 
 Cost = tuple[Resource, float]
 """A resource that a copy uses, and its GB/s."""
 
 Limit = tuple[Resource | None, float]
-"""The link that a byte of the model occupies longest, and its seconds."""
+"""The link that a byte of the model occupies longest, and the seconds."""
 
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
-    """All paths of a machine. `pairs` by the two indices, low first."""
+    """All paths of a machine. Keys of `pairs`: the two indices, low first."""
 
     hosts: Mapping[int, HostLink]
     pairs: Mapping[Pair, PairPath]
     uplinks: tuple[Uplink, ...]
-    ports: Mapping[int, float] = {}  # what the NVLinks of a GPU carry together, where they lead to NVSwitches
-    cpus: int = 1  # CPU sockets, whose cores add gradients
+    ports: Mapping[int, float] = {}  # total rate of a GPU's NVLinks, if they lead to NVSwitches
+    cpus: int = 1  # CPU sockets; their cores add gradients
 
     @cached_property
     def copies(self) -> dict[tuple[int | None, int | None], Sequence[Cost]]:
-        """What copies between two GPUs, or a GPU and the host (None), use, as far as it was asked for."""
+        """A cache: the costs of copies between two GPUs, or a GPU and the host (None)."""
         return {}
 
     @cached_property
     def limits(self) -> dict[object, tuple[Limit, Limit]]:
-        """What limits weights and gradients of some GPUs and a placement, as far as it was asked for."""
+        """A cache: what limits weights and gradients, by GPUs and placement."""
         return {}
 
     def pair(self, a: int, b: int) -> PairPath:
@@ -114,7 +115,7 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
 
 
 def paths_of(machine: Machine) -> Paths:
-    """Return the paths between all places of a machine."""
+    """Return the paths between the GPUs and the host of a machine."""
     gpus = machine.by_index
     links = believed_links(machine)
     hosts = _hosts(machine)
@@ -132,7 +133,7 @@ def paths_of(machine: Machine) -> Paths:
 
 
 def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
-    """Return the facts that predictions lack, what helps most first, each with what shows it."""
+    """Return the facts that would improve predictions, the most useful first, each with how to get it."""
     found = []
     for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
         if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
@@ -170,7 +171,7 @@ def _host_link(gpu: Gpu, machine: Machine) -> HostLink:
 
 
 def pcie_link(gpu: Gpu, machine: Machine) -> tuple[LinkExpectation, Basis]:
-    """Return the PCIe link of a GPU, and from what: as reported, else as its model has it, else assumed."""
+    """Return the PCIe link of a GPU and its basis: reported, else of its model, else assumed."""
     if seen := observed_link(gpu, None, machine):
         return seen[0], "link"
     model = expected_of(gpu)
@@ -186,7 +187,7 @@ def pcie_link(gpu: Gpu, machine: Machine) -> tuple[LinkExpectation, Basis]:
 
 
 class _Pairs:
-    """The facts that paths between GPUs rest on."""
+    """The facts from which paths between GPUs are computed."""
 
     def __init__(self, machine: Machine, links: Mapping[Pair, Link], hosts: Mapping[int, HostLink]) -> None:
         self._hosts, self._links = hosts, links
@@ -220,13 +221,13 @@ class _Pairs:
         return PairPath("direct", HOP_SHARE[hop] * slower, basis)
 
     def port(self, gpu: int, paths: Mapping[Pair, PairPath]) -> float | None:
-        """Return what all NVLinks of a GPU carry, where its pairs share them: they lead to switches."""
+        """Return the rate of all NVLinks of a GPU if its pairs share them, because they lead to switches."""
         model = self._models.get(gpu)
         others = [pair for pair in paths if gpu in pair and paths[pair].kind == "nvlink"]
         counts = [self._count(*pair) or 0 for pair in others]
         if model is None or not model.nvlinks or not others or sum(counts) <= model.nvlinks:
             return None
-        # All links of the GPU, each as fast as in the fastest of its pairs.
+        # All links of the GPU at the rate of its fastest pair.
         return max(
             paths[pair].gb_per_s * max(1.0, model.nvlinks / count)
             for pair, count in zip(others, counts, strict=True)
@@ -234,7 +235,7 @@ class _Pairs:
         )
 
     def _measured(self, a: int, b: int, speed: PairSpeed, nvlinks: int | None) -> PairPath:
-        # Programs copy directly wherever the driver allows it, also where that is slower.
+        # Programs copy directly wherever the driver allows it, even if that is slower.
         direct = speed.direct is not None or (
             speed.path is None and self._is_direct(a, b, self._links.get((a, b)))
         )
@@ -246,14 +247,14 @@ class _Pairs:
         return PairPath("redirected" if (a, b) in self._redirected else "direct", rate, "measured")
 
     def _is_direct(self, a: int, b: int, link: Link | None) -> bool:
-        """Return whether the driver copies directly over PCIe, as far as that is known."""
+        """Return whether the driver copies directly over PCIe, as far as this is known."""
         if link is not None and link.p2p_read is not None:
             return link.p2p_read == "OK"
         rows = [self._models.get(gpu) for gpu in (a, b)]
         return all(row is None or row.p2p_over_pcie is not False for row in rows)
 
     def _count(self, a: int, b: int) -> int | None:
-        """Return the NVLinks of a pair: as reported, by measured rates, or as all pairs of the model have."""
+        """Return the NVLinks of a pair: reported, from measured rates, or the same number for all pairs."""
         link = self._links.get((a, b))
         if link is not None and link.nvlinks is not None:
             return link.nvlinks

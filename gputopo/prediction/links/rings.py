@@ -1,8 +1,8 @@
-"""The ring over some GPUs whose slowest link carries most. Pure.
+"""The ring over some GPUs with the fastest possible slowest link.
 
 Each link of a ring carries 2 (n - 1) / n of the bytes of a model (nccl-tests, doc/PERFORMANCE.md), and every
-GPU sends and receives at once. The order is searched depth first: the slowest link between two neighbours is
-as fast as any ring allows, and near neighbours come first, so that a ring leaves a switch once.
+GPU sends and receives at once. A depth-first search finds the order: the slowest link between two neighbours
+is as fast as in any ring. Near neighbours come first, so that a ring leaves a switch only once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from gputopo.prediction.links.flows import GB, Flows, Load
 from gputopo.prediction.links.paths import Paths, Resource
 
-# What each link of a ring of GPUs without P2P carries through host memory, whatever copies reach: kernels
-# write and read it there. Rings of NCCL in the published figures of 2020, most with 16 lanes of generation 3
-# or 4; errors on machines left out are the same from 6 to 9.
+# The rate of each link of a ring of GPUs without P2P through host memory, whatever copies reach, because
+# kernels write and read it there. From rings of NCCL in the published figures of 2020, most with 16 lanes of
+# generation 3 or 4. Errors on machines that were not used for the fit are the same from 6 to 9.
 THROUGH_HOST_GB_PER_S = 8.0
 MAX_STEPS = 20_000  # partial orders; all orders of eight GPUs are 13,700
 
@@ -29,7 +29,7 @@ def ring_order(paths: Paths, gpus: Sequence[int]) -> tuple[int, ...]:
 
 
 def ring_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
-    """Return what each resource carries of the best ring over two GPUs or more."""
+    """Return what each resource carries for the best ring over two or more GPUs."""
     order, flows = ring_order(paths, gpus), Flows(paths)
     for a, b in zip(order, (*order[1:], order[0]), strict=True):
         flows.between(a, b, 2 * (len(order) - 1) / len(order))
@@ -43,7 +43,7 @@ def ring_loads(paths: Paths, gpus: Sequence[int]) -> dict[Resource, Load]:
 
 
 def _edge_seconds(paths: Paths, a: int, b: int) -> float:
-    """Return the seconds a byte between two neighbours, each of which sends to the other."""
+    """Return the seconds per byte between two neighbours that both send to each other."""
     flows = Flows(paths)
     flows.between(a, b)
     flows.between(b, a)
@@ -51,7 +51,7 @@ def _edge_seconds(paths: Paths, a: int, b: int) -> float:
 
 
 def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int, ...] | None:
-    """Return a ring whose neighbours need `limit` at most; None: there is none, or it takes too long."""
+    """Return a ring whose links all need at most `limit`; None if none is found in MAX_STEPS."""
     near = {a: [b for b in sorted(row, key=row.__getitem__) if row[b] <= limit] for a, row in costs.items()}
     start, steps = min(near, key=lambda gpu: len(near[gpu])), 0
 

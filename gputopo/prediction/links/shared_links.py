@@ -1,4 +1,4 @@
-"""Uplinks that several GPUs share: of switches and boards. Pure."""
+"""Uplinks of switches and boards that several GPUs share."""
 
 from collections.abc import Iterator, Mapping
 from math import inf
@@ -8,7 +8,7 @@ from gputopo.reference.expectations import expected_link, expected_of, generatio
 from gputopo.topology.hops import bridges_above, joined_by_hops
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
-# A card of an unknown model in an unknown slot: what most of the machines in published tables had.
+# For a card of an unknown model in an unknown slot: what most machines in published tables had.
 ASSUMED_GENERATION, ASSUMED_WIDTH = 3, 16
 
 Gpus = frozenset[int]
@@ -16,23 +16,23 @@ Pair = tuple[int, int]
 
 
 class Uplink(NamedTuple):
-    """GPUs that share a link to the host, and what it carries in each direction."""
+    """GPUs that share a link to the host, and its rate in each direction."""
 
     gpus: Gpus
     gb_per_s: float
 
 
 def uplinks(machine: Machine, links: Mapping[Pair, Link], alone: Mapping[int, float]) -> tuple[Uplink, ...]:
-    """Return the shared uplinks: bridges of the PCI tree, else switches by hops.
+    """Return the shared uplinks: from the bridges of the PCI tree, else from the hops.
 
-    `alone`: GB/s of each GPU with the host.
+    `alone`: GB/s between each GPU and the host.
     """
     known = list(_of_tree(machine)) or list(_of_hops(machine, links, alone))
     return tuple(Uplink(gpus, rate) for gpus, rate in known)
 
 
 def _of_tree(machine: Machine) -> Iterator[tuple[Gpus, float]]:
-    """Return the GPUs below each bridge of the PCI tree, and what the narrowest bridge over them carries."""
+    """Yield the GPUs below each bridge of the PCI tree, with the rate of the narrowest bridge above them."""
     tree = {node.address: node for node in machine.pci}
     below: dict[str, set[int]] = {}
     for gpu in machine.gpus:
@@ -52,9 +52,10 @@ def _of_tree(machine: Machine) -> Iterator[tuple[Gpus, float]]:
 def _of_hops(
     machine: Machine, links: Mapping[Pair, Link], alone: Mapping[int, float]
 ) -> Iterator[tuple[Gpus, float]]:
-    """Return GPUs of one board, of one switch and of switches below one another, and what is above them.
+    """Yield the GPUs of each board, of each switch and of nested switches, with the rate above them.
 
-    Above a board, as much as one of its GPUs has; above a switch, 16 lanes of its cards' generation.
+    Above a board it is the rate of one of its GPUs; above a switch, the rate of 16 lanes of its cards'
+    generation.
     """
     gpus = [gpu.index for gpu in machine.gpus]
     seen: set[Gpus] = set()
@@ -75,6 +76,6 @@ def _sixteen_lanes(machine: Machine, group: Gpus) -> float:
 
 
 def pcie_generation(gpu: Gpu) -> int | None:
-    """Return the highest PCIe generation of a GPU in its slot, else by itself, else of its model."""
+    """Return the highest PCIe generation of a GPU: in its slot, else of the card, else of its model."""
     row = expected_of(gpu)
     return gpu.pcie.gen_max or gpu.pcie.gen_max_device or (row.pcie_generation if row else None)

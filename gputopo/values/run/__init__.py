@@ -1,1 +1,1 @@
-"""The values of a run: plan, events, result, methods of reduction."""
+"""The values of a run: plan, events, result, reduction methods."""

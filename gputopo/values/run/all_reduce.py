@@ -1,9 +1,9 @@
-"""Reductions of gradients over towers, by name: `name` or `name#K`. Pure; built in launch.
+"""Reductions of gradients over towers, by name: `name` or `name#K`. `launch` builds them.
 
 `copy` spreads the variables over the towers by bytes (`gputopo.workload.spreading`); `copy-roundrobin` is the
-same. What tf_cnn_benchmarks does without a specification is `psgpu` here, gradients added on the GPUs in
-alternation: its --local_parameter_device is gpu by default; with cpu it is `pscpu` (variable_mgr.py,
-aggregate_gradients_using_copy_with_device_selection). Its names are understood too: `xring` is `ring`.
+same. Without a specification, tf_cnn_benchmarks adds gradients on the GPUs in alternation, because its
+--local_parameter_device is gpu by default; this is `psgpu` here. With cpu it is `pscpu` (variable_mgr.py,
+aggregate_gradients_using_copy_with_device_selection). Its names are accepted too: `xring` is `ring`.
 """
 
 import re
@@ -15,7 +15,7 @@ from gputopo.values.option import listed, nearest
 
 Backend = Literal["cpu", "gpu"]
 
-MAX_PARTS = 64  # every part adds ops for each variable; more is likely a typing mistake
+MAX_PARTS = 64  # every part adds ops for each variable; a larger number is probably a typing mistake
 
 MEANINGS = {
     "copy": "added on one device per variable and copied back; variables are distributed by size, large ones "
@@ -37,37 +37,39 @@ NCCL = "nccl"
 _IN_PARTS = ("ring", "pscpu", "psgpu")
 _BY_NCCL = (NCCL, "nccl_op")
 COLLECTIVES = ("collective", NCCL)
-"""By TensorFlow's collective op, also between hosts."""
+"""Reductions by TensorFlow's collective op, which also works between hosts."""
 _ALIASES = {"copy-roundrobin": "copy", "xring": "ring"}
 
 PATTERN = rf"^(({'|'.join(NAMES)})|({'|'.join(_IN_PARTS)})#[1-9][0-9]?)$"
-"""What a reduction looks like in a plan and a spec: the form of `Reduction.written`."""
+"""The pattern of a reduction in a plan and a spec: the form of `Reduction.written`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A reduction, and the number of parts it cuts a tensor into (1: not cut)."""
+    """A reduction, and the number of parts into which it cuts a tensor (1: not cut)."""
 
     name: str
     parts: int = 1
 
     @property
     def written(self) -> str:
-        """How it is written: `ring`, `ring#2`."""
+        """The text of the reduction: `ring`, `ring#2`."""
         return self.name if self.parts == 1 else f"{self.name}#{self.parts}"
 
     @property
     def is_by_nccl(self) -> bool:
-        """Whether NCCL adds."""
+        """Whether NCCL adds the gradients."""
         return self.name in _BY_NCCL
 
     def why_not(self, backend: Backend, towers: int) -> tuple[str, str] | None:
-        """Return why it cannot be used there and the nearest that can, None if it can be used."""
+        """Return why it cannot be used there, and the nearest one that can; None if it can be used."""
         if self.is_by_nccl and backend != "gpu":
-            # Seen on TensorFlow 2.21: the collective takes the hint on CPUs and quietly uses its ring.
+            # Observed with TensorFlow 2.21: on CPUs the collective op accepts the hint and silently uses its
+            # ring.
             return "NCCL reduces between GPUs only", "collective"
         if self.name == "tf_hierarchical" and towers % 2:
-            # Seen on TensorFlow 2.21: both halves of the list of devices get n // 2 of them. No error.
+            # Observed with TensorFlow 2.21: both halves of the list of devices get n // 2 of them, without an
+            # error.
             return (
                 "TensorFlow's hierarchical copy silently loses the gradients of one device if the number of "
                 "devices is odd",
@@ -79,9 +81,9 @@ class Reduction:
 
 
 def options_of(asked: Reduction, groups: tuple[tuple[int, ...], ...] = ()) -> tuple[str, Options]:
-    """Return the algorithm of a reduction (a key of `placement.methods.ALGORITHMS`), and its arguments.
+    """Return the algorithm of a reduction (a key of `placement.methods.ALGORITHMS`) and its arguments.
 
-    `groups`: of towers, for the hierarchical one.
+    `groups`: groups of towers for the hierarchical reduction.
     """
     if asked.name in COLLECTIVES:
         return "collective", {"hint": "nccl" if asked.name == "nccl" else "ring"}
@@ -91,7 +93,7 @@ def options_of(asked: Reduction, groups: tuple[tuple[int, ...], ...] = ()) -> tu
 
 
 def parse(text: str) -> Reduction:
-    """Read `name` or `name#K`, aliases included. Raises UsageError that names what was meant or allowed."""
+    """Read `name` or `name#K`, including aliases. Raises UsageError with the nearest or the allowed names."""
     matched = re.fullmatch(r"([^#]*)(?:#(.*))?", text.strip().lower(), re.DOTALL)
     assert matched is not None  # every line matches
     given, parts = matched.groups()

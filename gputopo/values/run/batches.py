@@ -1,4 +1,4 @@
-"""Examples of each device and step: one number for all, one for each, or shares by speed. Pure."""
+"""Examples per device and step: one number for all, one for each, or shares by speed."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from gputopo.values.option import MAX_INT, shown
 
 AUTO: Final = "auto"
 BatchSize = int | tuple[int, ...]
-"""Examples of a step: of every device, or of each in the order of the towers."""
+"""Examples per step: one number for every device, or one for each in tower order."""
 AskedBatch = BatchSize | Literal["auto"]
-"""As it may be asked for: `auto` is in proportion to the devices' speeds."""
+"""The requested batch: `auto` is proportional to the devices' speeds."""
 
 
 def read_batch_size(flag: str, text: str) -> AskedBatch:
@@ -47,7 +47,7 @@ def batches_of(batch: BatchSize, devices: int) -> tuple[int, ...]:
 
 
 def stored_batches(batch: Any, devices: int) -> tuple[int, ...]:
-    """Return the examples of each device from a stored spec, which is free-form JSON; none if unknown."""
+    """Return the examples of each device from a stored spec, which is free-form JSON; () if unknown."""
     if isinstance(batch, int):
         return batches_of(batch, devices)
     known = isinstance(batch, list | tuple) and len(batch) == devices
@@ -60,7 +60,7 @@ def plain(batches: Sequence[int]) -> BatchSize:
 
 
 def require_one_each(batch: AskedBatch, devices: int, noun: str = "device") -> None:
-    """Raise UsageError for a list that does not have one number for each device."""
+    """Raise UsageError if a list does not have one number for each device."""
     if isinstance(batch, tuple) and len(batch) != devices:
         there = f"{devices} {noun}{'' if devices == 1 else 's'}"
         raise UsageError(
@@ -75,21 +75,21 @@ def batch_words(batch: BatchSize) -> str:
 
 
 def as_typed(batch: BatchSize) -> str:
-    """Return a batch as --batch-size takes it."""
+    """Return a batch in the form of --batch-size."""
     return ",".join(map(str, batch)) if isinstance(batch, tuple) else str(batch)
 
 
 def halved(batch: BatchSize) -> BatchSize:
-    """Return half of each, rounded down, 1 at least."""
+    """Return half of each batch, rounded down, at least 1."""
     return tuple(max(1, one // 2) for one in batch) if isinstance(batch, tuple) else max(1, batch // 2)
 
 
 def shares(total: int, speeds: Sequence[float]) -> tuple[int, ...]:
-    """Return whole examples for each device that add up to `total`, in proportion to speeds above 0.
+    """Return whole examples for each device that add up to `total`, proportional to speeds above 0.
 
-    By largest remainders: each has its proportional share rounded down or up, and a faster one at least as
-    many as a slower one; of equal remainders the first is rounded up. A device whose share is below 1 gets 1,
-    and the others share the rest. `total` is at least the number of devices.
+    By largest remainders: each device gets its proportional share rounded down or up, and a faster device
+    gets at least as many as a slower one. Of equal remainders the first is rounded up. A device whose share
+    is below 1 gets 1, and the others share the rest. `total` is at least the number of devices.
     """
     found = dict.fromkeys(range(len(speeds)), 1)
     rest, left = list(found), total

@@ -1,4 +1,4 @@
-"""Streams of any length in bounded memory: evenly spread items, blocks of rows; which samples are written."""
+"""Streams of any length in bounded memory: evenly spread items, blocks of rows, and samples for a file."""
 
 import math
 from collections import deque
@@ -12,29 +12,30 @@ T = TypeVar("T")
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
-# Samples of a run that are written whole: the first hour at two a second. Ours.
+# Samples of a run that are all written. Not measured; chosen because it is the first hour at two samples a
+# second.
 ALL_SAMPLES = 7200
-# Samples that are written or left out together: what is asked least often (probes/sampling) is asked
-# once in them. Ours.
+# Samples that are written or skipped together. Not measured; chosen because the slowest reading
+# (probes/sampling) is in such a block once.
 BLOCK_SAMPLES = 40
 
 
 class Thinned(Generic[T]):
     """All items of a stream up to `capacity`, then about a half, a quarter, an eighth; always the first.
 
-    `seen`: how many there were. Which are stored follows the fractional parts of multiples of the golden
-    ratio: any share of the items is evenly spread, and what repeats with any period is met in proportion.
+    `seen`: the number of items so far. The fractional parts of multiples of the golden ratio select the
+    stored ones: these are evenly spread, and items that repeat with any period are stored in proportion.
     """
 
     def __init__(self, capacity: int) -> None:
         self.seen = 0
         self._stored: list[tuple[float, T]] = []
         self._capacity = capacity
-        self._below = 1.0  # of the fractional parts
+        self._below = 1.0  # bound on the fractional parts
 
     @property
     def items(self) -> list[T]:
-        """The stored items, in their order."""
+        """The stored items, in order."""
         return [item for _, item in self._stored]
 
     def add(self, item: T) -> None:
@@ -49,35 +50,36 @@ class Thinned(Generic[T]):
 
 
 class WrittenSamples:
-    """Which samples of a run go to its file: each doubling of the run adds as many as half of `ALL_SAMPLES`.
+    """Selects the samples of a run that go to its file; each doubling of the run adds the same number.
 
-    Then every second block of samples, every fourth and so on. A sample with an Xid error or after a gap is
-    always one of them.
+    After the first `ALL_SAMPLES` it is every second block of samples, then every fourth, and so on. A sample
+    with an Xid error or after a gap is always included.
     """
 
     def __init__(self) -> None:
         self._seen = 0
 
     def has(self, sample: Sample) -> bool:
-        """Whether the next sample is written."""
+        """Return whether the next sample is written."""
         every = 1 << (self._seen // ALL_SAMPLES).bit_length()
         block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
         return bool(sample.xids) or sample.gap_s is not None or block % every == 0
 
 
-# Rows that are stored at most. Enough to judge, and so few that judging takes well under a second. Ours.
+# Maximum number of rows. Not measured; chosen because it is enough to judge a run, in well under a second.
 CAPACITY = 600
 FOLD = 3  # rows that become one: a median of three ignores an outlier
-# Steps of a look at most. Of 5 % noise they resolve 5 %. Ours.
+# Maximum number of recent steps. Not measured; chosen because these resolve a difference of 5 % with 5 %
+# noise.
 RECENT_STEPS = 300
 
 _Row = Sequence[float]
 
 
 class Blocks:
-    """Rows of a table. `size`: steps in each row but those of the latest, open one, which is not read.
+    """Rows of a table, each over `size` steps. Steps that do not fill a row yet are not read.
 
-    `first_steps`: number of the first step of each row.
+    `first_steps`: the number of the first step of each row.
     """
 
     def __init__(self) -> None:
@@ -85,30 +87,30 @@ class Blocks:
         self._medians: list[_Row] = []
         self._means: list[_Row] = []
         self.first_steps: list[int] = []
-        self._of_medians: list[list[float]] = []  # by column; empty: not known any more
+        self._of_medians: list[list[float]] = []  # by column; empty: must be computed again
         self._of_means: list[list[float]] = []
         self._open: list[_Row] = []
         self._open_first = 0
         self.recent: deque[tuple[int, _Row]] = deque(maxlen=RECENT_STEPS)  # by step
 
     def latest(self) -> "Blocks":
-        """Return a table of the recent steps, a row each."""
+        """Return a table of the recent steps, with one row per step."""
         found = Blocks()
         found.first_steps = [step for step, _ in self.recent]
         found._medians = found._means = [row for _, row in self.recent]
         return found
 
     def medians(self, column: int) -> list[float]:
-        """Return the medians of a column, by row; NaN where it has no value in a row."""
+        """Return the medians of a column, by row; NaN if a row has no value."""
         self._of_medians = self._of_medians or [*map(list, zip(*self._medians, strict=True))]
         return self._of_medians[column] if self._of_medians else []
 
     def middle(self, column: int) -> float:
-        """Return the median of a column over its rows; NaN where it has no value."""
+        """Return the median of a column over its rows; NaN without any value."""
         return _middle(self.medians(column), median)
 
     def means(self, column: int) -> list[float]:
-        """Return the means of a column, by row; NaN where it has no value in a row."""
+        """Return the means of a column, by row; NaN if a row has no value."""
         self._of_means = self._of_means or [*map(list, zip(*self._means, strict=True))]
         return self._of_means[column] if self._of_means else []
 
@@ -137,8 +139,8 @@ class Blocks:
 
 
 def _joined(rows: Sequence[_Row], middle: Callable[[Sequence[float]], float]) -> _Row:
-    """Return one row for several, of the values that are known."""
-    if len(rows) == 1:  # up to CAPACITY steps each row is one
+    """Return one row for several, from their known values."""
+    if len(rows) == 1:  # up to CAPACITY steps, each row is one step
         return rows[0]
     return [_middle(column, middle) for column in zip(*rows, strict=True)]
 

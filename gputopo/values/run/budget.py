@@ -1,4 +1,4 @@
-"""The time that jobs in a row may take."""
+"""The time that a sequence of jobs may take."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class TimeBudget:
-    """Time of jobs in a row. `seconds` None: no limit. It begins when it is made; `clock` in seconds."""
+    """A time budget for a sequence of jobs, from now on. `seconds` None: no limit; `clock`: in seconds."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float]) -> None:
         self._limit = seconds
@@ -17,17 +17,17 @@ class TimeBudget:
 
     @property
     def used(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the creation."""
         return self._clock() - self._began
 
     def fits(self, count: int = 1, *, each: float | None = None) -> bool:
-        """Return whether so many jobs would end in time: of `each` seconds, None: as the longest so far."""
+        """Return whether `count` jobs would end in time. `each`: seconds of one; None: the longest so far."""
         if self._limit is None:
             return True
         return self.used + count * (self._longest if each is None else each) <= self._limit
 
     def timed(self, job: Callable[[], T]) -> T:
-        """Do a job, and note how long it took."""
+        """Run a job and record its duration."""
         began = self._clock()
         done = job()
         self._longest = max(self._longest, self._clock() - began)

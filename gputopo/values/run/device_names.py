@@ -1,4 +1,4 @@
-"""Names of devices and of hosts, as TensorFlow writes them and as people read them. Pure."""
+"""Names of devices and hosts, as TensorFlow writes them and as people read them."""
 
 import re
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from gputopo.values.errors import UsageError
 from gputopo.values.run.plan import HOST_PS
 
 JOB = "worker"
-CLIENT = "client"  # job of a process that is none of the servers
+CLIENT = "client"  # job of a process that is not a server
 _TASK = re.compile(rf"/job:{JOB}(?:/replica:\d+)?/task:(\d+)")
 
 
 def device_name(kind: str, number: int, rank: int | None = None) -> str:
-    """Return the name of a host's device. `rank`: of the host, None: the only one."""
+    """Return the name of a host's device. `rank`: of the host; None: there is only one."""
     return f"/{kind}:{number}" if rank is None else f"{task_name(rank)}/device:{kind}:{number}"
 
 
@@ -22,18 +22,18 @@ def task_name(rank: int) -> str:
 
 
 def rank_of(device: str) -> int | None:
-    """Return the rank of the host that a name stands for, None where it names no host."""
+    """Return the rank of the host in a name, or None if the name has no host."""
     found = _TASK.match(device)
     return None if found is None else int(found.group(1))
 
 
 def host_of(device: str) -> str:
-    """Return the CPU of the host that has the device."""
+    """Return the CPU device of the host that has the device."""
     return device_name("CPU", 0, rank_of(device))
 
 
 def short_name(device: str) -> str:
-    """Return the name as `device_name` makes it, of one as TensorFlow writes it.
+    """Return the short name of a device, in the form of `device_name`.
 
     `/GPU:1` for `/job:localhost/replica:0/task:0/device:GPU:1` and for `/device:GPU:1`.
     """
@@ -42,12 +42,12 @@ def short_name(device: str) -> str:
 
 
 def host_names(names: Sequence[str]) -> list[str]:
-    """Return what hosts are called, by rank: several of one name have their ranks besides."""
+    """Return the names of hosts by rank; the rank is added if several have the same name."""
     return [name if names.count(name) == 1 else f"{name} (rank {rank})" for rank, name in enumerate(names)]
 
 
 def rank_of_place(place: str, hosts: int) -> int:
-    """Return N of a place for the variables `host:N`. Raises UsageError where so few hosts train."""
+    """Return N of a placement of the variables `host:N`. Raises UsageError if fewer hosts train."""
     rank = int(place.removeprefix(HOST_PS))
     if rank >= hosts:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Drills: faults that a run injects into itself on purpose, to see what is reported of them."""
+"""Drills: faults that a run injects into itself to test what is reported about them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ from gputopo.values.option import nearest, shown
 Fault = Literal["slow-gpu", "slow-weights", "slow-input", "lost-gpu", "nan", "hang"]
 SLOW_GPU, SLOW_WEIGHTS, SLOW_INPUT = "slow-gpu", "slow-weights", "slow-input"
 LOST_GPU, NAN, HANG = "lost-gpu", "nan", "hang"
-SLOW = (SLOW_GPU, SLOW_WEIGHTS, SLOW_INPUT)  # these go on; the others happen once
+SLOW = (SLOW_GPU, SLOW_WEIGHTS, SLOW_INPUT)  # these continue; the others happen once
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How a fault is written, and what it does, in words with `{device}` and `{percent}`."""
+    """How a fault is written, and what it does in words, with `{device}` and `{percent}`."""
 
     has_device: bool
     has_factor: bool
@@ -39,16 +39,16 @@ FORMS: Mapping[str, Form] = {
 
 
 class Drill(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault."""
+    """An injected fault."""
 
     fault: Fault
-    device: int | None = None  # number of the GPU, or of the tower on CPU devices, as outputs name them
-    factor: float | None = None  # of the pace, above 0, at most 1
-    step: int = 0  # the first counted step that has it; 0: the warm-up has it, too
+    device: int | None = None  # number of the GPU, or of the tower on CPU devices, as in outputs
+    factor: float | None = None  # factor of the pace, above 0, at most 1
+    step: int = 0  # the first counted step with the fault; 0: also during the warm-up
 
     @property
     def typed(self) -> str:
-        """The drill as it is typed: `slow-gpu=1:0.85@300`."""
+        """The drill as typed: `slow-gpu=1:0.85@300`."""
         values = [
             *([] if self.device is None else [str(self.device)]),
             *([] if self.factor is None else [f"{self.factor:g}"]),
@@ -65,7 +65,7 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_drills(flag: str, words: Sequence[str]) -> tuple[Drill, ...]:
-    """Read `slow-gpu=1:0.85@300` and the like. Raises UsageError for what is no drill, and for one twice."""
+    """Read `slow-gpu=1:0.85@300` and the like. Raises UsageError for an invalid or repeated drill."""
     found: list[Drill] = []
     for word in words:
         drill = _read(flag, word.strip())
@@ -76,7 +76,7 @@ def read_drills(flag: str, words: Sequence[str]) -> tuple[Drill, ...]:
 
 
 def drills_of(spec: Mapping[str, Any]) -> tuple[Drill, ...]:
-    """Return the drills of a run from the JSON form of its spec; those of a later version are left out."""
+    """Return the drills of a run from the JSON form of its spec; drills of a later version are skipped."""
     try:
         return msgspec.convert(spec.get("drills") or (), tuple[Drill, ...])
     except msgspec.ValidationError:
@@ -84,7 +84,7 @@ def drills_of(spec: Mapping[str, Any]) -> tuple[Drill, ...]:
 
 
 def labels(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the drills of a run as they are typed, from the JSON form of its spec; empty: none."""
+    """Return the drills of a run as typed, from the JSON form of its spec; () without drills."""
     known = tuple(one.typed for one in drills_of(spec))
     return known or (("of an unknown kind",) if spec.get("drills") else ())
 
@@ -128,7 +128,7 @@ def _matched(word: str, form: Form) -> Drill | None:
     if found is None:
         return None
     parts = found.groupdict()
-    # What happens once happens in a counted step.
+    # Faults that happen once happen in a counted step.
     step = int(parts["step"] or (0 if form.has_factor else 1))
     return Drill(
         fault=msgspec.convert(parts["fault"], Fault),

@@ -1,6 +1,6 @@
-"""Events of a run: one JSON object a line (`gputopo.events/1`), from which the result is derived.
+"""Events of a run: one JSON object per line (`gputopo.events/1`). The result is derived from them.
 
-Times: `time_s` is seconds since the Unix epoch; durations have their unit in their names.
+`time_s` is seconds since the Unix epoch. Durations have their unit in their names.
 """
 
 import re
@@ -17,12 +17,13 @@ from gputopo.values.run.verdict import Causes, Known
 SCHEMA = "gputopo.events/1"
 
 NETWORK = "network"  # the hop to variables on another host
-# A device of one of several hosts, as TensorFlow names it.
+# A device on one of several hosts, in TensorFlow's form.
 _HOSTED = re.compile(r"/job:[^/]+(?:/replica:\d+)?/task:(\d+)/(?:device:)?([A-Za-z_]+):(\d+)")
 
-# Share of all cores' time. CPU devices compute on the cores that another program takes. Ours.
+# Share of the time of all cores. Not measured; chosen because CPU devices compute on the cores that another
+# program takes.
 OTHER_CPU_SHARE = 0.10
-# GPUs are served by a few threads: they are slowed only where no core is left. Ours.
+# Not measured; chosen because a few threads serve the GPUs, so that they are slow only if no core is left.
 CORES_TAKEN_SHARE = 0.90
 
 
@@ -33,9 +34,9 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """A tower's device: TensorFlow's name for it and, where it stands for one, the GPU of the machine.
+    """The device of a tower: TensorFlow's name for it and, if it represents one, the GPU of the machine.
 
-    `rank` and `host`: of the host that has it, where a run has several.
+    `rank` and `host`: of its host, if a run has several hosts.
     """
 
     tower: int
@@ -48,19 +49,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is a CPU device, also where it stands for a GPU."""
+        """Whether it is a CPU device, even if it represents a GPU."""
         return "CPU" in self.device.upper()
 
     @property
     def label(self) -> str:
-        """Its name in tables and bars: "GPU 3", "CPU 1"; of several hosts "n2 GPU 3"."""
+        """The name in tables and bars: "GPU 3", "CPU 1"; with several hosts "n2 GPU 3"."""
         if self.host is not None:
             return place_name(self.device, (self,))
         return f"CPU {self.tower}" if self.is_cpu else self.short_name
 
     @property
     def short_name(self) -> str:
-        """Its name for people: "GPU 3", or "CPU device 1"; of several hosts "n2 GPU 3", or "n2 CPU 1"."""
+        """The name for people: "GPU 3", or "CPU device 1"; with several hosts "n2 GPU 3", or "n2 CPU 1"."""
         if self.host is not None:
             return self.label
         if self.is_cpu:
@@ -69,22 +70,22 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name with the model: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "CPU device 1"."""
+        """The name with the model: "GPU 3 (GTX 1070)", "n2 GPU 3 (GTX 1070)", or "CPU device 1"."""
         known = self.gpu_name and not self.is_cpu
         return f"{self.short_name} ({self.gpu_name})" if known else self.short_name
 
 
 def place_name(place: str, devices: Iterable[Device]) -> str:
-    """Return the name of a place that TensorFlow names: "n2 GPU 3", "n2 CPU 0"; on a single host as it is.
+    """Return a name for a device in TensorFlow's form: "n2 GPU 3", "n2 CPU 0"; unchanged on a single host.
 
-    `devices`: of the run. A GPU has the index that it has in its host's machine, if a tower is on it.
+    `devices`: of the run. A GPU gets its index in its host's machine, if a tower is on it.
     """
     found = _HOSTED.fullmatch(place)
     return place if found is None else _name(found, devices)
 
 
 def with_names(text: str, devices: Iterable[Device]) -> str:
-    """Return a text, such as an error of TensorFlow's, in which devices of several hosts have their names."""
+    """Return a text, such as an error of TensorFlow, with the devices of several hosts replaced by names."""
     known = tuple(devices)
     return _HOSTED.sub(lambda found: _name(found, known), text)
 
@@ -102,26 +103,26 @@ def _name(found: re.Match[str], devices: Iterable[Device]) -> str:
 
 
 def gpu_key(rank: int, gpu: int | None) -> str:
-    """Return the key of a GPU in JSON: its index in its host's machine, past rank 0 after the rank: "2:3"."""
+    """Return the key of a GPU in JSON: its index in its host's machine; after rank 0 with the rank: "2:3"."""
     return f"{rank}:{gpu}" if rank else str(gpu)
 
 
 class TowerMarks(msgspec.Struct, frozen=True, kw_only=True):
-    """One tower's part of one step, in seconds, from the marks inside the graph."""
+    """The part of one tower in one step, in seconds, from the time marks in the graph."""
 
     tower: int
-    start_s: float  # its start, counted from the start of the step
-    weights_s: float  # from its start until its weights were on its device
-    compute_s: float  # from then until its gradients were done
+    start_s: float  # from the start of the step to the start of the tower
+    weights_s: float  # from there until its weights were on its device
+    compute_s: float  # from there until its gradients were computed
 
 
 class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's part of the exchange of gradients in one step, in seconds; None where it is not marked.
+    """The part of one host in the exchange of gradients in one step, in seconds; None without time marks.
 
-    `sends_s`: from when its last gradient was computed until another host, the first one, had all that this
-    host sends it; `receives_s`: the same for what it gets, from the first other host. So neither waits for
-    one other host that is slow. `sums_s`: from when the last gradient of all hosts was computed until all
-    sums were on its devices. Their resolution is that of the hosts' clocks against one another: see
+    `sends_s`: from when its last gradient was computed until the first other host had everything that this
+    host sends it. `receives_s`: the same for what it receives from the first other host. So neither waits for
+    a slow third host. `sums_s`: from when the last gradient of all hosts was computed until all sums were on
+    its devices. The resolution is the accuracy of the hosts' clocks: see
     `gputopo.launch.train.host_clocks.HostClocks`.
     """
 
@@ -132,18 +133,18 @@ class HostExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfGpu(NamedTuple):
-    """The fact of a Gpu, by its path, that a field of a sample is; `words`: in the reports of a run."""
+    """The path of the Gpu's fact that a field of a sample has. `words`: in the reports of a run."""
 
     path: str
     words: str = ""
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What NVML reported of one GPU at one time; None where it did not answer.
+    """NVML readings of one GPU at one time; None if it did not answer.
 
-    In a run, what changes slowly is asked less often and is None in between (see probes/nvml/gpu_watch.py).
-    Rates are means since the reading before; `throttled_s`, `pcie_replays` and errors count from the begin of
-    the watch on, also where the driver's counter wraps or begins anew.
+    In a run, values that change slowly are read less often and are None in between (see
+    probes/nvml/gpu_watch.py). Rates are means since the previous reading. `throttled_s`, `pcie_replays` and
+    errors are counted from the start of the watch, even if the driver's counter wraps or is reset.
     """
 
     gpu: int
@@ -165,22 +166,22 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pcie_in_mb_per_s: float | None = None  # to the GPU
     pcie_out_mb_per_s: float | None = None  # from the GPU
     pcie_replays: int | None = None
-    nvlink_errors: int | None = None  # of all its links
-    nvlink_in_mb_per_s: float | None = None  # of all its links; as the three below not in a run
+    nvlink_errors: int | None = None  # on all its links
+    nvlink_in_mb_per_s: float | None = None  # on all its links; this and the next three are not read in a run
     nvlink_out_mb_per_s: float | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
     processes: int | None = None
-    other_processes: int | None = None  # that are not of this run; None where that cannot be seen
+    other_processes: int | None = None  # processes not of this run; None if they cannot be seen
     lost: bool = False  # NVML reported GPU_IS_LOST
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is known of the GPU at this time."""
+        """Whether nothing is known about the GPU at this time."""
         return self == GpuSample(gpu=self.gpu, lost=self.lost)
 
     def with_earlier(self, earlier: "GpuSample | None") -> "GpuSample":
-        """Return this sample, with the earlier values of what it does not report; not of a lost GPU."""
+        """Return this sample, with earlier values for what it does not report, unless the GPU is lost."""
         if earlier is None or self.lost:
             return self
         fields = {name: getattr(earlier, name) for name in SAMPLED_FIELDS if getattr(self, name) is None}
@@ -203,7 +204,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineSample(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPUs at one time. `time_s`: seconds since the epoch. `xids`: those since the sample before."""
+    """All GPUs at one time. `time_s`: seconds since the epoch. `xids`: errors since the previous sample."""
 
     time_s: float
     gpus: tuple[GpuSample, ...]
@@ -214,8 +215,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Load of the host over the `seconds` before `time_s` (seconds since the epoch); None: not known.
 
     Shares are from 0 to 1. `run_cpu_share`, `other_cpu_share`: CPU time of this run's processes and of all
-    others, of the time of all cores that the run may use. `cores`: that the run may use. Rates are means over
-    `seconds`, of the whole host.
+    others, as a share of the time of all cores that the run may use. `cores`: number of these cores. Rates
+    are means over `seconds` for the whole host.
     """
 
     time_s: float
@@ -223,8 +224,8 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
     cores: int | None = None
     run_cpu_share: float | None = None
     other_cpu_share: float | None = None
-    run_queue: float | None = None  # threads that run or are ready to, those of the run included
-    memory_available_share: float | None = None  # MemAvailable of MemTotal, or of the cgroup's limit
+    run_queue: float | None = None  # threads that run or are ready to run, including the run's threads
+    memory_available_share: float | None = None  # MemAvailable divided by MemTotal, or by the cgroup's limit
     swap_in_bytes_per_s: float | None = None
     swap_out_bytes_per_s: float | None = None
     disk_read_bytes_per_s: float | None = None
@@ -234,7 +235,7 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def leaves_no_core(self) -> bool:
-        """Whether other programs leave no core."""
+        """Whether other programs leave no core for the run."""
         other = self.other_cpu_share or 0.0
         queued = self.run_queue is not None and self.cores is not None and self.run_queue > self.cores
         taken = other + (self.run_cpu_share or 0.0) >= CORES_TAKEN_SHARE
@@ -242,10 +243,10 @@ class HostLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunStarted(_Event, frozen=True, tag="run_started"):
-    """The run begins: what was asked for, on what, with which versions.
+    """The start of the run: what was requested, on which devices, with which versions.
 
     `spec` is the JSON form of gputopo.values.run.spec.RunSpec. `rehearsal_of`: the machine whose plan is
-    tried on CPU devices, None where the run is on the planned devices themselves.
+    rehearsed on CPU devices, None if the run is on the planned devices.
     """
 
     host: str
@@ -254,15 +255,15 @@ class RunStarted(_Event, frozen=True, tag="run_started"):
     backend: str  # "cpu" or "gpu"
     rehearsal_of: str | None = None
     versions: dict[str, str] = {}
-    says: tuple[str, ...] = ()  # to be shown with every output of this run
-    known: Known = Known()  # before the run
+    says: tuple[str, ...] = ()  # notes for every output of this run
+    known: Known = Known()  # what is known before the run
 
 
 class ModelBuilt(_Event, frozen=True, tag="model_built"):
-    """The model stands: its size, and how long import, building and tracing took.
+    """The model is built: its size, and the duration of import, building and tracing.
 
-    `input`: how the examples come, as the input reports it: where they are made and held, files, threads,
-    batches ahead.
+    `input`: where the examples come from, as the input reports it: where they are created and held, files,
+    threads, batches ahead.
     """
 
     parameters: int
@@ -270,15 +271,15 @@ class ModelBuilt(_Event, frozen=True, tag="model_built"):
     import_s: float
     build_s: float
     versions: dict[str, str] = {}
-    says: tuple[str, ...] = ()  # what was assumed of it, and what runs where that is not just what was asked
+    says: tuple[str, ...] = ()  # what was assumed about it, and what runs differently from the request
     input: dict[str, str | int | float | None] = {}
 
 
 class PlacementChecked(_Event, frozen=True, tag="placement"):
-    """Where variables and ops really are, read after the first step.
+    """Where variables and ops actually are, read after the first step.
 
-    `variables` maps a device to the bytes of variables there; `ops` maps a tower's device to the number of
-    its ops that were placed there; `first_step_s` holds tracing and compiling.
+    `variables`: bytes of variables by device. `ops`: number of ops of each tower on its device.
+    `first_step_s` includes tracing and compiling.
     """
 
     variables: dict[str, int]
@@ -287,7 +288,7 @@ class PlacementChecked(_Event, frozen=True, tag="placement"):
 
 
 class WarmupDone(_Event, frozen=True, tag="warmup_done"):
-    """The warm-up is over; steps from here are counted, in the examples that `unit` names."""
+    """The warm-up is over. Later steps are counted, in examples of the given `unit`."""
 
     steps: int
     seconds: float
@@ -295,40 +296,40 @@ class WarmupDone(_Event, frozen=True, tag="warmup_done"):
 
 
 class Step(_Event, frozen=True, tag="step"):
-    """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 within it.
+    """One training step of all towers. `step` counts from 1 after the warm-up, and below 1 during it.
 
-    `global_step`: steps that the weights have been trained for after this one, those before a resumed
-    checkpoint included. `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was the first
-    guess, or among the first five; None where it was not asked for.
+    `global_step`: number of steps for which the weights have been trained after this one, including the steps
+    before a resumed checkpoint. `top1`, `top5`: share of this step's examples, from 0 to 1, whose label was
+    the first guess, or one of the first five; None if it was not requested.
     """
 
     step: int
     seconds: float
     images: int  # of all towers together
-    loss: float | None  # mean of their examples; NaN is written as null
+    loss: float | None  # mean over their examples; NaN is written as null
     marks: tuple[TowerMarks, ...]
-    waited_s: float | None = None  # the part of `seconds` in which all towers waited for their examples
+    waited_s: float | None = None  # the part of `seconds` in which all towers waited for examples
     global_step: int | None = None
     top1: float | None = None
     top5: float | None = None
-    exchange: tuple[HostExchange, ...] = ()  # of each host, where there are several
+    exchange: tuple[HostExchange, ...] = ()  # of each host, if there are several
 
     @property
     def warmup(self) -> bool:
-        """Whether this step belongs to the warm-up and is not counted."""
+        """Whether this step is part of the warm-up and not counted."""
         return self.step < 1
 
 
 class Sample(_Event, frozen=True, tag="sample"):
-    """The GPUs' clocks, power and heat in one sample of the run, and the load of the host beside them.
+    """A sample of the GPUs' clocks, power and temperature in the run, with the load of the host.
 
-    `gap_s`: seconds before this sample in which the GPUs could not be sampled, in the first one after such a
-    gap.
+    `gap_s`: seconds before this sample in which the GPUs could not be sampled; only in the first sample after
+    such a gap.
     """
 
     gpus: tuple[GpuSample, ...]
     host: HostLoad | None = None  # in every fourth sample
-    xids: tuple[Xid, ...] = ()  # those since the sample before
+    xids: tuple[Xid, ...] = ()  # errors since the previous sample
     gap_s: float | None = None
 
 
@@ -344,19 +345,19 @@ NCCL_TEST, BUILDING = "NCCL test", "building"
 
 
 class PhaseBegun(_Event, frozen=True, tag="phase"):
-    """Something other than a step begins, in which no steps are to be expected.
+    """The start of a phase in which no steps are expected.
 
     `phase`: checkpoint, trace, export, comparison or evaluation; end: the worker was asked to end after its
-    step; batch search: smaller batches are tried after one that does not fit; serving: a host's devices are
-    there for rank 0; NCCL test: the first sums by NCCL, on one host; building: the step is built after that
-    test.
+    step; batch search: smaller batches are tried because one does not fit; serving: a host makes its devices
+    available to rank 0; NCCL test: the first sums by NCCL, on one host; building: the step is built after
+    that test.
     """
 
     phase: str
 
 
 class Silent(_Event, frozen=True, tag="silent"):
-    """A sign of life: seconds without an event of the worker, in what, and what its process does."""
+    """A sign of life: seconds without an event of the worker, the current phase, and the process state."""
 
     seconds: float
     during: str
@@ -370,12 +371,12 @@ class Noticed(_Event, frozen=True, tag="noticed"):
 
 
 class Restarted(_Event, frozen=True, tag="restarted"):
-    """The worker failed, and another one continues from the latest checkpoint."""
+    """The worker failed, and a new worker continues from the latest checkpoint."""
 
-    number: int  # of this restart, `of` that are allowed
+    number: int  # of this restart; at most `of` are allowed
     of: int
     cause: str
-    steps: int  # trained at that checkpoint, 0: there is none
+    steps: int  # trained at that checkpoint; 0: there is no checkpoint
 
     @property
     def says(self) -> str:
@@ -385,10 +386,10 @@ class Restarted(_Event, frozen=True, tag="restarted"):
 
 
 class Replanned(_Event, frozen=True, tag="replanned"):
-    """NCCL, which the plan chose, failed its test; another worker trains without it on the same GPUs.
+    """NCCL, which the plan chose, failed its test. A new worker trains without it on the same GPUs.
 
-    `planned`: the placement of the plan; `choice`: the one that trains; `cause`: of the failure. `spec`,
-    `known`: as of RunStarted, of what trains.
+    `planned`: the placement of the plan; `choice`: the new placement; `cause`: of the failure. `spec`,
+    `known`: as in RunStarted, for the new placement.
     """
 
     planned: Candidate
@@ -408,14 +409,14 @@ class Replanned(_Event, frozen=True, tag="replanned"):
 
 
 class Resumed(_Event, frozen=True, tag="resumed"):
-    """Training, or an evaluation, goes on from a checkpoint. `steps`: trained when it was written."""
+    """Training or an evaluation continues from a checkpoint. `steps`: trained when it was written."""
 
     path: str
     steps: int
 
 
 class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
-    """A checkpoint is on the disk, whole. `removed`: older ones that it replaced."""
+    """A complete checkpoint is on the disk. `removed`: older checkpoints that it replaced."""
 
     path: str
     steps: int  # trained so far: Step.global_step
@@ -425,14 +426,14 @@ class CheckpointSaved(_Event, frozen=True, tag="checkpoint_saved"):
 
 
 class Evaluated(_Event, frozen=True, tag="evaluated"):
-    """How well a model does on examples: shares from 0 to 1, and the mean loss over the examples."""
+    """The result of an evaluation: shares from 0 to 1, and the mean loss over the examples."""
 
     examples: int
     top1: float
     top5: float | None
     loss: float | None
     seconds: float
-    steps: int | None = None  # of training before. `top5` is None where there are five classes or fewer
+    steps: int | None = None  # of training before. `top5` is None for five classes or fewer
     checkpoint: str | None = None
     data: str = "synthetic"
 
@@ -454,32 +455,32 @@ class Traced(_Event, frozen=True, tag="traced"):
 
 
 class LossNotFinite(_Event, frozen=True, tag="loss_not_finite"):
-    """The first loss that is NaN or infinite: reported once.
+    """The first loss that is NaN or infinite; reported once.
 
-    Training ends there with a RankFailed, or goes on, as `--on-nan` has it.
+    Depending on `--on-nan`, training ends with a RankFailed or continues.
     """
 
     step: int
     value: str  # "nan", "inf", "-inf"
-    towers: tuple[int, ...]  # those that had it
+    towers: tuple[int, ...]  # the towers with this loss
 
 
 class MemoryPeak(_Event, frozen=True, tag="memory_peak"):
-    """Peak memory of the worker: of the host (resident), and on devices where it is known."""
+    """Peak memory of the worker: on the host (resident), and on devices if it is known."""
 
     host_bytes: int
     devices: dict[str, int] = {}
 
 
 class BatchTried(_Event, frozen=True, tag="batch_tried"):
-    """After a run ran out of memory: whether a smaller batch of the devices can take a step."""
+    """After a run ran out of memory: whether a step with a smaller batch per device is possible."""
 
     batch_size: BatchSize
     fits: bool
 
 
 class Anomaly(_Event, frozen=True, tag="anomaly"):
-    """A device that is slower than its peers beyond the noise of the run. See gputopo.runs.verdict.judge."""
+    """A device that is slower than its peers by more than the noise. See gputopo.runs.verdict.judge."""
 
     tower: int
     part: str  # "compute" or "weights"
@@ -494,8 +495,8 @@ class Anomaly(_Event, frozen=True, tag="anomaly"):
 class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The verdict on a device in one word, with its figure: see `gputopo.values.run.verdict.Verdict`.
 
-    `percent`: of "slow" by how much, of "even" to within what, of "cannot tell" what can be resolved.
-    `cause`: id of the cause that explains most, None where the device is not slow or nothing explains it.
+    `percent`: for "slow", by how much; for "even", within what; for "cannot tell", the resolution. `cause`:
+    id of the main cause, None if the device is not slow or nothing explains it.
     """
 
     tower: int
@@ -506,18 +507,18 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judged(_Event, frozen=True, tag="judged"):
-    """The verdicts so far, by the latest steps up to `step`.
+    """The verdicts so far, from the latest steps up to `step`.
 
-    See `gputopo.runs.live`: a device that becomes slow is an Anomaly besides.
+    See `gputopo.runs.live`: a device that becomes slow is also reported as an Anomaly.
     """
 
     step: int
     devices: tuple[Standing, ...]
-    run: str | None = None  # on all devices alike, if they are slow
+    run: str | None = None  # all devices together, if they are slow
 
 
 class AnomalyOver(_Event, frozen=True, tag="anomaly_over"):
-    """A device that was reported as slow is not slow any more."""
+    """A device that was reported as slow is no longer slow."""
 
     tower: int
     part: str  # "compute" or "weights"
@@ -526,11 +527,11 @@ class AnomalyOver(_Event, frozen=True, tag="anomaly_over"):
 
 
 class RankFailed(_Event, frozen=True, tag="rank_failed"):
-    """A worker ended before its work: the first failure, with its cause."""
+    """A worker ended too early: the first failure, with its cause."""
 
-    # killed, out_of_memory, loss (no number), disk_full (the run's folder), what else cannot be written
-    # (checkpoint, export, tensorboard, trace), hung, error, placement, interrupted, terminated, unreachable
-    # (another host of the run)
+    # killed, out_of_memory, loss (not a number), disk_full (the run's folder), another file that cannot be
+    # written (checkpoint, export, tensorboard, trace), hung, error, placement, interrupted, terminated,
+    # unreachable (another host of the run)
     kind: str
     cause: str
     remedy: str
@@ -540,7 +541,7 @@ class RankFailed(_Event, frozen=True, tag="rank_failed"):
 
 
 class RunFinished(_Event, frozen=True, tag="run_finished"):
-    """The run ended. `status`: complete, interrupted or failed; `wall_s` of the whole run."""
+    """The end of the run. `status`: complete, interrupted or failed; `wall_s`: of the whole run."""
 
     status: str
     exit_code: int
@@ -579,7 +580,7 @@ _decoder = msgspec.json.Decoder(Event)
 
 
 def encode_line(event: Event) -> bytes:
-    """Return an event as one line of JSON, newline included."""
+    """Return an event as one line of JSON, including the newline."""
     return msgspec.json.encode(event) + b"\n"
 
 
@@ -590,10 +591,10 @@ def decode_line(line: bytes | str) -> Event:
 
 
 def read_events(lines: Iterable[bytes], *, origin: str) -> Iterator[Event]:
-    """Read the events of a file, line by line. A last line that is cut short (a killed run) ends the reading.
+    """Read the events of a file, line by line. Reading ends at a last line that is cut short (a killed run).
 
-    An event of a kind this version does not know is passed over. Raises InputError for a line that is no
-    event at all, naming `origin` and the line.
+    Events of an unknown kind are skipped. Raises InputError with `origin` and the line for a line that is not
+    an event.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,4 +1,4 @@
-"""The hosts of a run: whether each is too busy to judge, and those that are slow as a whole."""
+"""The hosts of a run: whether each is too busy to judge, and hosts that are slow as a whole."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ import msgspec
 from gputopo.values.run.events import OTHER_CPU_SHARE, Device, HostLoad, Sample
 from gputopo.values.run.verdict import HostSummary
 
-# A host that swaps stops threads of one device and not of others. Pages of 4 KiB: 256 a second. Ours.
+# 256 pages of 4 KiB a second. Not measured; chosen because a host that swaps stops threads of single devices.
 SWAP_BYTES_PER_S = 1_048_576.0
-MEMORY_AVAILABLE_SHARE = 0.02  # below, the kernel reclaims memory while programs wait. Ours.
-# A fifth of the samples: a median over the steps ignores fewer. Ours.
+MEMORY_AVAILABLE_SHARE = 0.02  # not measured; below it the kernel reclaims memory while programs wait
+# A fifth of the samples. Not measured; chosen because a median over the steps ignores fewer.
 BUSY_SHARE = 0.20
-_BINS = 100  # of a share: percents
+_BINS = 100  # of a share: one for each percent
 
 
 class HostRecord:
-    """Sums over the samples of the host."""
+    """Counts and sums over the samples of a host."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -30,7 +30,7 @@ class HostRecord:
         """Forget the samples so far."""
         self._samples, self._by_programs, self._full, self._swapped, self._short = 0, 0, 0, 0, 0
         self._count, self._sum, self._memory = {}, {}, None
-        self._others = [0] * (_BINS + 1)  # samples by the share that others took
+        self._others = [0] * (_BINS + 1)  # number of samples by the CPU share of other programs
 
     def add(self, load: HostLoad) -> None:
         """Add a sample."""
@@ -53,7 +53,7 @@ class HostRecord:
         self._swapped += swap is not None and swap >= SWAP_BYTES_PER_S
 
     def summary(self, *, cpu_devices: int) -> HostSummary | None:
-        """Return the load of the host; None without a sample. `cpu_devices`: those the run computes on."""
+        """Return the load of the host; None without a sample. `cpu_devices`: number in the run."""
         if not self._samples:
             return None
         found = HostSummary(
@@ -72,11 +72,11 @@ class HostRecord:
         return msgspec.structs.replace(found, busy=busy, may_cost_percent=may_cost)
 
     def _most_for_one(self, cpu_devices: int) -> float:
-        """Return the share of its pace that other programs can cost one CPU device at most.
+        """Return the maximum share of its pace that other programs can cost one CPU device.
 
-        They took no more than some share of all cores' time in all samples but `BUSY_SHARE` of them, which a
-        median ignores. At worst all of it was taken from that device's part of the cores; or from one core,
-        with a thread that the others of the device wait for.
+        It is based on the highest CPU share of other programs, without the highest `BUSY_SHARE` of the
+        samples, which a median ignores. In the worst case all of it came from this device's part of the
+        cores, or from one core with a thread that the device's other threads wait for.
         """
         left, place = BUSY_SHARE * self._samples, _BINS
         while place and self._others[place] <= left:
@@ -99,18 +99,18 @@ class HostRecord:
 
 
 class HostLoads:
-    """The load of each host while the steps of a run are counted; of a shorter run, that before."""
+    """The load of each host while the steps of a run are counted; if there are none yet, the load before."""
 
     def __init__(self) -> None:
         self._records: dict[int, HostRecord] = {}  # by rank
         self._begins = False
 
     def begin(self) -> None:
-        """Note that the counted steps begin."""
+        """Note that the counted steps start."""
         self._begins = True
 
     def add(self, sample: Sample) -> None:
-        """Add a sample; one without the load of its host changes nothing."""
+        """Add a sample. Samples without the load of their host change nothing."""
         if (load := sample.host) is None:
             return
         if self._begins:
@@ -119,7 +119,7 @@ class HostLoads:
         self._records.setdefault(sample.rank, HostRecord()).add(load)
 
     def summaries(self, devices: Sequence[Device]) -> dict[int, HostSummary]:
-        """Return the load of each host that was sampled, by rank; of several, `busy` names the host."""
+        """Return the load of each sampled host, by rank. With several hosts, `busy` has the host's name."""
         on_cpu = bool(devices) and all(device.is_cpu for device in devices)
         found = {}
         for rank, record in self._records.items():
@@ -133,9 +133,9 @@ class HostLoads:
 
 
 def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[int, tuple[Device, ...]]:
-    """Return the hosts, by rank, of which two devices or more, and all, are slow alike, with their devices.
+    """Return the hosts on which all devices, at least two, are slow in the same way, with their devices.
 
-    `slow`: in what a device is slow, by tower. A host with one device is named by its device.
+    By rank. `slow`: in what a device is slow, by tower. A host with one device is reported as that device.
     """
     by_rank: dict[int, list[Device]] = {}
     for device in devices:
@@ -152,6 +152,6 @@ def whole_hosts(devices: Sequence[Device], slow: Mapping[int, object]) -> dict[i
 
 
 def host_name(devices: Sequence[Device]) -> str:
-    """Return what a slow host is called, with its devices: "host n3: all 4 GPUs"."""
+    """Return the name of a slow host with its devices: "host n3: all 4 GPUs"."""
     noun = "CPU devices" if devices[0].is_cpu else "GPUs"
     return f"host {devices[0].host}: all {len(devices)} {noun}"

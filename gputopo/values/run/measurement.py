@@ -1,6 +1,6 @@
-"""One measured throughput with the conditions that it was measured under, whoever measured it.
+"""One measured throughput with the conditions under which it was measured, from any source.
 
-A condition that the source does not state is None, which is neither equal to a stated one nor a default.
+A condition that the source does not report is None. None equals neither a reported value nor a default.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ COMPLETE: Final = "complete"
 FAILED: Final = "failed"
 INTERRUPTED: Final = "interrupted"
 Status = Literal["complete", "failed", "interrupted", "missing"]
-BUSY: Final = "other programs were busy"  # begins the condition of a run beside them
-PUBLISHED: Final = "published: "  # begins the source of a published figure
-DRILL: Final = "a fault was injected on purpose"  # begins the condition of a run with drills
+BUSY: Final = "other programs were busy"  # start of the condition of a run next to other programs
+PUBLISHED: Final = "published: "  # start of the source of a published figure
+DRILL: Final = "a fault was injected on purpose"  # start of the condition of a run with drills
 
 
 class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device of a measurement: its own pace, its clocks under load, and what its run reported of it.
+    """One device of a measurement: its own pace, its clocks under load, and what its run reported about it.
 
-    `graphics_mhz`, `memory_mhz`: medians under load, or the clocks that a log prints.
+    `graphics_mhz`, `memory_mhz`: medians under load, or the clocks in a log.
     """
 
     number: int
@@ -32,7 +32,7 @@ class DeviceFigure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a plan predicted, in images/sec. `verdict`: within, slower, faster or not compared."""
+    """The images/sec that a plan predicted. `verdict`: within, slower, faster or not compared."""
 
     images_per_sec: float
     low: float
@@ -41,28 +41,28 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Images/sec of one training job on `n_gpus` devices together. What is not known is None.
+    """Images/sec of one training job on `n_gpus` devices together. Unknown values are None.
 
-    `cpu`, `gpu`: models. `framework`: the program, `method`: its way to use several devices where that is no
-    option, such as "kuza55". `version`: of TensorFlow. `variable_update`, `ps_device`, `all_reduce` as
-    options of `gputopo run`.
+    `cpu`, `gpu`: models. `framework`: the program. `method`: how it uses several devices if this is not an
+    option, such as "kuza55". `version`: of TensorFlow. `variable_update`, `ps_device`, `all_reduce`: as in
+    the options of `gputopo run`.
 
-    `images_per_sec`: the figure that the source reports as its result (total or mean); `median` of its steps.
-    `conditions`: what else was different, in words, such as a power cap or another process.
+    `images_per_sec`: the figure that the source reports as its result (total or mean); `median`: of its
+    steps. `conditions`: other differences in words, such as a power cap or another process.
     """
 
     source: str  # the file, run folder or publication
-    status: Status = "complete"  # missing is a cell that the source names and has no figure for
+    status: Status = "complete"  # missing: a cell that the source lists without a figure
     reason: str | None = None  # why there is no figure
-    machine: str | None = None  # name of the box
+    machine: str | None = None  # name of the machine
     cpu: str | None = None
     gpu: str | None = None
-    gpus: tuple[int, ...] = ()  # the indices in use, in the order of the towers
+    gpus: tuple[int, ...] = ()  # indices of the GPUs in use, in tower order
     n_gpus: int = 1
     backend: str | None = None  # "gpu", or "cpu" for CPU devices
     model: str = "unknown"
     dataset: str | None = None
-    data: str | None = None  # "synthetic", "synthetic-cpu" and "synthetic-python" (made there), "real"
+    data: str | None = None  # "synthetic", "synthetic-cpu" and "synthetic-python" (created there), "real"
     distortions: bool | None = None  # whether real examples were augmented
     task: str = "train"  # "train", "forward", "eval" or "input"
     batch_per_gpu: int | None = None
@@ -76,40 +76,40 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     variable_update: str | None = None
     ps_device: str | None = None
     all_reduce: str | None = None
-    unit: str = "images"  # what the speeds count; a program of the user may count examples, steps, tokens
+    unit: str = "images"  # the unit of the speeds; a user's program may count examples, steps, tokens
     images_per_sec: float | None = None
     median: float | None = None
     uncertainty: float | None = None  # standard error of the mean
     jitter: float | None = None  # as tf_cnn_benchmarks prints it
-    steps: int | None = None  # counted
+    steps: int | None = None  # number of counted steps
     devices: tuple[DeviceFigure, ...] = ()
     predicted: Predicted | None = None
     conditions: tuple[str, ...] = ()
-    suspect: str | None = None  # why the figure is doubted
-    limited_by_input: str | None = None  # what the run says of its input
-    time_s: float | None = None  # when, since 1970
-    digest: str | None = None  # of the file's content, where there is one
+    suspect: str | None = None  # why the figure is doubtful
+    limited_by_input: str | None = None  # what the run reports about its input
+    time_s: float | None = None  # when, in seconds since 1970
+    digest: str | None = None  # of the file's content, if there is a file
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is a figure of a run that ended as it should."""
+        """Whether there is a figure from a run that completed."""
         return self.status == COMPLETE and self.images_per_sec is not None
 
     @property
     def spoilt(self) -> str | None:
-        """Why its figure supports no verdict, None where it does."""
+        """Why the figure is not reliable enough for a verdict, None if it is."""
         if self.steps == 1:
             return "one step was counted"
         return next((one for one in self.conditions if one.startswith((BUSY, DRILL))), None)
 
     @property
     def is_drill(self) -> bool:
-        """Whether a fault was injected on purpose, so that it is neither pooled nor compared."""
+        """Whether a fault was injected on purpose. Such a run is neither pooled nor compared."""
         return any(one.startswith(DRILL) for one in self.conditions)
 
     @property
     def is_published(self) -> bool:
-        """Whether others published the figure, so that it cannot be measured again."""
+        """Whether it is a published figure, which cannot be measured again."""
         return self.source.startswith(PUBLISHED)
 
     @property
@@ -124,7 +124,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def device_word(self) -> str:
-        """What its devices are: `GPU` or `CPU device`."""
+        """The kind of its devices: `GPU` or `CPU device`."""
         return "CPU device" if self.backend == "cpu" else "GPU"
 
     @property
@@ -158,7 +158,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return ", ".join(words)
 
 
-# Columns: the fields that are one value each.
+# Columns: the fields with a single value.
 COLUMNS: tuple[str, ...] = tuple(
     name
     for name in Measurement.__struct_fields__
@@ -166,7 +166,7 @@ COLUMNS: tuple[str, ...] = tuple(
 )
 
 
-# All conditions of a measurement, in the order in which a difference is named, with the words for it.
+# All conditions of a measurement, in the order in which differences are reported, with their names.
 CONDITIONS: Mapping[str, str] = {
     "machine": "machine",
     "cpu": "CPU",
@@ -192,5 +192,5 @@ CONDITIONS: Mapping[str, str] = {
     "all_reduce": "reduction",
 }
 MODE = ("variable_update", "ps_device", "all_reduce")
-# Conditions whose values are not understood without their names.
+# Conditions whose values are unclear without their names.
 _NAMED = {"version": "TensorFlow ", "dataset": "data set ", "batch_per_gpu": "batch "}

@@ -1,4 +1,4 @@
-"""The tf.distribute strategies, and the Keras programs, that `--strategy` names. Pure."""
+"""The tf.distribute strategies, and the Keras programs, that `--strategy` accepts."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -11,14 +11,14 @@ Kind = Literal["mirrored", "central", "one-device", "multi_worker_mirrored"]
 Reduction = Literal["nccl", "hierarchical", "one", "ring"]
 Method = Literal["kuza55", "avolkov1", "fchollet"]
 
-METHODS = get_args(Method)  # multi-GPU Keras programs, which train in their own way
+METHODS = get_args(Method)  # multi-GPU Keras programs, each with its own training
 
-MULTI_WORKER: Kind = "multi_worker_mirrored"  # of several hosts, with a process on each
+MULTI_WORKER: Kind = "multi_worker_mirrored"  # for several hosts, with one process on each
 
 
 @dataclass(frozen=True)
 class StrategyName:
-    """A strategy and, for those with copies, its reduction; None: the default of TensorFlow."""
+    """A strategy and, if it has copies, its reduction; None: TensorFlow's default."""
 
     kind: Kind
     reduction: Reduction | None = None
@@ -35,7 +35,7 @@ STRATEGIES: dict[str, StrategyName] = {
     "multi_worker_mirrored:nccl": StrategyName(MULTI_WORKER, "nccl"),
     "multi_worker_mirrored:ring": StrategyName(MULTI_WORKER, "ring"),
 }
-_ALSO = {  # class names of tf.distribute, without "Strategy", and short forms
+_ALSO = {  # class names of tf.distribute without "Strategy", and short forms
     "centralstorage": "central",
     "onedevice": "one-device",
     "one": "one-device",
@@ -46,14 +46,14 @@ _ALSO = {  # class names of tf.distribute, without "Strategy", and short forms
 
 
 def cpu_devices_of(strategy: str | None) -> int:
-    """Return the CPU devices of each host by default: tf.distribute takes one on each of several hosts."""
+    """Return the default number of CPU devices of each host: one for tf.distribute on several hosts."""
     if strategy is None or strategy.lower() in METHODS:
         return CPU_DEVICES
     return 1 if read(strategy).kind == MULTI_WORKER else CPU_DEVICES
 
 
 def read(name: str) -> StrategyName:
-    """Parse a name, in any case. Raises UsageError that names the nearest ones."""
+    """Parse a name, in any case. Raises UsageError with the nearest names."""
     kind, colon, reduction = name.lower().partition(":")
     kind = kind.removesuffix("strategy")
     asked = _ALSO.get(kind, kind) + colon + reduction

@@ -1,4 +1,4 @@
-"""The noise of a run's figures: standard errors of values that follow one another, and of rounds."""
+"""The noise of a run's figures: standard errors of consecutive values, and of rounds."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from gputopo.values.run.plan import TimedRun
 
-# Batches of a series at most. Not measured; chosen because Student's t of 60 is within 10% of the normal
-# distribution at the chances of verdicts, and longer batches show noise that lasts for longer.
+# Maximum number of batches of a series. Not measured; chosen because Student's t for 60 is within 10% of the
+# normal distribution at the chances of verdicts, and longer batches show noise that lasts longer.
 MAX_BATCHES = 60
-# Student's t of correlated values has so many degrees of freedom at least. Not measured; chosen because the
-# bounds of fewer are so wide that they say nothing.
+# Minimum degrees of freedom of Student's t for correlated values. Not measured; chosen because with fewer the
+# bounds are too wide to be useful.
 MIN_FREEDOM = 2.0
-NO_NOISE = 1e-18  # variance of equal values that were computed
+NO_NOISE = 1e-18  # maximum variance of computed values that are equal
 
 
 class Error(NamedTuple):
-    """Standard error of a mean. `effective`: independent values that weigh as much.
+    """Standard error of a mean. `effective`: the number of independent values with the same error.
 
     `freedom`: degrees of freedom of its `size`, for Student's t.
     """
@@ -30,9 +30,9 @@ class Error(NamedTuple):
 
 
 def error_of(values: Sequence[float], lines: int = 1) -> Error:
-    """Return the standard error of the mean of `values`, two at least, in the order of their steps.
+    """Return the standard error of the mean of `values` (at least two), in the order of their steps.
 
-    `lines`: 2 if their slope was taken away, else 1.
+    `lines`: 2 if their slope was removed, else 1.
     """
     count = len(values)
     batches = min(count, MAX_BATCHES)
@@ -41,8 +41,8 @@ def error_of(values: Sequence[float], lines: int = 1) -> Error:
     squares, alike = _alike(means)
     if squares <= NO_NOISE * batches:
         return Error(size=0.0, effective=count, freedom=batches - 1)
-    # Around their own mean, or line, values look less alike than they are (M. G. Kendall, Note on bias in the
-    # estimation of autocorrelation, Biometrika 41, 1954; around a line by twice as much).
+    # Relative to their own mean, or line, values look less correlated than they are (M. G. Kendall, Note on
+    # bias in the estimation of autocorrelation, Biometrika 41, 1954; for a line twice as much).
     alike = min(max(alike + (lines + (2 + lines) * alike) / batches, 0.0), 1 - 1 / batches)
     effective = batches * (1 - alike) / (1 + alike)
     size = math.sqrt(squares / (batches - 1) / effective)
@@ -54,9 +54,9 @@ def error_of(values: Sequence[float], lines: int = 1) -> Error:
 
 
 def error_of_ratio(values: Sequence[float], others: Sequence[float]) -> float:
-    """Return the standard error of the ratio of two sums, as a share of it; 0 of fewer than two values.
+    """Return the standard error of the ratio of two sums, as a share of it; 0 for fewer than two values.
 
-    Twice as much is passed in 5 % of cases, also where the values are few: by Student's t.
+    By Student's t, it is exceeded twofold in 5 % of cases, even with few values.
     """
     if len(values) < 2 or sum(others) <= 0 or sum(values) <= 0:
         return 0.0
@@ -74,7 +74,7 @@ def _alike(values: Sequence[float]) -> tuple[float, float]:
 
 
 def students_t(freedom: float, chance: float) -> float:
-    """Return what Student's t is above with this chance, at most 0.5; `freedom` need not be whole.
+    """Return the value that Student's t exceeds with this chance (at most 0.5); `freedom` may be a fraction.
 
     By D. L. Wallace, Bounds on normal approximations, Annals of Mathematical Statistics 30(4), 1959.
     """
@@ -85,13 +85,13 @@ def students_t(freedom: float, chance: float) -> float:
 
 # Makes the median absolute deviation of normal noise equal to its standard deviation: 1 / Phi^-1(3/4).
 MAD_TO_SIGMA = 1.4826
-FOR_MAD = 5  # rounds: of fewer the median absolute deviation is often near 0
+FOR_MAD = 5  # rounds: with fewer, the median absolute deviation is often near 0
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom (NIST/SEMATECH e-Handbook, 1.3.6.7.2).
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 def lead(faster: Sequence[TimedRun], slower: Sequence[TimedRun]) -> tuple[float, float]:
-    """Return by how much one is faster, as a logarithm, and the noise of that; infinite for one round."""
+    """Return by how much one is faster, as a logarithm, and the noise of it; infinite for one round."""
     pairs = list(zip(faster, slower, strict=False))
     ratios = [math.log(a.images_per_sec / b.images_per_sec) for a, b in pairs]
     middle, rounds = median(ratios), len(ratios)

@@ -1,4 +1,4 @@
-"""What is asked of runs beside their plans and trainings: output, what a screen or a sweep covers."""
+"""Options of runs other than the plan and the training: output, and what a screen or a sweep covers."""
 
 import json
 import re
@@ -24,7 +24,7 @@ def read_written_file(flag: str, text: str) -> str:
 
 
 def _read_sbatch(flag: str, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return options of a batch script. Raises UsageError for one that is none."""
+    """Return the options of a batch script. Raises UsageError for an invalid one."""
     for text in texts:
         if re.fullmatch(r"[a-z][a-z-]*(=[^\s\x00-\x1f]+)?", text) is None:
             raise UsageError(
@@ -49,7 +49,7 @@ AUTOTUNE = Option(
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a run beside its training. `output`: its folder, absolute; None: a new one."""
+    """Options of a run other than the training. `output`: its folder, absolute; None: a new one."""
 
     THEME: ClassVar[str] = "Output"
 
@@ -165,7 +165,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScreenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to screen, how long, and how it is shown. `model`: as typed."""
+    """What to screen, how long, and how to show it. `model`: as typed."""
 
     model: Annotated[str, MODEL]
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
@@ -213,14 +213,14 @@ def _values(_flag: str, text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-# Options of a sweep: values beside the matrix and in it, and what changes the cells of a new one.
+# Options of a sweep: values for the whole matrix, its axes, and what changes the cells of a new sweep.
 _BESIDE = ("repeats", "seconds")
 _AXES = ("model", "num_gpus", "batch_size", "variable_update", "precision")
 _CELLS = ("compare_pairs", "data_dir", "order", "seed", "cpu")
 
 
 class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to sweep. Of the pace None: as the sweep began, at first as the matrix states."""
+    """What to sweep. For the pace, None means as the sweep started, and at first as in the matrix."""
 
     preset: Annotated[
         str | None,
@@ -338,9 +338,9 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def typed(self) -> str | None:
-        """The matrix on the command line, all combinations of its values, as the TOML text of a file.
+        """The matrix on the command line, all combinations of its values, in the TOML form of a file.
 
-        None where no value was given. Raises UsageError.
+        None if no value was given. Raises UsageError.
         """
         fields = self._given(_AXES + _BESIDE)
         if not fields:
@@ -358,7 +358,7 @@ class SweepOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_cells(self) -> dict[str, Any]:
-        """What changes the cells, by name."""
+        """The options that change the cells, by name."""
         return self._given(_CELLS)
 
     def _given(self, names: tuple[str, ...]) -> dict[str, Any]:

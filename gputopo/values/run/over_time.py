@@ -18,7 +18,7 @@ class Curve(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """What happened at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
+    """An event at a time, in a few words. `is_fault`: an anomaly, a failure, a loss that is NaN."""
 
     seconds: float
     says: str
@@ -35,7 +35,7 @@ class OverTime(NamedTuple):
 
 
 class OneRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. What its folder does not have, or what cannot be read, is None."""
+    """One run. Fields that its folder does not have, or that cannot be read, are None."""
 
     name: str
     result: Result

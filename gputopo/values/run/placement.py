@@ -1,4 +1,4 @@
-"""What may be asked of a plan: which GPUs, and where the variables live."""
+"""Options of a plan: which GPUs to use, and where the variables are."""
 
 import re
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import VariableUpdate
 
-MAX_GPUS = 1024  # a bound on ranges, so that a typing mistake cannot fill the memory
+MAX_GPUS = 1024  # limit of ranges, so that a typing mistake cannot fill the memory
 VARIABLE_UPDATES = ("auto", *get_args(VariableUpdate))
 _COPIES = "each device has a copy of the variables, on one host and on several"
-# Modes of other programs for several hosts: what they are here, and in which words.
+# Modes of other programs for several hosts, with their equivalents here and a note.
 _SAME_AS: dict[str, tuple[VariableUpdate, str]] = {
     "distributed_replicated": (
         "parameter_server",
@@ -31,7 +31,7 @@ _ELSEWHERE = {"byteps": "use --variable-update replicated; byteps is no longer m
 def parse_gpu_list(flag: str, text: str) -> tuple[int, ...]:
     """Read `0,1`, `0-3` or `0-2,6` as GPU indices, in the order given.
 
-    Raises UsageError for anything else, and for an index that is given twice.
+    Raises UsageError for anything else, and for a repeated index.
     """
     indices: list[int] = []
     for part in text.split(","):
@@ -60,18 +60,18 @@ def parse_ps(flag: str, text: str) -> str:
 
 
 def update_of(typed: str) -> str:
-    """Return the mode that was typed for `--variable-update`, of another program's name the equivalent."""
+    """Return the mode typed for `--variable-update`, or the equivalent of another program's mode."""
     return _SAME_AS[typed][0] if typed in _SAME_AS else typed
 
 
 def update_note(typed: str) -> str | None:
-    """Return a sentence on what a mode of another program is here; None for a mode of gputopo."""
+    """Return a sentence on the equivalent of another program's mode; None for a mode of gputopo."""
     same = _SAME_AS.get(typed)
     return None if same is None else f"--variable-update {typed} is {same[0]} here: {same[1]}"
 
 
 def parse_variable_update(flag: str, text: str) -> str:
-    """Read `--variable-update`; of a mode of another program the equivalent. Raises UsageError."""
+    """Read `--variable-update`; for a mode of another program return the equivalent. Raises UsageError."""
     if text in _SAME_AS:
         return update_of(text)
     if text in _ELSEWHERE:
@@ -81,7 +81,7 @@ def parse_variable_update(flag: str, text: str) -> str:
 
 
 def parse_all_reduce(_flag: str, text: str) -> str:
-    """Return `--all-reduce` as typed, once it was read. Raises UsageError."""
+    """Return `--all-reduce` as typed, after checking it. Raises UsageError."""
     parse(text)
     return text
 
@@ -100,7 +100,7 @@ def parse_speeds(flag: str, text: str) -> tuple[float, ...]:
 
 
 def parse_num_gpus(flag: str, text: str) -> dict[str, Any]:
-    """Read `--num-gpus`: a number, auto, or auto with the share that a doubling must bring: `auto:0.3`.
+    """Read `--num-gpus`: a number, auto, or auto with the minimum gain of a doubling: `auto:0.3`.
 
     Raises UsageError.
     """
@@ -135,7 +135,7 @@ MODEL = Option("--model", "Model to train, such as alexnet", value="NAME")
 
 
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be asked of a plan: fields of gputopo.planner.Request, which is not loaded for a help."""
+    """Options of a plan: fields of gputopo.planner.Request, which a help page does not load."""
 
     num_gpus: Annotated[
         int | Literal["auto"] | None,
@@ -148,7 +148,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             default="all usable GPUs",
         ),
     ] = None
-    gain: float | None = None  # of --num-gpus auto:0.3
+    gain: float | None = None  # from --num-gpus auto:0.3
     gpus: Annotated[tuple[int, ...] | None, parse_gpu_list, GPUS] = None
     exclude: Annotated[tuple[int, ...] | None, parse_gpu_list, EXCLUDE] = None
     prefer_pix: Annotated[bool, Option("--prefer-pix", "Prefer GPUs behind one PCIe switch (PIX)")] = False

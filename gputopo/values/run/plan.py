@@ -1,4 +1,4 @@
-"""The values of a plan and their JSON form (`gputopo.plan/1`). Who decides: `gputopo.planner`."""
+"""The values of a plan and their JSON form (`gputopo.plan/1`). `gputopo.planner` makes the decisions."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,26 +11,26 @@ from gputopo.values.run.batches import BatchSize
 
 VariableUpdate = Literal["parameter_server", "replicated", "independent"]
 Evidence = Literal["measured", "rule", "predicted"]
-"""What speaks for a placement: it was measured on this machine, the rule, a prediction."""
-# A prediction decides only beyond this: on machines that were left out of the fit nine of ten predicted
+"""Why a placement was chosen: it was measured on this machine, by the rule, or by a prediction."""
+# A prediction decides only above this: for machines that were not used for the fit, nine of ten predicted
 # ratios of two placements are within it (`tests.fits.ranges`).
 CLEARLY_FASTER = 1.25
 AllReduce = Annotated[str, msgspec.Meta(pattern=PATTERN)]
-"""A name of `gputopo.values.run.all_reduce`, with the number of parts where it has one: `copy`, `ring#2`."""
+"""A name of `gputopo.values.run.all_reduce`, with the number of parts if it has one: `copy`, `ring#2`."""
 
 # Candidates of one mode that differ by less are shown as one. Not measured with the present constants; chosen
 # because single runs vary by up to 2% on an idle machine, so that two of them may differ by more.
 SURE_MARGIN = 0.05
-HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2, of several hosts
+HOST_PS = "host:"  # --ps host:2: on the CPU of the host of rank 2
 SPREAD = "gpu:spread"  # --ps: the variables are spread over the GPUs
-ALL = 10**9  # candidates that a plan lists: as many as there are
-CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus asks for another number
-# Jobs from which numbers of a box are learned: one may have been disturbed, and nothing would show it.
+ALL = 10**9  # candidates that a plan lists: no limit
+CPU_DEVICES = 2  # logical CPU devices of a host without GPUs, unless --num-gpus is given
+# Minimum number of jobs to learn from: a single one may have been disturbed without any sign of it.
 MIN_JOBS = 2
 
 
 class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of one of several hosts by their indices there. `devices`: their number, or of CPU devices."""
+    """The GPUs of one of several hosts, by their indices there. `devices`: number of GPUs or CPU devices."""
 
     host: str
     gpus: tuple[int, ...] = ()
@@ -38,20 +38,20 @@ class HostGpus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of GPUs with a place for the variables and a method to reduce the gradients.
+    """A set of GPUs with a placement of the variables and a method to reduce the gradients.
 
-    `gpus` are indices of the machine (PCI order), in the order of the towers. `ps_device` is `cpu`, `gpu:N`
-    (N an index of the machine), `gpu:spread` (over all chosen, by bytes) or None where every tower has its
-    own copy; of several hosts these are on the first one, and `host:N` is the CPU of rank N. `all_reduce` is
-    None where nothing is reduced between replicas.
+    `gpus`: indices of the machine (PCI order), in tower order. `ps_device`: `cpu`, `gpu:N` (N an index of the
+    machine), `gpu:spread` (over all chosen GPUs, by bytes), or None if every tower has its own copy. With
+    several hosts these are on the first host, and `host:N` is the CPU of rank N. `all_reduce`: None if
+    nothing is reduced between replicas.
 
-    `batch_sizes`: examples of each GPU and step where they differ, else none. Speeds are predictions, or as
-    measured if `evidence` is "measured"; None where nothing was predicted, low and high also where their
-    range is wider than a factor of 2. `speedup`: over the fastest of its GPUs alone. A step lasts for
-    `compute_ms`, and longer by the parts in `exposed_ms` (`weights`, `gradients`, `variables`, over several
-    hosts `network`).
+    `batch_sizes`: examples per step of each GPU if they differ, else empty. Speeds are predicted, or measured
+    if `evidence` is "measured". They are None if nothing was predicted; low and high are also None if their
+    range is wider than a factor of 2. `speedup`: over the fastest of its GPUs by itself. A step lasts for
+    `compute_ms` plus the parts in `exposed_ms` (`weights`, `gradients`, `variables`, with several hosts
+    `network`).
 
-    `hosts`: over several hosts what each trains with, by rank; `gpus` are then those of the first.
+    `hosts`: with several hosts, what each trains with, by rank. `gpus` are then the GPUs of the first host.
     """
 
     gpus: tuple[int, ...]
@@ -59,7 +59,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     ps_device: str | None = None
     all_reduce: AllReduce | None = None
     evidence: Evidence = "rule"
-    alike: int = 1  # how many sets it stands for that differ only by GPUs that are alike, itself included
+    alike: int = 1  # number of sets that it represents, with equivalent GPUs, itself included
     images_per_sec: float | None = None
     images_per_sec_low: float | None = None
     images_per_sec_high: float | None = None
@@ -68,27 +68,28 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     batch_sizes: tuple[int, ...] = ()
     compute_ms: float | None = None
     exposed_ms: dict[str, float] = {}
-    links: dict[str, str] = {}  # for weights, gradients and network, what limits them
+    links: dict[str, str] = {}  # the links that limit weights, gradients and network
     limited_by: str | None = None  # what limits the step
     reasons: tuple[str, ...] = ()
     hosts: tuple[HostGpus, ...] = ()
 
 
 def mode_of(one: Candidate) -> tuple[str, str, str]:
-    """Return the mode, whichever GPU has the variables."""
+    """Return the mode, ignoring which GPU has the variables."""
     return one.variable_update, (one.ps_device or "").rstrip("0123456789"), one.all_reduce or ""
 
 
 def mode_words(candidate: Candidate) -> str:
-    """Return where the variables are in short: `parameter_server gpu:0`, `replicated nccl`."""
+    """Return the placement in short: `parameter_server gpu:0`, `replicated nccl`."""
     return " ".join(filter(None, (candidate.variable_update, candidate.ps_device, candidate.all_reduce)))
 
 
 class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """What a resource carries in a step, or each of several that carry the same (`count`).
+    """What a resource carries in a step, or each of `count` resources with the same load.
 
-    10^6 bytes of weights and of gradients; what forward waits for these weights, what these gradients take;
-    when the last of them is through. Milliseconds, the last from the start of the step.
+    `weights_mb`, `gradients_mb`: in 10^6 bytes. `wait_ms`: how long the forward pass waits for these weights.
+    `busy_ms`: how long these gradients take. `through_ms`: when the last of them is transferred, from the
+    start of the step.
     """
 
     resource: str
@@ -101,7 +102,7 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockGradients(msgspec.Struct, frozen=True, kw_only=True):
-    """The gradients of a block: 10^6 bytes, when they are ready and through, in ms from the step's start."""
+    """The gradients of a block, in 10^6 bytes. `ready_ms`, `through_ms`: from the start of the step."""
 
     block: str
     mb: float
@@ -110,12 +111,12 @@ class BlockGradients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A step, part after part."""
+    """The parts of a step in order of time."""
 
     weights_ms: float
     forward_ms: float
     backward_ms: float
-    gradients_ms: float  # until the gradients are through, after backward has ended
+    gradients_ms: float  # from the end of the backward pass until the gradients are transferred
     variables_ms: float
     resources: tuple[ResourceLoad, ...]  # the slowest first
     blocks: tuple[BlockGradients, ...]  # in the order of backward
@@ -125,14 +126,14 @@ Settled = Literal["lead", "same", "time", "stopped", "failed"]
 
 
 class TimedRun(msgspec.Struct, frozen=True):
-    """Speed of one short run, and the standard error of the speeds of its steps as a share of it."""
+    """Speed of one short run, and its standard error over the steps, as a share of it."""
 
     images_per_sec: float
     noise: float
 
 
 class MeasuredPlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate with its prediction, and its runs, one for each round; `failure`: why it was given up."""
+    """A candidate with its prediction and its runs, one per round. `failure`: why it was given up."""
 
     candidate: Candidate
     runs: tuple[TimedRun, ...] = ()
@@ -145,13 +146,13 @@ class MeasuredPlacement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Autotune(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.autotune/1"):
-    """What was measured.
+    """The result of autotuning.
 
-    `settled`: "lead": its lead exceeds the noise; "same": what another round could gain is below 1 %; "time":
-    `budget_s` was used up; "stopped": by a signal; "failed": no other could be run.
+    `settled`: "lead": the winner's lead exceeds the noise; "same": another round could gain less than 1 %;
+    "time": `budget_s` was used up; "stopped": by a signal; "failed": no other candidate could run.
     """
 
-    winner: int | None  # the place of the fastest in `measured`, None where none was measured
+    winner: int | None  # index of the fastest in `measured`, None if none was measured
     settled: Settled
     measured: tuple[MeasuredPlacement, ...]
     seconds: float
@@ -170,9 +171,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """Images/sec of a placement on GPUs of this machine. `batch`: examples of a GPU; `says`: by what.
+    """Measured images/sec of a placement on GPUs of this machine. `batch`: per GPU; `says`: the source.
 
-    Two are of the same `conditions` if program, version, data and batches are the same.
+    `conditions` are equal if program, version, data and batches are the same.
     """
 
     model: str
@@ -188,10 +189,10 @@ class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What earlier runs of this machine show.
+    """What earlier runs on this machine show.
 
-    `runs`: so many of several GPUs, of `jobs` different jobs. `step_factor`: measured over predicted seconds
-    of a step. `speeds`: of their placements.
+    `runs`: number of runs on several GPUs, of `jobs` different jobs. `step_factor`: measured over predicted
+    seconds of a step. `speeds`: measured speeds of their placements.
     """
 
     runs: int
@@ -201,9 +202,9 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan with so many GPUs.
+    """The best plan with this number of GPUs.
 
-    `gain`: what it adds to the count before it, as a share of what as many ideal GPUs would add.
+    `gain`: what it adds to the previous count, as a share of what the same number of ideal GPUs would add.
     """
 
     num_gpus: int
@@ -213,23 +214,23 @@ class GpuCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """From what a plan was predicted, and how sure its choice is.
+    """What a plan was predicted from, and how certain the choice is.
 
-    `margin`: by how much of the choice's images/sec the runner-up is slower, below 0 if it is faster; None
-    without one or where runs decided.
+    `margin`: the share of the choice's images/sec by which the runner-up is slower, below 0 if it is faster;
+    None without a runner-up, or if runs decided.
     """
 
     program: str  # the constants (`gputopo explain plan`)
-    batch_size: int  # per GPU, the mean where they differ
-    single_gpu_images_per_sec: dict[int, float]  # by index, and where they are from
+    batch_size: int  # per GPU; the mean if they differ
+    single_gpu_images_per_sec: dict[int, float]  # by GPU index; `single_gpu_source`: where they are from
     single_gpu_source: str
     margin: float | None = None
-    learned: Learned | None = None  # from earlier runs of this box, None without such runs
-    fewer: GpuCount | None = None  # the fastest plan of fewer GPUs: half of them, a quarter, ... one
+    learned: Learned | None = None  # from earlier runs on this machine, None without such runs
+    fewer: GpuCount | None = None  # the fastest plan with fewer GPUs: half of them, a quarter, ... one
 
 
 class HowMany(msgspec.Struct, frozen=True, kw_only=True):
-    """How many GPUs were chosen with `--num-gpus auto`, why, and what other numbers would do."""
+    """How many GPUs `--num-gpus auto` chose, why, and what other numbers would do."""
 
     num_gpus: int
     gain: float
@@ -238,7 +239,7 @@ class HowMany(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What some GPUs are predicted to do. `batch_sizes`: examples of each and a step."""
+    """The predicted speed of some GPUs. `batch_sizes`: examples of each per step."""
 
     gpus: tuple[int, ...]
     images_per_sec: float
@@ -246,43 +247,43 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unequal(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of different speeds: what they are predicted to do.
+    """The predicted speeds of GPUs of different speeds.
 
-    `alone`: those of one speed alone, and those without the slower ones, with equal batches.
+    `alone`: with equal batches, the GPUs of one speed, and all without the slower ones.
     """
 
-    together: GroupSpeed  # the chosen ones with equal batches
+    together: GroupSpeed  # the chosen GPUs with equal batches
     alone: tuple[GroupSpeed, ...]
-    in_proportion: GroupSpeed  # the chosen ones, each with a batch in proportion to its speed
-    better: GroupSpeed  # the plan's own choice, or where one of these is clearly faster the fastest
-    use: str = ""  # the options of a run that does it, empty where the plan does
+    in_proportion: GroupSpeed  # the chosen GPUs, each with a batch proportional to its speed
+    better: GroupSpeed  # the plan's own choice, or the fastest of these if it is clearly faster
+    use: str = ""  # the options that select it for a run; empty if the plan does
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan of a machine as it is and after changes (`--what-if`).
+    """The plan for a machine as it is and after changes (`--what-if`).
 
-    `asked`: whether the changes were named; else they are those that pay most, none where none pays at any
-    batch.
+    `asked`: whether the user gave the changes. Otherwise they are the ones that help most, or none if nothing
+    helps at any batch.
     """
 
     changes: tuple[str, ...]
     before: Candidate
     after: Candidate
-    share: float = 0.0  # of images/sec that the changes add
-    basis: tuple[str, ...] = ()  # what was assumed of them, and what the speeds after them rest on
+    share: float = 0.0  # of images/sec: what the changes add
+    basis: tuple[str, ...] = ()  # assumptions about the changes, and the source of the speeds after them
     asked: bool = True
     pays_at_batch: int | None = (
-        None  # the largest batch of a GPU at which it pays, if it does not at this one
+        None  # the largest batch per GPU at which the changes help, if they do not at this one
     )
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.plan/1"):
-    """The chosen candidate, the others (best first, the choice included), what was refused, what to set.
+    """The chosen candidate, all candidates (best first, including the choice), refusals, and what to set.
 
-    `warnings`: those of the reasons that are about GPUs in use, in error, hidden or claimed by another run.
-    `environment` is what a launcher must set before TensorFlow loads. `source` is the machine's source: a
-    plan of a machine that is not this one is a rehearsal. `prediction` is None where the model's variables
-    are not known, or no model is: the nearest set is chosen then.
+    `warnings`: the reasons about GPUs in use, in error, hidden, or claimed by another run. `environment`:
+    variables that a launcher must set before TensorFlow loads. `source`: source of the machine; a plan of
+    another machine is a rehearsal. `prediction`: None if the model's variables are not known or no model is
+    given; the nearest set is chosen then.
     """
 
     choice: Candidate
@@ -296,8 +297,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
     how_many: HowMany | None = None  # with `--num-gpus auto`
     what_if: WhatIf | None = None
     unequal: Unequal | None = None
-    autotune: Autotune | None = None  # what short runs measured, where they decided (`--autotune`)
-    line: StepLine | None = None  # the choice's step in time, where it was asked for (`--explain`)
+    autotune: Autotune | None = None  # measurements of short runs, if they decided (`--autotune`)
+    line: StepLine | None = None  # the timeline of the choice's step, if requested (`--explain`)
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -306,7 +307,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
 
     @property
     def images_per_sec(self) -> float | None:
-        """The predicted speed of the choice, all GPUs together; None: nothing is predicted."""
+        """The predicted speed of the choice, for all GPUs together; None if nothing is predicted."""
         return self.choice.images_per_sec
 
     @property
@@ -323,7 +324,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="g
 def runners_up(choice: Candidate, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Return the candidates that differ from the choice, and from one another: in mode, or by SURE_MARGIN.
 
-    Where nothing was predicted all others. Another training (`independent`) is none.
+    If nothing was predicted, all others. `independent`, which is a different training, is excluded.
     """
     found = [choice]
     for one in candidates:

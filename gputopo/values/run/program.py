@@ -1,4 +1,4 @@
-"""A run of the user's own program, as a value; and what the spec of any run is read as (`job_of`)."""
+"""A run of the user's own program as a value, and the reader of the spec of any run (`job_of`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,14 +10,14 @@ from gputopo.values.run.spec import JobSpec, RunSpec
 
 PROGRAM = "program"  # the task of a run of the user's own program
 OWN_TRAINER = "own towers"  # in result.json
-MAX_PROCESSES = 1024  # of a host; a program that reports more is not believed; not measured
+MAX_PROCESSES = 1024  # per host; larger numbers from a program are not used; not measured
 
-# Of a spec that lacks what every one of this version has.
+# For a spec without fields that all specs of this version have.
 _BLANK: Mapping[str, Any] = {"model": "", "devices": (), "backend": "cpu", "batch_size": 1}
 
 
 class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.program/1"):
-    """A program and the GPUs that it was given; `model`: its name, for the run's folder."""
+    """A program and its GPUs. `model`: name of the program, for the run's folder."""
 
     command: tuple[str, ...]
     task: str = PROGRAM
@@ -31,13 +31,13 @@ class ProgramSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="g
     def towers(self) -> list[int]:
         """The towers of the devices, in the order in which the program sees them.
 
-        Without GPUs each process of the program is a device, by its local rank.
+        Without GPUs, each process of the program is a device, numbered by its local rank.
         """
         return [one.tower for one in self.devices] or [*range(MAX_PROCESSES)]
 
 
 class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.programpart/1"):
-    """What a host of rank 1 or above gets of a program's run: its own spec and plan, and variables."""
+    """What a host of rank 1 or above receives for a program's run: its own spec and plan, and variables."""
 
     spec: ProgramSpec
     plan: Plan
@@ -45,9 +45,10 @@ class ProgramPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema",
 
 
 def job_of(spec: Mapping[str, Any]) -> JobSpec:
-    """Return the spec that a file has as JSON: of a program, or a `RunSpec`, also of an older version.
+    """Return the spec in a file's JSON: of a program or a `RunSpec`, even of an older version.
 
-    What an older version lacks has its default. A plain `JobSpec` without devices stands for what is no spec.
+    Fields that an older version does not have get their defaults. If it is not a spec, return a plain
+    `JobSpec` without devices.
     """
     kind = ProgramSpec if spec.get("task") == PROGRAM else RunSpec if spec.get("model") else JobSpec
     try:

@@ -1,6 +1,6 @@
-"""Values of options that need more than a type: folders, steps, schedules, and words beside numbers.
+"""Readers of option values that need more than a type: folders, steps, schedules, and words.
 
-Each takes the option's flag and what was typed, and raises UsageError or InputError.
+Each receives the flag of the option and the typed text, and raises UsageError or InputError.
 """
 
 import math
@@ -15,9 +15,9 @@ from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import nearest, require_choice, shown
 from gputopo.values.run.batches import AUTO, read_batch_size
 
-MAX_TRACED = 100  # a profile of more steps than this does not fit into memory. Ours.
+MAX_TRACED = 100  # not measured; chosen because a profile of more steps does not fit into memory
 FP16_LOSS_SCALE = 128.0  # the default of tf_cnn_benchmarks' models for --fp16_loss_scale
-MODEL_SCHEDULE = "model"  # resolved where the model and its batch are known
+MODEL_SCHEDULE = "model"  # resolved when the model and its batch are known
 _UNPACK = "give the folder with the records; unpack an archive first"
 _SCHEDULES = {
     "constant": "constant",
@@ -34,17 +34,17 @@ _STEPS = r"[1-9][0-9]{0,8}"
 
 
 def read_folder(flag: str, text: str, hint: str = "give a folder, or a place for a new one") -> str:
-    """Return the absolute path of a folder that is there or can be made: the worker runs elsewhere.
+    """Return the absolute path of a folder that exists or can be created: the worker runs elsewhere.
 
-    Raises UsageError for no name at all, InputError where something else has the name (`hint`: what to do
-    then), or a run, which is written in UTF-8, could not name it.
+    Raises UsageError for an empty name. Raises InputError if something else has the name (`hint`: what to do
+    then), or if the name cannot be written in UTF-8, as a run needs it.
     """
     if not text.strip():
         raise UsageError(f"{flag} needs a folder name", "give a folder; . is this one")
     try:
         path = Path(text).expanduser().absolute()
         taken = path.exists() and not path.is_dir()
-    except (OSError, RuntimeError) as error:  # a name too long, a place that may not be seen, ~nobody
+    except (OSError, RuntimeError) as error:  # a name that is too long, a folder without permission, ~nobody
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{flag} {shown(text)} cannot be accessed: {why}", "use another folder") from error
     if taken:
@@ -59,12 +59,12 @@ def read_folder(flag: str, text: str, hint: str = "give a folder, or a place for
 
 
 def read_data_place(flag: str, text: str) -> str:
-    """Return the absolute path of a folder of records. Of several hosts each is asked later for its own."""
+    """Return the absolute path of a folder of records. Each of several hosts checks its own later."""
     return read_folder(flag, text, _UNPACK)
 
 
 def read_data_folder(flag: str, text: str) -> str:
-    """Return the absolute path of a folder of records that must be there."""
+    """Return the absolute path of a folder of records, which must exist."""
     path = read_data_place(flag, text)
     if not Path(path).is_dir():
         raise InputError(f"{flag} {shown(text)} is not a folder", _UNPACK)
@@ -72,7 +72,7 @@ def read_data_folder(flag: str, text: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether text can be written as UTF-8: a path from the command line may hold other bytes."""
+    """Return whether text can be written as UTF-8: a path on the command line may contain other bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def read_steps(flag: str, text: str) -> tuple[int, ...]:
 def read_schedule(flag: str, text: str) -> dict[str, Any]:
     """Read `constant`, `piecewise:30=0.1,60=0.01`, `exponential:1000:0.5`, `cosine:5000` or `model`.
 
-    Returns fields of a Schedule, none for that of the model. A piecewise one begins with the factor 1.
+    Returns fields of a Schedule, or none for the model's schedule. A piecewise schedule starts with factor 1.
     """
     name, _, rest = text.partition(":")
     if name not in _SCHEDULES:
@@ -165,14 +165,14 @@ def read_consistency(flag: str, text: str) -> bool:
 
 
 def read_resume(flag: str, text: str) -> dict[str, Any]:
-    """Return the fields of `--resume` alone, or with auto. Raises UsageError."""
+    """Return the fields for `--resume` without a value or with auto. Raises UsageError."""
     if text and text.lower() != AUTO:
         raise UsageError(f"{flag} cannot be {shown(text)}", f"write only {flag}, or {flag} {AUTO}")
     return {"resume_or_start" if text else "resume": True}
 
 
 def read_batch(flag: str, text: str) -> dict[str, Any]:
-    """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` holds."""
+    """Return the batch; nothing for auto, which the plan resolves and `RunSpec.asked` has."""
     asked = read_batch_size(flag, text)
     return {} if asked == AUTO else {"batch_size": asked}
 

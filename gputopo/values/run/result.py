@@ -1,4 +1,4 @@
-"""The result of a run (`gputopo.result/1`), which `gputopo.runs.summary` derives from its events alone."""
+"""The result of a run (`gputopo.result/1`), which `gputopo.runs.summary` derives from its events only."""
 
 from typing import Any
 
@@ -23,14 +23,16 @@ from gputopo.values.run.verdict import SLOW, Cost, Hardware, HostSummary, Placed
 
 
 class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One device's row of the final table; medians over the counted steps.
+    """One device's row of the final table, with medians over the counted steps.
 
-    `images_per_sec` is the device's own pace: its batch divided by the time it waited for weights and
-    computed. In synchronous training all devices end a step together, so only their paces differ. `other_ms`
-    is the rest of the step: waiting for its turn, the slower devices, the reduction, the update.
-    `alone_images_per_sec`: of the device alone, by a screen or runs of the same job; see `Result.alone`.
-    `verdict`: whether it is slow, even with its peers, or the run cannot tell. `graphics_percent` and
-    `memory_percent` compare the clocks under load with the card's maximum.
+    `images_per_sec`: the device's own pace, which is its batch divided by the time in which it waited for
+    weights and computed. In synchronous training all devices end a step together, so that only their paces
+    differ. `other_ms`: the rest of the step, which is waiting for its turn and for slower devices, the
+    reduction and the update.
+
+    `alone_images_per_sec`: of the device by itself, from a screen or runs of the same job; see
+    `Result.alone`. `verdict`: whether it is slow, even with its peers, or the run cannot tell.
+    `graphics_percent`, `memory_percent`: the clocks under load as a percentage of the card's maximum.
     """
 
     device: Device
@@ -49,13 +51,13 @@ class DeviceResult(msgspec.Struct, frozen=True, kw_only=True):
     power_w: float | None = None
     pcie_gen: int | None = None
     pcie_width: int | None = None
-    missing: dict[str, str] = {}  # why what is sampled of a GPU is not known, by field
+    missing: dict[str, str] = {}  # why sampled values of a GPU are not known, by field
     anomaly: str | None = None
     verdict: Verdict | None = None
 
 
 class HostExchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """One host's part of the exchange of gradients: medians of `events.HostExchange`, in milliseconds."""
+    """The part of one host in the exchange of gradients: medians of `events.HostExchange` in ms."""
 
     rank: int
     host: str | None = None
@@ -65,10 +67,10 @@ class HostExchanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """The exchange of gradients between hosts, as far as the computing does not hide it.
+    """The exchange of gradients between hosts, as far as it is not hidden behind computing.
 
     `ms`: median time from when the last gradient of all devices was computed until all sums were on all
-    devices; `percent`: of the step. None where sums are not sent to all hosts.
+    devices; `percent`: its share of the step. None if sums are not sent to all hosts.
     """
 
     hosts: tuple[HostExchanged, ...]
@@ -79,26 +81,26 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """Images per second of all devices together.
 
-    `mean`: images of a step / mean step time. `uncertainty`: its standard error, by blocks of steps, which
-    may be correlated; twice that is the `margin`, beyond which the mean of 5 % of the repeats would be.
+    `mean`: images per step / mean step time. `uncertainty`: its standard error over blocks of steps, which
+    may be correlated. `margin`: twice that; the mean of 5 % of the repeats would differ by more.
     """
 
     mean: float
     uncertainty: float
     jitter: float  # 1.4826 x median absolute deviation of the speeds
-    median: float  # of the speeds
+    median: float  # median of the speeds
     total: float  # all counted images / wall time of the counted steps
 
     @property
     def margin(self) -> float:
-        """What is printed after ±: two standard errors of the mean."""
+        """The number printed after ±: two standard errors of the mean."""
         return 2 * self.uncertainty
 
 
 class SpeedChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a run's speed, which is no warm-up. `before`, `after`: medians in images/sec."""
+    """A change of a run's speed that is not its warm-up. `before`, `after`: medians in images/sec."""
 
-    after_step: int  # counted
+    after_step: int  # number of the counted step
     before: float
     after: float
 
@@ -106,15 +108,15 @@ class SpeedChange(msgspec.Struct, frozen=True, kw_only=True):
 class InputVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a run is limited by its input, see `gputopo.runs.compared`.
 
-    `verdict`: "input" is slower than training; "close": as fast, or a little faster; "enough": so much faster
-    that training does not wait. `headroom`: rate of the input alone over the training's, None where only the
-    waiting is known.
+    `verdict`: "input": the input is slower than the training; "close": it is as fast, or a little faster;
+    "enough": it is so much faster that training does not wait. `headroom`: rate of the input by itself
+    divided by the training's, None if only the waiting time is known.
     """
 
     verdict: str  # input, close, enough
     headroom: float | None
     says: str
-    other: str | None  # the run it was compared with, None where it was judged by its own waiting
+    other: str | None  # the run it was compared with, None if it was judged by its own waiting time
 
 
 class PartMs(msgspec.Struct, frozen=True):
@@ -125,10 +127,10 @@ class PartMs(msgspec.Struct, frozen=True):
 
 
 class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A run beside the prediction of its plan, see `gputopo.runs.compared`.
+    """A run compared with the prediction of its plan, see `gputopo.runs.compared`.
 
-    `images_per_sec` with its range, as predicted. `verdict`: "within" the range, "slower" than it, "faster",
-    or "not compared".
+    `images_per_sec` and its range are predictions. `verdict`: "within" the range, "slower", "faster", or "not
+    compared".
     """
 
     verdict: str  # within, slower, faster, not compared
@@ -136,22 +138,24 @@ class AgainstPrediction(msgspec.Struct, frozen=True, kw_only=True):
     images_per_sec: float
     images_per_sec_low: float
     images_per_sec_high: float
-    measured: float  # the median
-    resource: str | None = None  # what is slower or faster than believed, as far as the time marks show it
+    measured: float  # median
+    resource: str | None = None  # what is slower or faster than predicted, as far as the time marks show it
     parts: dict[str, PartMs] = {}  # compute and weights of the slowest device, and the rest of the step
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.result/1"):
-    """All that a run measured, complete or not.
+    """All measurements of a run, complete or not.
 
-    `ran`: what the run did, see `gputopo.runs.ran`. `batch_size` is per device, None where devices differ
-    (`devices` has that of each), `global_batch_size` of all. `warmup_steps` and `warmup_s` are those before
-    the `steps`; `steady_steps` and `steady_s` the length of the warm-up by the step times
-    (`runs.first_part`), None if the run was not steady, for the reason `steady`. `throughput` is without it.
-    `speed_change`: the speed became lower or higher. Times apart: `import_s`, `build_s`, `first_step_s`
-    (tracing and compiling), `warmup_s`, `counted_s`; `wall_s` is of the whole run. `input_waited_share`:
-    share of the counted steps' time, 0 to 1, in which all devices waited for examples. `prediction`: from
-    this run and its plan, None where that predicts nothing; all else from this run's events.
+    `ran`: what the run did, see `gputopo.runs.ran`. `batch_size`: per device, None if devices differ
+    (`devices` has each); `global_batch_size`: of all devices. `warmup_steps`, `warmup_s`: of the warm-up
+    before the `steps`. `steady_steps`, `steady_s`: length of the warm-up by the step times
+    (`runs.first_part`), None if the run was not steady, for the reason in `steady`. `throughput` excludes it.
+    `speed_change`: a change of the speed.
+
+    Separate times: `import_s`, `build_s`, `first_step_s` (tracing and compiling), `warmup_s`, `counted_s`;
+    `wall_s` is the time of the whole run. `input_waited_share`: share of the counted steps' time, 0 to 1, in
+    which all devices waited for examples. `prediction` is derived from this run and its plan, None if the
+    plan predicts nothing. Everything else is derived from this run's events.
     """
 
     status: str  # complete, interrupted or failed
@@ -164,17 +168,17 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     steps: int = 0
     warmup_steps: int = 0
     images: int = 0
-    unit: str = "images"  # of `images` and `throughput`; a program of the user may count others
+    unit: str = "images"  # of `images` and `throughput`; a user's program may have another unit
     throughput: Throughput | None = None
     devices: tuple[DeviceResult, ...] = ()
     exchange: Exchanged | None = None  # between several hosts
     anomalies: tuple[Anomaly, ...] = ()
     anomaly_check: str = "not made"  # "made", or "not made: why"
-    run_verdict: Verdict | None = None  # of all devices alike
+    run_verdict: Verdict | None = None  # for all devices together
     cost: Cost | None = None  # of all slow devices together
     host_load: HostSummary | None = None  # while the steps were counted
     failure: RankFailed | None = None
-    replanned: Replanned | None = None  # where the plan's NCCL failed; `spec` is of what trained
+    replanned: Replanned | None = None  # if the plan's NCCL failed; `spec` is then of the replacement
     parameters: int | None = None
     first_loss: float | None = None
     last_loss: float | None = None
@@ -188,7 +192,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     counted_s: float | None = None
     wall_s: float | None = None
     versions: dict[str, str] = {}
-    asked: dict[str, Any] = {}  # the options as they were typed
+    asked: dict[str, Any] = {}  # the options as typed
     ran: dict[str, Any] = {}
     batch_size: int | None = None
     global_batch_size: int | None = None
@@ -199,28 +203,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     last_top1: float | None = None
     last_top5: float | None = None
     resumed: Resumed | None = None
-    checkpoints: tuple[CheckpointSaved, ...] = ()  # those that are there
+    checkpoints: tuple[CheckpointSaved, ...] = ()  # checkpoints that exist
     evaluations: tuple[Evaluated, ...] = ()
     exports: tuple[Exported, ...] = ()
     traces: tuple[Traced, ...] = ()
     memory: MemoryPeak | None = None
     loss_not_finite: LossNotFinite | None = None
-    input: dict[str, str | int | float | None] = {}  # how the examples came, as the input reports
+    input: dict[str, str | int | float | None] = {}  # how the examples came, as the input reports it
     input_waited_share: float | None = None
     input_verdict: InputVerdict | None = None  # from this run and an earlier one
     prediction: AgainstPrediction | None = None
-    alone: str | None = None  # folders of the screen or runs that measured the devices alone
-    hardware: Hardware | None = None  # of a program of the user: by samples alone
-    placed: Placed | None = None  # where a program of the user was seen
+    alone: str | None = None  # folders of the screen or runs that measured single devices
+    hardware: Hardware | None = None  # of a user's program: from samples only
+    placed: Placed | None = None  # the GPUs on which a user's program was seen
 
     @property
     def images_per_sec(self) -> float | None:
-        """Images per second of all devices together; None: no step was counted."""
+        """Images per second of all devices together; None if no step was counted."""
         return None if self.throughput is None else self.throughput.mean
 
     @property
     def job(self) -> JobSpec:
-        """What ran, by its spec."""
+        """What ran, from its spec."""
         return job_of(self.spec)
 
     @property
@@ -230,5 +234,5 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
 
     @property
     def is_slow(self) -> bool:
-        """Whether a device is slow, or all of them together: an anomaly."""
+        """Whether one device is slow, or all devices together are: an anomaly."""
         return bool(self.anomalies) or (self.run_verdict is not None and self.run_verdict.word == SLOW)

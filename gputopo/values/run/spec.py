@@ -1,7 +1,7 @@
-"""What to run, frozen: the one value that goes from the launcher to the worker (`gputopo.runspec/1`).
+"""What to run, frozen: the value that the launcher sends to the worker (`gputopo.runspec/1`).
 
-It is stored with the run, so what compares runs, describes one or learns from it reads the same structs
-(`gputopo.values.run.program.job_of`). A field that can be asked for has its option beside its type.
+It is stored with the run, so that code that compares, describes or learns from runs reads the same structs
+(`gputopo.values.run.program.job_of`). A field that has an option declares it next to its type.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -32,19 +32,20 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str
     address: str  # "10.0.0.2:40123": of its TensorFlow server, or where a program may listen
-    cores: int  # that its devices may use
+    cores: int  # number of cores that its devices may use
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the specs of the core and of programs have in common."""
+    """The common fields of the specs of the training core and of programs."""
 
     model: str
-    devices: tuple[Device, ...]  # in order, those of one host next to each other
+    devices: tuple[Device, ...]  # in order; devices of one host are next to each other
     backend: Backend
-    servers: tuple[Server, ...] = ()  # of all hosts of a run of several, by rank
-    # Maximum clocks of each GPU, {"0": {"graphics": 1911, "memory": 4004}}, to compare those under load with.
+    servers: tuple[Server, ...] = ()  # by rank, if a run has several hosts
+    # Maximum clocks of each GPU, {"0": {"graphics": 1911, "memory": 4004}}, for comparison with the clocks
+    # under load.
     max_clocks_mhz: dict[str, dict[str, int]] = {}
-    rehearsal_of: str | None = None  # name of the machine whose plan it is
+    rehearsal_of: str | None = None  # name of the machine of the plan
     asked: dict[str, Any] = {}  # options of plan and training as typed, by name (`num_gpus`)
     versions: dict[str, str] = {}  # of software that the worker cannot see
     says: tuple[str, ...] = ()  # notes for every output
@@ -66,8 +67,8 @@ ThreadMode = Literal["global", "gpu_private", "gpu_shared"]
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """Factor of the learning rate by step.
 
-    piecewise: `factors[i]` until `boundaries[i]`, the last one for ever. exponential: times `decay` every
-    `decay_steps` steps, in stairs. cosine: down to 0 at `decay_steps`.
+    piecewise: `factors[i]` until `boundaries[i]`, the last factor after that. exponential: multiplied by
+    `decay` every `decay_steps` steps, as a staircase. cosine: decreases to 0 at `decay_steps`.
     """
 
     THEME: ClassVar[str] = "Optimizer"
@@ -93,7 +94,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimization(msgspec.Struct, frozen=True, kw_only=True):
-    """How gradients change the variables. Defaults are those of tf_cnn_benchmarks."""
+    """How gradients change the variables. The defaults are from tf_cnn_benchmarks."""
 
     THEME: ClassVar[str] = "Optimizer"
 
@@ -124,7 +125,7 @@ class Optimization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Precision(msgspec.Struct, frozen=True, kw_only=True):
-    """The type to compute in; variables stay float32. `loss_scale` multiplies the loss (fp16)."""
+    """The type for computing; variables stay float32. `loss_scale`: factor of the loss (fp16)."""
 
     THEME: ClassVar[str] = "Precision and layout"
 
@@ -142,8 +143,8 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
             more=True,
         ),
     ] = 1.0
-    # Halve it and skip the step where a gradient is not finite; double it after this number of good steps
-    # (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
+    # If a gradient is not finite, halve the scale and skip the step; double it after this number of good
+    # steps (the default of --fp16_inc_loss_scale_every_n of tf_cnn_benchmarks).
     auto_loss_scale: bool = False
     loss_scale_steps: int = 1000
     xla: Annotated[bool, Option("--xla", "Compile with XLA")] = False
@@ -159,11 +160,11 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """How variables and gradients move beside the plain form of a mode."""
+    """How variables and gradients move, if it differs from the plain form of a mode."""
 
     THEME: ClassVar[str] = "Exchange between devices"
 
-    ps_spread: bool = False  # a parameter server on the devices of all towers, variables spread by bytes
+    ps_spread: bool = False  # a parameter server over the devices of all towers, variables spread by bytes
     staged: Annotated[
         bool,
         Option("--staged-vars", "Use weights and gradients of the previous step (stale by one)", more=True),
@@ -182,7 +183,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     asynchronous: Annotated[
         bool, Option("--async", "Apply each device's gradients as soon as they are computed", more=True)
     ] = False
-    groups: tuple[tuple[int, ...], ...] = ()  # towers close to each other, for the hierarchical reduction
+    groups: tuple[tuple[int, ...], ...] = ()  # towers near each other, for the hierarchical reduction
     repacking: Annotated[
         int,
         Option(
@@ -220,9 +221,9 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Data(msgspec.Struct, frozen=True, kw_only=True):
-    """Where examples come from. `folder` None: synthetic ones, made at `source` and transferred by `feed`.
+    """Where examples come from. `folder` None: synthetic, created at `source` and transferred by `feed`.
 
-    With `cache` the first pass has the same order as without, later ones do not.
+    With `cache`, the first pass has the same order as without it; later passes do not.
     """
 
     THEME: ClassVar[str] = "Data"
@@ -291,17 +292,17 @@ class Data(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """What a measurement calls it: "real", "synthetic", "synthetic-cpu", "synthetic-python"."""
+        """The kind of data in a measurement: "real", "synthetic", "synthetic-cpu", "synthetic-python"."""
         if self.folder:
             return "real"
         return f"synthetic-{self.source}" if self.source in ("cpu", "python") else "synthetic"
 
 
 class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run saves. Folders are absolute; None: nothing is written. `trace`: folder of the profile.
+    """What a run saves. Folders are absolute; None: do not write. `trace`: folder of the profile.
 
-    `until`: steps that the weights are trained for at the end, however many a checkpoint has; None: the steps
-    of the run are those after the checkpoint.
+    `until`: total number of steps of the weights at the end, including the steps of a checkpoint; None: the
+    steps of the run are in addition to the checkpoint's.
     """
 
     THEME: ClassVar[str] = "Saved files"
@@ -354,7 +355,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of TensorFlow's runtime; None: its own default."""
+    """Settings of TensorFlow's runtime; None: TensorFlow's default."""
 
     THEME: ClassVar[str] = "TensorFlow runtime"
 
@@ -388,11 +389,11 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.runspec/1"):
     """One run of the built-in training core.
 
-    `model`: a name of gputopo.workload.workloads, `keras:NAME`, or `module:function`. Rank 0's process trains
-    over all hosts that have devices.
+    `model`: a name in gputopo.workload.workloads, `keras:NAME`, or `module:function`. The process of rank 0
+    trains over all hosts that have devices.
     """
 
-    # Of the host whose process this is, where each host has one for its own devices; None: one for all.
+    # Rank of the host of this process, if each host has its own process; None: one process for all.
     rank: int | None = None
     task: Annotated[
         Task, Option("--task", "What to run", detail="eval needs --checkpoints", theme="Model and steps")
@@ -413,7 +414,7 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         ),
     ] = None
     variable_update: VariableUpdate = "parameter_server"
-    ps_device: str | None = None  # TensorFlow's device of all variables; None: copies, or spread
+    ps_device: str | None = None  # TensorFlow's device with all variables; None: copies, or spread
     all_reduce: AllReduce | None = None
     grad_reduce: Annotated[
         GradReduce,
@@ -443,9 +444,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             theme="Model and steps",
         ),
     ] = None
-    # Of counted steps, if `num_batches` is None; None: no limit of time.
+    # Time limit of the counted steps if `num_batches` is None; None: no limit.
     time_budget_s: float | None = None
-    # Relative standard error of the speed at which counting ends before that; None: it does not.
+    # Counting ends early if the speed has this relative standard error; None: it does not.
     max_error: float | None = None
     max_batches: int | None = 100  # None: to the end of the data
     num_warmup_batches: Annotated[
@@ -460,7 +461,8 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
             more=True,
         ),
     ] = 10
-    # The warm-up lasts so long at least; None: exactly `num_warmup_batches`, and none is found afterwards.
+    # Minimum seconds of the warm-up; None: exactly `num_warmup_batches` steps, without looking for more
+    # afterwards.
     min_warmup_s: float | None = 0.0
     data_format: Annotated[
         DataFormat,
@@ -506,29 +508,29 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Ranks of the hosts that have devices."""
+        """Ranks of the hosts with devices."""
         return tuple(dict.fromkeys(device.rank for device in self.devices))
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Examples of each device and step."""
+        """Examples per step of each device."""
         return batches_of(self.batch_size, len(self.devices))
 
     @property
     def variables_on(self) -> str | None:
-        """Where the variables are, as `--ps` names it: GPUs by their index; None: on each device."""
+        """Where the variables are, in the form of `--ps`, with GPU indices; None: on each device."""
         if self.ps_device is None:
             return "gpu:spread" if self.exchange.ps_spread else None
         return next((f"gpu:{one.gpu}" for one in self.devices if one.device == self.ps_device), "cpu")
 
     @property
     def own_devices(self) -> tuple[Device, ...]:
-        """Devices that this process trains on: those of its host, where each host has a process, else all."""
+        """Devices that this process trains on: of its host if each host has a process, else all."""
         return tuple(device for device in self.devices if self.rank in (None, device.rank))
 
     @property
     def joint_batch(self) -> int:
-        """Examples of all devices and a step."""
+        """Examples per step of all devices together."""
         return sum(self.batches)
 
     @property
@@ -544,9 +546,9 @@ class RunSpec(JobSpec, frozen=True, kw_only=True, tag_field="schema", tag="gputo
         return self.num_batches or self.max_batches
 
     def after(self, trained: int) -> "RunSpec | None":
-        """Return the spec of the steps that are left after so many trained ones; None: none is.
+        """Return the spec for the remaining steps after `trained` ones; None if no steps remain.
 
-        A new warm-up trains, too, so it is taken from the steps that are left.
+        A new warm-up also trains, so that it is part of the remaining steps.
         """
         if self.lifecycle.until is None or not trained:
             return self

@@ -1,4 +1,4 @@
-"""The speed of a run so far, by the formulas of tf_cnn_benchmarks, and how long counting takes at most."""
+"""The speed of a run so far, by the formulas of tf_cnn_benchmarks, and the time limit of counting."""
 
 import math
 from statistics import median, pstdev
@@ -8,16 +8,16 @@ from gputopo.values.run.events import Event, Step, WarmupDone
 from gputopo.values.run.noise import MAD_TO_SIGMA, error_of_ratio
 from gputopo.values.run.result import Throughput
 
-# Speeds that are stored for median and jitter: beyond, they are those of evenly spread steps. Ours.
+# Maximum number of speeds for median and jitter; of more, evenly spread steps are used. Not measured.
 KEPT_SPEEDS = 10_000
-# Counting by a relative error: steps and seconds at least, and seconds at most until there are as many steps.
-# A verdict on two devices needs 11 steps, the host is sampled once a second, and noise that lasts for a
-# second does not show in less. Nobody waits longer than a minute for 12 steps. Ours.
+# Counting to a relative error: minimum steps and seconds, and maximum seconds until there are this many
+# steps. Not measured; chosen because a verdict on two devices needs 11 steps, the host is sampled once a
+# second, noise that lasts for a second does not show in less, and a minute is a long wait for 12 steps.
 MIN_COUNTED, MIN_COUNTED_S, LONGEST_S = 12, 2.0, 60.0
 
 
 def time_left_s(budget_s: float, max_error: float | None, steps: int, used_s: float) -> float:
-    """Return the seconds that counting takes at most, after these counted steps in so many seconds.
+    """Return the maximum remaining seconds of counting, after `steps` counted steps in `used_s` seconds.
 
     `budget_s`, `max_error`: `time_budget_s` and `max_error` of the run's spec.
     """
@@ -27,9 +27,9 @@ def time_left_s(budget_s: float, max_error: float | None, steps: int, used_s: fl
 
 
 class RunningThroughput:
-    """The speed of a run so far. Counts the steps after the warm-up; each event costs the same few additions.
+    """The speed of a run so far. Counts the steps after the warm-up at a constant cost per event.
 
-    Where hosts were lost it begins anew: other devices have another speed.
+    If hosts are lost it starts again, because other devices have another speed.
 
     `mean` and `now` are images per second of all devices together, None before the first counted step.
     """
@@ -42,7 +42,7 @@ class RunningThroughput:
         self.images = 0
         self.now: float | None = None
         self.seconds = 0.0  # sum of the step times
-        self._began_s: float | None = None  # epoch, begin of the first counted step
+        self._began_s: float | None = None  # start of the first counted step, since the epoch
         self._ended_s = 0.0
         self._speeds: Thinned[float] = Thinned(KEPT_SPEEDS)
         self._blocks = Blocks()  # columns: seconds, images
@@ -66,39 +66,39 @@ class RunningThroughput:
 
     @property
     def mean(self) -> float | None:
-        """Images of a step by the mean step time."""
+        """Images per step divided by the mean step time."""
         return self.images / self.seconds if self.seconds > 0 else None
 
     @property
     def uncertainty(self) -> float:
-        """Standard error of the mean: of images over time, by blocks of steps; 0 of fewer than two."""
+        """Standard error of the mean: of images over time, by blocks of steps; 0 for fewer than two."""
         return (self.mean or 0.0) * error_of_ratio(self._blocks.means(0), self._blocks.means(1))
 
     def uncertainty_of_independent_steps(self) -> float:
-        """Return the uncertainty of tf_cnn_benchmarks: deviation of the speeds / sqrt(steps); 0 of none."""
+        """Return the uncertainty of tf_cnn_benchmarks: deviation of the speeds / sqrt(steps); or 0."""
         return pstdev(self._speeds.items) / math.sqrt(self.steps) if self._speeds.items else 0.0
 
     def is_known_to(self, error: float) -> bool:
-        """Whether the standard error of the speed is at most this share of it, by enough steps and time."""
+        """Return whether the speed's relative standard error is at most `error`, with enough steps."""
         is_enough = self.steps >= MIN_COUNTED and self.seconds >= MIN_COUNTED_S
         return is_enough and self.uncertainty <= error * (self.mean or 0.0)
 
     @property
     def total(self) -> float | None:
-        """All counted images by the wall time of the counted steps."""
+        """All counted images divided by the wall time of the counted steps."""
         if self._began_s is None:
             return None
-        # Less wall time than the steps took together means that the system's clock was set back meanwhile.
+        # If the wall time is less than the sum of the steps, the system's clock was set back meanwhile.
         wall_s = max(self._ended_s - self._began_s, self.seconds)
         return self.images / wall_s if wall_s > 0 else None
 
     @property
     def window(self) -> tuple[float, float] | None:
-        """Begin and end of the counted steps, seconds since the epoch; None before the first one."""
+        """Start and end of the counted steps, seconds since the epoch; None before the first one."""
         return (self._began_s, self._ended_s) if self.steps and self._began_s is not None else None
 
     def jitter(self) -> float:
-        """Return the scaled median absolute deviation of the speeds, 0 of none; sorts the stored ones."""
+        """Return the scaled median absolute deviation of the speeds, 0 without speeds; sorts them."""
         speeds = self._speeds.items
         if not speeds:
             return 0.0
