@@ -32,7 +32,7 @@ _instances = itertools.count(1)  # different collectives in a process must have 
 _CLOCK_STEPS = 101  # steps whose median is the difference of two clocks; not measured
 _LOOK_S = 1.0  # between two checks of whether this host has entered the step; not measured
 SCOPE = "hosts/"  # of the ops that these collectives add to a step's graph
-_GROUP = 1_000_000  # first group key; tf.distribute counts its keys from 1
+_GROUP = 1_000_000  # key of the group of hosts; tf.distribute counts its keys from 1
 
 
 def started(spec: RunSpec) -> tf.distribute.Strategy:
@@ -157,7 +157,7 @@ class Hosts:
             )
 
     def adapted(self, outcome: StepOutcome, of_hosts: Array, ended: float) -> StepOutcome:
-        """Return the outcome of a step with all marks on this host's clock, from the begin of its step.
+        """Return the outcome of a step with all marks on this host's clock, relative to its step's start.
 
         `of_hosts` [towers, 2]: for each tower, the seconds that its host waited for the input, and its
         `ended` in the previous step. `ended`: the time on this host when it had the rows of all hosts.

@@ -37,7 +37,7 @@ _OPERATIONS = {
 
 
 def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.distribute.Strategy:
-    """Make a strategy over devices (`/GPU:0`); `server` holds the variables of a central one."""
+    """Make a strategy over devices (`/GPU:0`). `server`: device of the variables in a central strategy."""
     if asked.kind == "one-device":
         return tf.distribute.OneDeviceStrategy(devices[0])
     if asked.kind == "central":

@@ -13,7 +13,7 @@ from gputopo.workload.sketch import Activation, Norm, Padding
 Tensor = Any
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 _PER_COUNTER = 4  # 32-bit numbers per counter
-# Philox4x32-10 as its authors define it.
+# The constants of Philox4x32-10 as defined by its authors.
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _BUMPS = (0x9E3779B9, 0xBB67AE85)
@@ -151,7 +151,7 @@ class TowerRows:
 
 @dataclass
 class GraphLayers:
-    """A `Layers` of tensors [batch, ...], in `data_format` while they are images.
+    """Builds a network's layers from tensors [batch, ...]. Images are in `data_format`.
 
     `weights` (trained variables) and `state` (mean and variance of each norm) are float32 and are used in the
     order of the network's calls. A layer casts its weights to the type of its x and computes in that type;

@@ -29,7 +29,7 @@ Tensor = Any
 # Seconds of each wait in which the clock is polled instead of sleeping. Not measured; chosen because a
 # sleeping thread wakes up some 0.1 ms late.
 AWAKE_S = 0.0005
-RECENT_STEPS = 9  # whose median is the pace without a slow input; not measured
+RECENT_STEPS = 9  # number of steps whose median is the pace without a slow input; not measured
 
 
 class Drills(Observer):

@@ -14,8 +14,9 @@ Array = np.ndarray[Any, Any]
 class HostClocks:
     """Converts the marks of several hosts from their own clocks to rank 0's clock.
 
-    A host's first tower starts after rank 0 has read the begin of the step. The smallest difference seen so
-    far is taken as the difference of the clocks. It includes the minimum network latency, which is not seen.
+    A host's first tower starts after rank 0 has read the start time of the step. The smallest delay between
+    the two so far is taken as the difference of the clocks. It includes the minimum network latency, so that
+    marks do not show this latency.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -25,7 +26,7 @@ class HostClocks:
         self._least = dict.fromkeys({*self._hosts} - {0}, math.inf)
 
     def since(self, begin: Array, marks: Array) -> Array:
-        """Return marks [towers, 3] in seconds since the begin of their step, read from rank 0's clock."""
+        """Return marks [towers, 3] in seconds since `begin`, the start of the step on rank 0's clock."""
         since: Array = marks - begin
         for rank, least in self._least.items():
             own = self._ranks == rank

@@ -62,7 +62,7 @@ class VariableSets(Protocol):
 
 
 class Observer:
-    """Something done between steps, outside of their time."""
+    """An action between steps, outside of their measured time."""
 
     def before(self, number: int) -> None:
         """Get ready for step `number` (as in `events.Step`)."""

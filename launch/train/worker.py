@@ -4,9 +4,9 @@ It reads a frozen spec and writes events to the pipe that the parent gave it. It
 done, otherwise it emits a RankFailed with the reason first. Its standard output and error belong to the
 parent.
 
-SIGINT ends it after the current step, with a checkpoint. SIGTERM ends it at once. If it has started its steps
-and saves results, SIGTERM also ends it after the current step: batch systems send SIGTERM to every process of
-a job, not only to the parent. On hosts of rank 1 or above it ignores both until its parent ends it: see
+SIGINT ends it after the current step, with a checkpoint. SIGTERM does the same if the run saves results and
+the first step is done: batch systems send SIGTERM to every process of a job, not only to the parent.
+Otherwise SIGTERM ends it at once. A worker of rank 1 or above ignores both until its parent ends it: see
 `server`.
 """
 
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
         if failure is None:
             return ExitCode.OK
         emit(failure)
-    except BrokenPipeError:  # the parent is gone: the rest is not needed
+    except BrokenPipeError:  # the parent has exited and needs no more events
         return ExitCode.HARDWARE
     return failure.exit_code
 

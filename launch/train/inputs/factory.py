@@ -130,8 +130,8 @@ def require_cache_memory(
 ) -> None:
     """Raise CacheMemoryError if the records of these files, cached in a form, exceed the free bytes.
 
-    `free`: None: the bytes that can be allocated without swapping (MemAvailable). `host`: the host with this
-    memory; None: rank 0. Check this before the run, because the kernel would kill the process during the
+    `free`: default: the bytes that can be allocated without swapping (MemAvailable). `host`: the host with
+    this memory; None: rank 0. Check this before the run, because the kernel would kill the process during the
     first pass. Raises OSError if a file cannot be read.
     """
     available = psutil.virtual_memory().available if free is None else free

@@ -81,9 +81,9 @@ def joined(spec: RunSpec) -> Iterator[None]:
     """Join the servers of the other hosts if this process trains over all of them. Call `set_up` first.
 
     In this context devices without a task belong to this process. The process joins as rank 0, which is 2 to
-    4 % faster than a client next to a server that has the devices. For collectives it is a client, because
-    those of rank 0 with other hosts wait until their time limit (TensorFlow 2.21: it resolves its own devices
-    within itself). Raises HardwareError if this host's own server cannot listen on its address.
+    4 % faster than a client next to a server that has the devices. For collectives it joins as a client: rank
+    0's collectives with other hosts would wait until their time limit (TensorFlow 2.21: it resolves its own
+    devices within itself). Raises HardwareError if this host's own server cannot listen on its address.
     """
     server = None
     if spec.servers and spec.rank is None:

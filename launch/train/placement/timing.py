@@ -202,7 +202,7 @@ def _warm_call(bench: Bench, spec: RunSpec, devices: Sequence[str]) -> Callable[
 
 
 def _moved(spec: RunSpec) -> RunSpec:
-    """Return the run with a new address for rank 0: its first server cannot be ended and keeps the old one."""
+    """Return the run with a new address for rank 0, whose first server cannot be ended and keeps the old."""
     own, *others = spec.servers
     address = f"{own.address.rpartition(':')[0]}:{free_port()}"
     return msgspec.structs.replace(spec, servers=(msgspec.structs.replace(own, address=address), *others))
