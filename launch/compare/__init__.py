@@ -1,1 +1,1 @@
-"""Other trainers of the same model, to compare with: tf.distribute and three Keras programs."""
+"""Other trainers of the same model, for comparison: tf.distribute and three Keras programs."""

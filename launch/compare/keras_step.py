@@ -1,4 +1,4 @@
-"""The serial Keras model of a run: a Keras model as it is, or a network of gputopo as a Keras layer."""
+"""The step of a Keras multi-GPU program, for a Keras model or a gputopo network as a Keras layer."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -35,13 +35,13 @@ from gputopo.values.run.spec import Precision, RunSpec
 
 Tensor = Any
 _LAYER_DROPOUT = 5  # purpose of a random stream
-_DROPOUT = 6  # the same, of random layers in a Keras model
+_DROPOUT = 6  # purpose of the stream for random layers in a Keras model
 
 
 def serial_of(model: Model, spec: RunSpec, *, server: str) -> keras.Model:
-    """Return the Keras model of one device, its variables on `server`, with the first values of a run.
+    """Return the Keras model for one device, with its variables on `server` and the initial values of a run.
 
-    A `KerasModel` is built there already, in the spec's type.
+    A `KerasModel` is already built there in the spec's type.
     """
     if isinstance(model, KerasModel):
         return model.keras
@@ -56,9 +56,9 @@ def serial_of(model: Model, spec: RunSpec, *, server: str) -> keras.Model:
 class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
     """A network of gputopo as a Keras layer: images in, logits (float32) out.
 
-    Its variables are float32, and so is the layer for Keras; the network computes in the type of `precision`,
-    as in our own towers, and draws for XLA if that is to compile it. A batch has to have a known size where
-    the network drops entries.
+    Its variables and its Keras dtype are float32; the network computes in the type of `precision`, as in
+    gputopo's own towers. If XLA compiles it, it draws random numbers in the form for XLA. The batch size must
+    be known if the network has dropout.
     """
 
     def __init__(self, model: Model, data_format: DataFormat, seed: int, precision: Precision) -> None:
@@ -70,14 +70,14 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         self._draws = keras.random.SeedGenerator(seed)
 
     def build(self, shape: Any) -> None:
-        """Make the variables with the first values that our own towers start with."""
+        """Create the variables with the same initial values as gputopo's own towers."""
         first = create(self.model, "/CPU:0", self._seed)
         self._trained = [self._weight(one, trainable=True) for one in first]
         self._moving = [self._weight(one, trainable=False) for one in create_state(self.model, "/CPU:0")]
 
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
-        """Follow the network; while training its moving statistics change."""
-        draw = self._draws.next()[1]  # int64: another one for each step, and for each tower
+        """Run the network; training updates its moving statistics."""
+        draw = self._draws.next()[1]  # int64: a different one for each step and each tower
         stream = Stream(self._seed, _LAYER_DROPOUT, draw, compiled=self._precision.xla)
         rows = TowerRows(0, -1 if images.shape[0] is None else images.shape[0], stream)
         passed = self.model.forward(
@@ -94,7 +94,7 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
         return passed.logits
 
     def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, int]:
-        """Logits [batch, classes]."""
+        """Return the shape of the logits [batch, classes]."""
         return shape[0], self.model.classes
 
     def _weight(self, first: Any, *, trainable: bool) -> Any:
@@ -110,10 +110,10 @@ class NetworkLayer(keras.layers.Layer):  # type: ignore[misc]
 
 
 class MethodStep(GraphStep):
-    """Takes the steps of a Keras program: the whole batch is on the host, every tower gets its rows.
+    """Takes the steps of a Keras program: the whole batch is on the host, and every tower gets its rows.
 
-    The optimizer is that of our own towers, and works where the variables are; a weight's constraint follows
-    it, as in Keras. Raises HardwareError if a device is not there.
+    The optimizer is the same as for gputopo's own towers and runs on the device of the variables. Constraints
+    on weights are applied after it, as in Keras. Raises HardwareError if a device is not there.
     """
 
     scale: LossScale
@@ -144,13 +144,13 @@ class MethodStep(GraphStep):
         self.says += (*remarks(spec), RECIPES[method].says)
 
     def __call__(self, number: int) -> StepOutcome:
-        """Take one step; there is one loss."""
+        """Take one step. Its outcome has one loss for all towers."""
         fed = self.source.feed(number)
         loss, begin, marks, _ = self.graph(tf.constant(number, tf.int64), *fed)
         return StepOutcome(np.array([loss.numpy()]), marks.numpy() - begin.numpy())
 
     def check_variables(self) -> dict[str, int]:
-        """All variables are on the server."""
+        """Check that all variables are on the server; return their bytes by device."""
         sets = (self.placement.places[0], self.placement.states[0])
         return checking.check_variables([(one, [self._server] * len(one)) for one in sets])
 
@@ -186,7 +186,7 @@ class MethodStep(GraphStep):
     def _changed(
         self, gradients: list[Tensor], state: list[Tensor], number: Tensor, after: list[Tensor]
     ) -> list[Any]:
-        """Change the variables once `after` is there, and keep the new state."""
+        """Change the variables once `after` is done, and store the new state."""
         with tf.name_scope("update"):
             changes = self.updater.update([gradients], number, after=after)
             with tf.control_dependencies(changes):
@@ -199,7 +199,7 @@ class MethodStep(GraphStep):
                 return changes + write_state(self.placement, self.updater.accepted([kept]))
 
     def _state(self, number: Tensor) -> list[Tensor]:
-        """Read the moving statistics; seeds follow the step, so that a resumed run draws the same."""
+        """Read the moving statistics. Seeds depend on the step: a resumed run draws the same numbers."""
         drawn = seeds(TowerRows(0, self._joint.joint_batch, Stream(self.spec.seed, _DROPOUT, number)))
         return [
             next(drawn) if is_seed(one) else tf.identity(one.value)
@@ -207,7 +207,7 @@ class MethodStep(GraphStep):
         ]
 
     def _foreign(self) -> AbstractContextManager[None]:
-        """Where a user's own layers run."""
+        """Return the context in which a user's own layers run."""
         return Foreign(*self._model.fails) if isinstance(self._model, KerasModel) else nullcontext()
 
     def _source_on_host(self, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -219,7 +219,7 @@ class MethodStep(GraphStep):
 
 
 def joint_spec(spec: RunSpec) -> RunSpec:
-    """Return the spec of the input: all towers' rows as one batch on the host."""
+    """Return the spec for the input: all towers' rows as one batch on the host."""
     first = msgspec.structs.replace(spec.devices[0], tower=0, device=HOST)
     return msgspec.structs.replace(spec, devices=(first,), batch_size=spec.joint_batch)
 
@@ -234,13 +234,13 @@ def make_parallel(
     xla: bool = False,
     ending: Callable[[Tensor], Tensor] | None = None,
 ) -> keras.Model:
-    """Return a Keras model that cuts its batch over `devices` (`/GPU:0`) as the method does.
+    """Return a Keras model that splits its batch over `devices` (`/GPU:0`) as the method does.
 
-    It shares the variables of `serial`, which stay where they are; `server` is that device. `batch`: the
-    joint batch. `xla`: each tower is compiled by itself, forward and backward. `ending`
-    changes a tower's outputs on its device and keeps their shape. Compile the model with jit_compile=False:
-    a cluster has one device. Raises HardwareError if TensorFlow has no such device, UsageError for fewer
-    rows than devices, or a serial model that has not one input and one output of a known shape.
+    It shares the variables of `serial`, which stay on their device, `server`. `batch`: the joint batch size.
+    `xla`: each tower is compiled by itself, forward and backward. `ending` changes a tower's outputs on its
+    device and keeps their shape. Compile the model with jit_compile=False: an XLA cluster has one device.
+    Raises HardwareError if TensorFlow has no such device. Raises UsageError if there are fewer rows than
+    devices, or if `serial` does not have exactly one input and one output of known shapes.
     """
     for device in {*devices, server}:
         require(device)
@@ -259,5 +259,5 @@ def make_parallel(
 
 
 def towers_of(parallel: keras.Model) -> list[Tower]:
-    """Return the towers in order."""
+    """Return the towers of a parallel model in order."""
     return [layer for layer in parallel.layers if isinstance(layer, Tower)]

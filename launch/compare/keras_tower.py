@@ -1,4 +1,4 @@
-"""What sets the three methods apart: how the batch is cut and where, and where outputs come together. Pure.
+"""The differences of the three Keras methods: where and how the batch is split, and where outputs are merged.
 
 Sources: `make_parallel` of kuza55/keras-extras, `make_parallel` and `ModelMGPU` of
 avolkov1/keras_experiments, F. Chollet's `multi_gpu_model` of Keras 2.0.9.
@@ -22,12 +22,12 @@ from gputopo.values.run.names import Method
 
 @dataclass(frozen=True)
 class MethodRecipe:
-    """One method.
+    """How one method splits the batch and merges the outputs.
 
-    `cut`: even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is
-    left over. `slice_on`: tower: the whole batch goes to every tower, which takes its rows there; host: the
-    CPU cuts, and each tower gets its rows alone. `merge_on`: server: outputs come together where the
-    variables are; host: on the CPU.
+    `cut`: even: sizes differ by up to one, and the first towers have more; rest: the last tower takes the
+    remainder. `slice_on`: tower: every tower gets the whole batch and takes its rows; host: the CPU cuts the
+    batch, and each tower gets only its rows. `merge_on`: server: outputs are merged on the device of the
+    variables; host: on the CPU.
     """
 
     name: Method
@@ -37,7 +37,7 @@ class MethodRecipe:
 
     @property
     def says(self) -> str:
-        """What moves, for the user."""
+        """A sentence for the user that describes the transfers."""
         moves = (
             "the whole batch goes from the CPU to every device, which takes its rows"
             if self.slice_on == "tower"
@@ -48,7 +48,7 @@ class MethodRecipe:
 
 
 RECIPES: dict[Method, MethodRecipe] = {
-    # keras-extras drops the rows that do not divide, so labels and outputs differ in number. Here none is.
+    # keras-extras drops the rows of the remainder and has fewer outputs than labels. This method keeps them.
     "kuza55": MethodRecipe("kuza55", "even", "tower", "server"),
     "avolkov1": MethodRecipe("avolkov1", "rest", "host", "server"),
     "fchollet": MethodRecipe("fchollet", "rest", "tower", "host"),
@@ -56,14 +56,14 @@ RECIPES: dict[Method, MethodRecipe] = {
 
 
 Tensor = Any
-# Numbers that a random layer of one tower may draw before it meets those of the next; a step of a run has
-# enough for 256 towers (`keras_models.building.seeds`).
+# Distance of two towers' seeds: a random layer may take so many before it reaches the next tower's. A step of
+# a run has enough for 256 towers (`keras_building.seeds`).
 _SEEDS_PER_TOWER = 1 << 24
-_SLICES = "slices/"  # a scope beside those of the towers: cutting on the CPU belongs to the host
+_SLICES = "slices/"  # not in a tower's scope, because the CPU of the host cuts
 
 
 class PassMarks(TowerClock):
-    """Time marks of a tower: the end is that of both passes without the wait between them."""
+    """Time marks of a tower. The end mark does not include the wait between forward and backward pass."""
 
     _forward: Tensor = None
     _back: Tensor = None
@@ -73,14 +73,14 @@ class PassMarks(TowerClock):
         self._forward = clock([self._marks.arrived([outputs], self.device)])
 
     def upstream(self, tensor: Tensor) -> list[Tensor]:
-        """Mark that the gradient of the outputs is there; return what the work waits for."""
+        """Mark that the gradient of the outputs is there; return what the backward pass must wait for."""
         ready = self.ready
         gate = self.weights_arrived([tensor])
         self._back, self.ready = self.ready, ready
         return gate
 
     def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Mark the end."""
+        """Mark the end of the backward pass."""
         super().done(made)
         with tf.device(HOST), tf.name_scope("marks/"):
             self.ended = self._forward + (self.ended - self._back)
@@ -89,20 +89,20 @@ class PassMarks(TowerClock):
 
 @dataclass
 class Statistics:
-    """New values of the serial model's state: tower 0 puts them here, the merge keeps them.
+    """New values of the serial model's state: tower 0 puts them here, and the merge stores them.
 
-    So all towers have read the old ones before they change. Keras would copy a list.
+    So all towers read the old values before they change. Not a list, because Keras would copy it.
     """
 
     new: Sequence[Tensor] = ()
 
 
 class Tower(keras.layers.Layer):  # type: ignore[misc]
-    """The serial model on one device, for its rows of the batch; weights are shared with the serial model.
+    """The serial model on one device, for its rows of the batch. It uses the serial model's weights.
 
-    In: the joint batch [batch, ...]. Out: the outputs of this tower's rows, [rows, classes]. What the serial
-    model adds to its loss for these rows (activity regularisers, `add_loss`) is a loss of this layer, by the
-    tower's share of the batch.
+    Input: the joint batch [batch, ...]. Output: the outputs of this tower's rows, [rows, classes]. Losses
+    that the serial model adds for these rows (activity regularisers, `add_loss`) are losses of this layer,
+    multiplied by the tower's share of the batch.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         self._classes = classes
         self._ending = ending
         self._takes_training = "training" in inspect.signature(serial.call).parameters
-        # A tower by itself: XLA compiles for one device at a time.
+        # Each tower by itself: XLA compiles for one device at a time.
         self._follow = tf.function(self._forward, jit_compile=True, autograph=False) if xla else self._forward
 
     def build(self, shape: Any) -> None:
-        """Nothing: the serial model is built."""
+        """Do nothing: the serial model is already built."""
 
     def call(self, batch: Tensor, training: bool | None = None) -> Tensor:
-        """Go forward on the tower's device."""
+        """Run the forward pass on the tower's device."""
         device, marks = self._device, self.marks
         with tf.name_scope(f"tower_{self._tower}/"):
             with tf.control_dependencies([] if marks is None else [marks.started]):
@@ -156,7 +156,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         return outputs
 
     def compute_output_shape(self, shape: Sequence[int | None]) -> tuple[int | None, ...]:
-        """Rows of this tower, and the serial model's classes."""
+        """Return the shape: rows of this tower, classes of the serial model."""
         return self._cut.stop - self._cut.start, self._classes
 
     def _pass(
@@ -166,9 +166,9 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         state: list[Tensor],
         training: bool | None,
     ) -> tuple[Tensor, Tensor | None, list[Tensor]]:
-        """Follow the serial model, with a gradient that works on the same device.
+        """Run the serial model, with a gradient that is computed on the same device.
 
-        Returns the outputs, what the rows add to the loss of the batch (None: nothing), and the new state.
+        Return the outputs, the loss that the model adds for these rows (None: none), and the new state.
         """
         marks, scope, device = self.marks, f"tower_{self._tower}/", self._device
         new_state: list[Tensor] = []
@@ -177,7 +177,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         def run(*own: Tensor) -> Any:
             tape = tf.GradientTape(watch_accessed_variables=False)
             with tf.device(device), tape:
-                # A tape outside does not follow what is within: loops would lose their device to it.
+                # An outer tape must not record the ops within: in loops they would lose their device.
                 own = tuple(tf.stop_gradient(one) for one in own)
                 tape.watch(own)
                 outputs, added, new = self._follow(list(own), state, rows, training)
@@ -210,13 +210,13 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
         outputs = only(outputs)
         if self._ending is not None:
             outputs = self._ending(outputs)
-        # Keras lists the weights' regularisers last. They belong to the parallel model, which has them once.
+        # Keras lists the weights' regularisers last. The parallel model applies them once.
         of_weights = sum(one.regularizer is not None for one in self.serial.trainable_variables)
         added = summed(losses[: len(losses) - of_weights])
         return tf.cast(outputs, self.compute_dtype), added, new
 
     def _rows(self, batch: Tensor, device: str) -> Tensor:
-        """Take the tower's rows, and bring them to its device."""
+        """Return the tower's rows on its device."""
         if self._recipe.slice_on == "host":
             with tf.name_scope(_SLICES), tf.device(HOST):
                 rows = batch[self._cut]
@@ -226,7 +226,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
             return tf.identity(batch)[self._cut]
 
     def _state(self, variable: Any, device: str) -> Tensor:
-        """Return a moving statistic; a random layer's seed differs by tower."""
+        """Return a state variable's value on the device. A random layer's seed differs by tower."""
         if not is_seed(variable):
             return _on(device, variable)
         with tf.name_scope(_SLICES), tf.device(HOST):
@@ -235,7 +235,7 @@ class Tower(keras.layers.Layer):  # type: ignore[misc]
 
 
 class Merge(keras.layers.Layer):  # type: ignore[misc]
-    """Puts the towers' outputs below one another on a device, and keeps the serial model's new state."""
+    """Concatenates the towers' outputs by row on a device, and stores the serial model's new state."""
 
     def __init__(self, device: str, serial: keras.Model, statistics: Statistics) -> None:
         super().__init__(name="merge")
@@ -244,10 +244,10 @@ class Merge(keras.layers.Layer):  # type: ignore[misc]
         self._statistics = statistics
 
     def build(self, shape: Any) -> None:
-        """Nothing to build."""
+        """Do nothing: there are no variables."""
 
     def call(self, parts: Sequence[Tensor]) -> Tensor:
-        """Concatenate by row; the gradient's cuts are there too."""
+        """Concatenate by row. The gradient is also split on this device."""
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def run(*parts: Tensor) -> Any:
@@ -270,11 +270,11 @@ class Merge(keras.layers.Layer):  # type: ignore[misc]
         return run(*parts)
 
     def compute_output_shape(self, shapes: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
-        """All rows together."""
+        """Return the shape of all rows together."""
         return sum(shape[0] or 0 for shape in shapes), *shapes[0][1:]
 
 
 def _on(device: str, variable: Any) -> Tensor:
-    """Bring a variable's value to a device."""
+    """Return a variable's value on a device."""
     with tf.device(device):
         return tf.identity(variable.value)

@@ -1,7 +1,7 @@
-"""What training by tf.distribute.MultiWorkerMirroredStrategy needs: a process on each host, for its devices.
+"""Training by tf.distribute.MultiWorkerMirroredStrategy, with a process on each host for its devices.
 
-The strategy joins the processes and adds the gradients of all hosts up. What else a host must know of others
-- losses, time marks and waits, what a checkpoint held - goes by collectives between the hosts' CPUs.
+The strategy joins the processes and adds up the gradients of all hosts. Losses, time marks, waits and
+checkpoint values are exchanged by collectives between the hosts' CPUs.
 """
 
 import dataclasses
@@ -25,20 +25,20 @@ from gputopo.values.run.spec import RunSpec
 
 Array = np.ndarray[Any, Any]
 Tensor = Any
-# Seconds for which a worker waits for others to come, and for a sign of life. The launchers find out who has
-# failed or is silent, and end all workers; a job that a batch system suspends and continues goes on. Ours.
+# Seconds for which a worker waits for others to join, and for a sign of life. Not measured; chosen to be long
+# because the launchers detect failed hosts and end all workers, and a suspended job must be able to continue.
 _PATIENCE_S = 24 * 3600
-_instances = itertools.count(1)  # in a process, two collectives that differ must have different keys
-_CLOCK_STEPS = 101  # for the difference of two clocks. Ours.
-_LOOK_S = 1.0  # between two looks at whether this host has come to the step. Ours.
-SCOPE = "hosts/"  # of what our collectives add to a step's graph
-_GROUP = 1_000_000  # key of a group of ours: those of tf.distribute count from 1
+_instances = itertools.count(1)  # different collectives in a process must have different keys
+_CLOCK_STEPS = 101  # steps whose median is the difference of two clocks; not measured
+_LOOK_S = 1.0  # between two checks of whether this host has entered the step; not measured
+SCOPE = "hosts/"  # of the ops that these collectives add to a step's graph
+_GROUP = 1_000_000  # key of the group of hosts; tf.distribute counts its keys from 1
 
 
 def started(spec: RunSpec) -> tf.distribute.Strategy:
-    """Make the strategy of a spec: it waits for the processes of the other hosts.
+    """Make the strategy of a spec, which waits for the processes of the other hosts.
 
-    Nothing may have used a device before. The hosts are those of the spec, whatever TF_CONFIG holds. Raises
+    No device may have been used before. The hosts come from the spec; TF_CONFIG is ignored. Raises
     HardwareError if this host cannot listen on its address.
     """
     assert spec.strategy is not None
@@ -48,7 +48,7 @@ def started(spec: RunSpec) -> tf.distribute.Strategy:
         tf.train.ClusterSpec({JOB: [server.address for server in spec.servers]}),
         task_type=JOB,
         task_id=spec.rank,
-        num_accelerators={"GPU": gpus} if gpus else {},  # it does not look for them
+        num_accelerators={"GPU": gpus} if gpus else {},  # the strategy does not look for GPUs itself
         rpc_layer="grpc",
     )
     reduction = read(spec.strategy).reduction or ("nccl" if gpus else "ring")
@@ -62,7 +62,10 @@ def started(spec: RunSpec) -> tf.distribute.Strategy:
 
 
 def _set_timeouts(hosts: int) -> None:
-    """Configure TensorFlow's coordination service as the strategy does, which has no option for its times."""
+    """Configure TensorFlow's coordination service as the strategy does, but with longer time limits.
+
+    The strategy has no option for them.
+    """
     from tensorflow.python.distribute.collective_all_reduce_strategy import coordination_config_pb2
     from tensorflow.python.eager import context
 
@@ -76,9 +79,9 @@ def _set_timeouts(hosts: int) -> None:
 
 
 class Absence(Observer):
-    """Reports that this host keeps the others waiting: its process does not come to a step. An observer.
+    """Reports that this host keeps the others waiting because its process does not enter the next step.
 
-    Those that wait for it are within the step. `is_there`: whether this one is.
+    The other hosts wait within the step. `is_there`: returns whether this host has entered it.
     """
 
     def __init__(self, is_there: Callable[[], bool], rank: int, emit: Emit) -> None:
@@ -88,17 +91,17 @@ class Absence(Observer):
         self._thread = threading.Thread(target=self._watch, name="absence", daemon=True)
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Note a step; the first one is compiled outside of it."""
+        """Record a step. Watching starts after the first step, which compiles."""
         self._watchdog.record_event(step, time.monotonic())
         if self._thread.ident is None:
             self._thread.start()
 
     def close(self) -> None:
-        """The steps are over."""
+        """Stop watching."""
         self._over.set()
 
     def look(self, now_s: float) -> None:
-        """Report it where that is due, by a monotonic clock."""
+        """Report a late step if a report is due. `now_s`: reading of a monotonic clock."""
         sign = None if self._is_there() else self._watchdog.sign(now_s)
         if sign is not None:
             seconds, during = sign
@@ -113,11 +116,11 @@ class Absence(Observer):
 
 
 class Hosts:
-    """Collectives between the hosts' CPUs. Every host makes the same ones, in one order.
+    """Collectives between the hosts' CPUs. Every host must run the same collectives in the same order.
 
-    `ended`: this host's clock when the latest was over. All hosts end one at the same time: by how much their
-    clocks differ then, in the median of some steps, they are apart. `is_in_step`: from where this host has
-    all that it brings to a step until that is over.
+    `ended`: this host's clock at the end of the latest collective. A collective ends on all hosts at the same
+    time, so the median difference of their `ended` over some steps is the difference of their clocks.
+    `is_in_step`: True from the time when this host's input for a step is ready until the step ends.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -133,14 +136,14 @@ class Hosts:
         self.ended = time.time()
 
     def enter(self, waited_s: float) -> Tensor:
-        """Enter a step; return what this host tells the others: what it waited for its input, and `ended`."""
+        """Enter a step; return [seconds that this host waited for its input, `ended`] for the other hosts."""
         self.is_in_step = True
         return tf.constant([waited_s, self.ended], tf.float64)
 
     def of_all_towers(self, rows: Tensor) -> Tensor:
-        """Return the rows [towers, ...] of all hosts from those of each host's own towers, in a graph.
+        """Return the rows [towers, ...] of all hosts, in a graph. `rows`: the rows of this host's towers.
 
-        They are added to zeros: exact, and in the order of the towers, whatever the order of the hosts is.
+        They are added to zeros, which is exact and keeps the order of the towers for any order of the hosts.
         """
         others = [[self._own[0], self._towers - self._own[-1] - 1], *[[0, 0]] * (len(rows.shape) - 1)]
         with tf.device(self._cpu), tf.name_scope(SCOPE):
@@ -154,10 +157,10 @@ class Hosts:
             )
 
     def adapted(self, outcome: StepOutcome, of_hosts: Array, ended: float) -> StepOutcome:
-        """Return the outcome of a step with all marks on this host's clock, since the step's begin there.
+        """Return the outcome of a step with all marks on this host's clock, relative to its step's start.
 
-        `of_hosts` [towers, 2]: what each tower's host waited for its input, and its `ended` of the step
-        before; `ended`: that of this step here, when the rows of all hosts were there.
+        `of_hosts` [towers, 2]: for each tower, the seconds that its host waited for the input, and its
+        `ended` in the previous step. `ended`: the time on this host when it had the rows of all hosts.
         """
         waited, before = of_hosts.T
         self._apart.append(before - self.ended)
@@ -166,18 +169,18 @@ class Hosts:
         return dataclasses.replace(outcome, marks=marks, waited_s=float(waited.max()))
 
     def exchanged(self, outcome: StepOutcome, there_s: float) -> StepOutcome:
-        """Add the exchange: this host had the sums at `there_s`; the strategy's collective hides the rest."""
+        """Add the exchange time: this host had the sums at `there_s`. The other hosts' times are unknown."""
         sums_s = max(float(there_s - outcome.marks[:, 2].max()), 0.0)
         of_hosts = {rank: sums_s if rank == self._rank else None for rank in self._ranks}
         exchange = tuple(HostExchange(rank=rank, sums_s=own) for rank, own in of_hosts.items())
         return dataclasses.replace(outcome, exchange=exchange)
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Return what reports that this host keeps the others waiting; rank 0's silence its launcher sees."""
+        """Return the observer that reports a late host; none for rank 0, which its launcher watches."""
         return [Absence(lambda: self.is_in_step, self._rank, emit)] if self._rank else []
 
     def from_first(self, values: Iterable[Tensor]) -> list[Tensor]:
-        """Return rank 0's values on every host, one after the other, outside of a graph."""
+        """Return rank 0's values on every host, one collective per value, outside of a graph."""
         found = []
         for value in values:
             with tf.device(self._cpu):

@@ -1,7 +1,7 @@
-"""Training under a tf.distribute strategy by a loop of ours, never by fit, to compare with our own towers.
+"""Training under a tf.distribute strategy with gputopo's loop instead of fit, to compare with its own towers.
 
-The strategy makes the variables, runs the replicas and adds their gradients up; each replica's arithmetic,
-its rows of the batch and the optimizer are those of our own towers, so that losses agree to rounding.
+The strategy creates the variables, runs the replicas and adds up their gradients. The arithmetic, the rows of
+the batch and the optimizer are the same as for gputopo's own towers, so that losses agree to rounding.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from gputopo.values.run.names import MULTI_WORKER, StrategyName, read
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
-# The ops by which tf.distribute lets devices reduce together; without one it copies and adds.
+# The ops by which devices reduce together in tf.distribute; without such an op it copies and adds.
 _COLLECTIVES = {"CollectiveReduceV2", "CollectiveReduce", "NcclAllReduce"}
-_NAMES = {MULTI_WORKER: "MultiWorkerMirroredStrategy"}  # its class has another name
+_NAMES = {MULTI_WORKER: "MultiWorkerMirroredStrategy"}  # the class name if it differs
 _OPERATIONS = {
     "nccl": "NcclAllReduce",
     "hierarchical": "HierarchicalCopyAllReduce",
@@ -37,7 +37,7 @@ _OPERATIONS = {
 
 
 def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.distribute.Strategy:
-    """Make a strategy over devices (`/GPU:0`); `server` holds the variables of a central one."""
+    """Make a strategy over devices (`/GPU:0`). `server`: device of the variables in a central strategy."""
     if asked.kind == "one-device":
         return tf.distribute.OneDeviceStrategy(devices[0])
     if asked.kind == "central":
@@ -49,13 +49,13 @@ def strategy_of(asked: StrategyName, devices: Sequence[str], server: str) -> tf.
 
 
 class StrategyStep(GraphStep):
-    """Takes the steps of `--strategy`. Moving statistics are the first replica's, as in our own towers.
+    """Takes the steps of `--strategy`. The first replica's moving statistics are used, as in own towers.
 
-    `strategy`: of several hosts, each with a process (see `multi_worker`); this one's has its own devices,
-    and each its statistics. None: the strategy is made here.
+    `strategy`: the strategy of several hosts, each with a process for its own devices (see `multi_worker`);
+    each device then has its own statistics. None: make the strategy here.
 
-    Raises UsageError for what cannot be combined with the strategy, HardwareError if a device is not there
-    or the strategy's reduction adds up wrongly.
+    Raises UsageError if an option cannot be combined with the strategy. Raises HardwareError if a device is
+    not there or the strategy's reduction returns wrong sums.
     """
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
@@ -77,7 +77,7 @@ class StrategyStep(GraphStep):
                 tf.Variable(value, name=one.name, aggregation=tf.VariableAggregation.SUM)
                 for one, value in zip(model.variables, first, strict=True)
             ]
-            # A central strategy asks for an aggregation wherever a replica may assign; ours do not.
+            # A central strategy requires an aggregation if replicas may assign; these replicas do not.
             self._moving = [
                 tf.Variable(
                     value,
@@ -114,7 +114,7 @@ class StrategyStep(GraphStep):
         return self.hosts.exchanged(self.hosts.adapted(outcome, of_hosts.numpy(), ended), there - began)
 
     def check_variables(self) -> dict[str, int]:
-        """Every replica has its copies, or the server has all."""
+        """Check that every replica has its copies, or the server has all; return the bytes by device."""
         devices = [self._server] if self._server else self._devices
         return checking.check_variables(
             (variables, [device] * len(variables))
@@ -149,9 +149,9 @@ class StrategyStep(GraphStep):
             return losses, tf.identity(begin), of_marks, of_hosts, own, probes
 
     def _rows(self, losses: Sequence[Tensor], marks: Sequence[Tensor], of_host: Tensor) -> Tensor:
-        """Return each tower's loss and marks, and what its host was given: [towers, 6], of all hosts.
+        """Return [towers, 6] for all hosts: each tower's loss and marks, and its host's values from `enter`.
 
-        They travel while the gradients do.
+        The hosts exchange them while they exchange gradients.
         """
         rows = [
             tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
@@ -161,14 +161,14 @@ class StrategyStep(GraphStep):
         return own if self.hosts is None else self.hosts.of_all_towers(own)
 
     def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
-        """Build one replica: its weights, both passes, its marks."""
+        """Build one replica: its weights, both passes and its marks."""
         tower = _tower()
         made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
         loss, *gradients = made
         return loss, gradients, state, marks
 
     def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Read a replica's own copies, or bring the server's."""
+        """Read a replica's own copies, or copy the server's variables to its device."""
         return self._read(self._trained, device), self._read(self._moving, device)
 
     def _read(self, variables: Sequence[Any], device: str) -> list[Tensor]:
@@ -181,20 +181,23 @@ class StrategyStep(GraphStep):
         return values
 
     def _totals(self, gradients: Sequence[Any]) -> list[Sequence[Tensor]]:
-        """Let the strategy add up the replicas' gradients: [variable][place]."""
+        """Add up the replicas' gradients by the strategy. Return [variable][place]."""
         pairs = list(zip(gradients, self._trained, strict=True))
         sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
         return [self._strategy.experimental_local_results(one) for one in sums]
 
     def _there(self, totals: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Return when all sums were on this host's devices; its clock at once where it is the only host."""
+        """Return the time when all sums were on this host's devices.
+
+        If it is the only host, return the present time without waiting.
+        """
         if self.hosts is None:
             return clock([])
         places = zip(zip(*totals, strict=True), self._devices, strict=True)
         return clock([self.marks.arrived(own, device) for own, device in places])
 
     def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """The strategy's reduction as a `Reducer`, for its test."""
+        """Reduce by the strategy, as a `Reducer`, for the test of the sums."""
         with self._strategy.scope():
             sums = []
             for of_towers in values:
@@ -204,13 +207,16 @@ class StrategyStep(GraphStep):
         return [of_places if len(of_places) > 1 else of_places * len(self._devices) for of_places in sums]
 
     def _places(self, variables: Sequence[Any]) -> tuple[Sequence[Any], ...]:
-        """Return the plain variables behind the strategy's: [place][variable]."""
+        """Return the plain variables of the strategy's distributed variables: [place][variable]."""
         count = 1 if self._server else len(self._devices)
         local = [self._strategy.experimental_local_results(variable) for variable in variables]
         return tuple([of_one[place] for of_one in local] for place in range(count))
 
     def _ran(self) -> str:
-        """Return what runs, read from the graph: TensorFlow chooses the reduction where none is named."""
+        """Return a description of the reduction that runs, read from the graph.
+
+        TensorFlow chooses the reduction if the user does not.
+        """
         name = _NAMES.get(self._asked.kind) or type(self._strategy).__name__.removesuffix("V1")
         nodes = (node for node in self.graph_nodes() if not node.name.startswith(SCOPE))
         found = {(node.op, _hint(node)) for node in nodes if node.op in _COLLECTIVES}

@@ -1,1 +1,1 @@
-"""Data sets on disk: folders, file formats, and writers of small valid ones."""
+"""Data sets on disk: folders, file formats, and writers of small valid data sets."""

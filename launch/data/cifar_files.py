@@ -1,8 +1,8 @@
 """The files of CIFAR-10, without TensorFlow: the binary version and the Python version.
 
 Both hold 32x32 images as three planes, red, green, blue (https://www.cs.toronto.edu/~kriz/cifar.html). The
-Python version is a pickle: the reader accepts bytes, text, numbers, lists, dicts and numpy's arrays, and
-imports and calls nothing else that the pickle names.
+Python version is a pickle. The reader accepts bytes, text, numbers, lists, dicts and numpy arrays. It imports
+and calls nothing else that the pickle refers to.
 """
 
 import io
@@ -23,7 +23,7 @@ RECORD_BYTES = 1 + PIXELS
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-# What pickle raises for a damaged file, and what the reader below raises for another one.
+# Exceptions that pickle raises for a damaged file, and the reader below for a file of another kind.
 _NO_BATCH = (
     pickle.UnpicklingError,
     EOFError,
@@ -39,7 +39,7 @@ _NO_BATCH = (
 
 @dataclass(frozen=True)
 class CifarFile:
-    """Contents of a file: images [n, 3072] in planes, labels [n], and the damage after them, or None."""
+    """Contents of a file: images [n, 3072] as planes, labels [n], and the damage after them (None: none)."""
 
     images: Bytes
     labels: Bytes
@@ -61,12 +61,12 @@ def read_binary(path: Path) -> CifarFile:
 
 
 def write_binary(path: Path, images: Bytes, labels: Bytes) -> None:
-    """Write images [n, 3072] in planes and labels [n]. Raises OSError."""
+    """Write images [n, 3072] as planes and labels [n]. Raises OSError."""
     path.write_bytes(np.concatenate([labels.reshape(-1, 1), images], axis=1, dtype=np.uint8).tobytes())
 
 
 def read_python(path: Path) -> CifarFile:
-    """Read a pickle of the Python version. Raises InputError for anything else, or if it is damaged."""
+    """Read a pickle of the Python version. Raises InputError if the file is something else or damaged."""
     hint = "download CIFAR-10 again, or write a small one with gputopo make-data"
     try:
         batch = _Unpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
@@ -80,7 +80,7 @@ def read_python(path: Path) -> CifarFile:
         raise InputError(f"{path} holds arrays of {images.shape} and {labels.shape}", hint)
     if labels.dtype.kind not in "iu":
         raise InputError(f"{path} has labels that are not integers", hint)
-    # A label that does not fit into a byte is out of range like 255.
+    # A label that does not fit into a byte becomes 255, which is out of range too.
     return CifarFile(images, np.where((labels < 0) | (labels > 255), 255, labels).astype(np.uint8))
 
 
@@ -98,20 +98,20 @@ _ALLOWED = {
     *(("numpy", name) for name in ("ndarray", "dtype")),
     *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
     *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
-    ("_codecs", "encode"),  # of the bytes that Python 3 writes into old pickles
+    ("_codecs", "encode"),  # for bytes that Python 3 writes into old pickles
 }
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Return what makes arrays; nothing else that a pickle names is imported."""
+        """Return a function or class that makes arrays. Nothing else that a pickle refers to is imported."""
         if (module, name) not in _ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is not needed for a batch")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
 def _part(batch: Any, name: str) -> Any:
-    """Return a part of a batch, whose names are bytes, or text where it was pickled anew by Python 3."""
+    """Return a part of a batch. Its keys are bytes, or text if Python 3 pickled it again."""
     if not isinstance(batch, dict):
         raise ValueError("it is not a table")
     for key in (name.encode(), name):
@@ -121,7 +121,7 @@ def _part(batch: Any, name: str) -> Any:
 
 
 def bad_records(labels: Bytes, *, classes: int = CLASSES) -> list[int]:
-    """Numbers of the records whose label is none of 0 to 9."""
+    """Return the numbers of the records whose label is not in 0 to 9."""
     return [int(number) for number in np.flatnonzero(labels >= classes)]
 
 

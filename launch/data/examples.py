@@ -9,14 +9,14 @@ import tensorflow as tf
 
 Tensor = Any
 PICTURE, LABEL = "image/encoded", "image/class/label"
-LABELS = (1, 1000)  # in the files; 0 is the background, which no image has
-NO_LABEL = -1  # of a record without the field
+LABELS = (1, 1000)  # as stored in the files; 0 is the background, which no image has
+NO_LABEL = -1  # label of a record without the field
 _SIDES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
 _SHOWN_NAMES = 5
 
 
 def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Parse a serialized Example: its JPEG, its label as stored (NO_LABEL without one), its boxes [n, 4]."""
+    """Parse a serialized Example into its JPEG, its label as stored (or NO_LABEL), and its boxes [n, 4]."""
     expected = {
         PICTURE: tf.io.FixedLenFeature((), tf.string, ""),
         LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
@@ -28,7 +28,7 @@ def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def wrong_fields(record: bytes) -> str | int:
-    """Describe why a record is no example with one label; its label where nothing is wrong."""
+    """Return why a record is not an example with one label, or the label if nothing is wrong."""
     fields = _fields(record)
     if fields is None:
         return "it is not an Example message"
@@ -54,7 +54,7 @@ def wrong_fields(record: bytes) -> str | int:
 
 
 def wrong_picture(record: bytes) -> str:
-    """Describe why the picture of a record, or a part of it that its boxes allow, cannot be decoded."""
+    """Return why a record's image, or a crop that its boxes allow, cannot be decoded."""
     fields = wrong_fields(record)
     if isinstance(fields, str):
         return fields
@@ -77,7 +77,7 @@ def _fields(record: bytes) -> Any:
 
 
 def _values(feature: Any, kind: str) -> Any:
-    """Values of a field, None if they are of another kind. An empty list is of every kind."""
+    """Return the values of a field, or None if they are of another kind. An empty list is of every kind."""
     stored = feature.WhichOneof("kind")
     if stored is None:
         return ()

@@ -1,4 +1,4 @@
-"""Data folders: which data set in which files, and damage that can be found without reading the data."""
+"""Data folders: the data set and its files, and the damage that can be found without reading the data."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +18,8 @@ DataName = Literal["imagenet", "cifar10"]
 Form = Literal["tfrecord", "binary", "python"]
 Subset = Literal["train", "validation"]
 NAMES: tuple[str, ...] = get_args(DataName)
-# Folders up to this size are walked record by record before the run, which takes a second at most; larger
-# ones while they are read.
+# Folders up to this size are checked record by record before the run, which takes up to a second. Larger
+# folders are checked while they are read.
 WALKED_BYTES = 1 << 30
 _MAKE = "gputopo make-data writes a small valid folder"
 _SHARD = re.compile(r"(train|validation)-([0-9]{1,9})-of-([0-9]{1,9})")
@@ -27,8 +27,8 @@ _CIFAR: dict[Form, dict[Subset, tuple[str, ...]]] = {
     "binary": {"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "validation": ("test_batch.bin",)},
     "python": {"train": tuple(f"data_batch_{n}" for n in range(1, 6)), "validation": ("test_batch",)},
 }
-_ARCHIVES = (".tar", ".tar.gz", ".tgz")  # as data sets are offered
-# As the archives of CIFAR-10 unpack.
+_ARCHIVES = (".tar", ".tar.gz", ".tgz")  # formats in which data sets are published
+# Folders that the archives of CIFAR-10 unpack to.
 _INNER = ("cifar-10-batches-bin", "cifar-10-batches-py")
 
 
@@ -39,7 +39,7 @@ class DataFolder:
     name: DataName
     form: Form
     folder: Path
-    files: dict[Subset, tuple[Path, ...]]  # of each subset, in order of their names
+    files: dict[Subset, tuple[Path, ...]]  # by subset, sorted by name
     notices: tuple[str, ...] = field(default=())  # what must be reported with a result, such as missing files
 
     def of(self, subset: Subset) -> tuple[Path, ...]:
@@ -53,9 +53,9 @@ class DataFolder:
 
 
 def find(folder: Path, name: str | None = None) -> DataFolder:
-    """Find the data set in a folder. `name`: which one is asked for; None: any, imagenet if it holds both.
+    """Find the data set in a folder. `name`: the requested data set; None: any, imagenet if both are there.
 
-    Raises InputError if the folder is missing, holds no data set, or another one than asked for.
+    Raises InputError if the folder is missing or does not hold the requested data set.
     """
     listed = _listing(folder)
     sets = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
@@ -76,8 +76,8 @@ def find(folder: Path, name: str | None = None) -> DataFolder:
 def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
     """List the damage that can be found without reading the data: file, record, what is wrong.
 
-    In large folders only the first record of each file is checked. Raises InputError for a file that cannot
-    be opened.
+    In large folders only the first record of each file is checked. Raises InputError if a file cannot be
+    opened.
     """
     files = data.of(subset)
     try:
@@ -100,7 +100,7 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
 
 
 def require_made_for(data: DataFolder, model: str) -> None:
-    """Raise UsageError for a data set that a model of the catalogue is not made for."""
+    """Raise UsageError if a model of the catalogue is made for another data set."""
     known = workloads.require(model).data_name if model in workloads.names() else None
     if known is not None and known != data.name:
         raise UsageError(
@@ -110,9 +110,9 @@ def require_made_for(data: DataFolder, model: str) -> None:
 
 
 def require_sound(data: DataFolder, subset: Subset) -> None:
-    """Raise InputError for the first bad record that shows without TensorFlow, as reading it would.
+    """Raise InputError for the first bad record that can be found without TensorFlow.
 
-    That is by lengths, and by labels of CIFAR-10's binary version.
+    Checks lengths, and labels in CIFAR-10's binary version. The error is the same as when the record is read.
     """
     damaged = check(data, subset)
     try:
@@ -141,7 +141,7 @@ def _bad_labels(files: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
 
 
 def count(data: DataFolder, subset: Subset) -> int | None:
-    """Count the whole records of a subset; None where that would take long, or means reading all."""
+    """Return the number of whole records of a subset, or None if counting would take long."""
     files = data.of(subset)
     try:
         total = sum(file.stat().st_size for file in files)
@@ -189,7 +189,7 @@ def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 
 
 def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    """Return CIFAR-10 in the form with more files, the binary one if both have as many."""
+    """Return CIFAR-10 in the form with more files, or in the binary form if the numbers are equal."""
     versions: dict[Form, dict[Subset, tuple[Path, ...]]] = {
         form: {subset: tuple(folder / name for name in of if name in listed) for subset, of in names.items()}
         for form, names in _CIFAR.items()
@@ -238,14 +238,14 @@ _HINT = "each host reads the folder itself: it needs the same path and files on 
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The files of a subset as a host has them: bytes by name. `error`: why there are none."""
+    """The files of a subset on a host, as bytes by name. `error`: why the files could not be listed."""
 
     sizes: dict[str, int]
     error: str | None = None
 
 
 def listed(path: Path | str, name: str, subset: Subset) -> Listing:
-    """List a subset of the data set in a folder of this host."""
+    """List the files of a data set's subset in a folder on this host."""
     try:
         files = find(Path(path), name).of(subset)
         return Listing({file.name: file.stat().st_size for file in files})
@@ -256,7 +256,7 @@ def listed(path: Path | str, name: str, subset: Subset) -> Listing:
 
 
 def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, Listing]) -> None:
-    """Raise InputError for hosts whose files are not those of rank 0 (`own`). `others`: by their words."""
+    """Raise InputError if a host's files differ from rank 0's (`own`). `others`: by a text for each host."""
     found = {
         host: what
         for host, there in others.items()
@@ -287,7 +287,7 @@ def _difference(path: Path, subset: Subset, own: Listing, there: Listing, host: 
 
 
 def _such(names: list[str]) -> str:
-    """Say which files are missing."""
+    """Return a text that lists the missing files."""
     return (
         f"{names[0]} is missing" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more are missing"
     )

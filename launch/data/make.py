@@ -1,6 +1,6 @@
-"""Small valid data folders of drawn pictures: TFRecords of ImageNet, or binary files of CIFAR-10.
+"""Small valid data folders of generated images: TFRecords of ImageNet, or binary files of CIFAR-10.
 
-A folder is written beside its place and moved there when it is complete: a full disk leaves nothing behind.
+A folder is written next to its final path and moved there when complete: a full disk leaves nothing behind.
 """
 
 import contextlib
@@ -20,31 +20,31 @@ from gputopo.launch.train.lifecycle.folders import DiskError, move_all
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.install import install_tensorflow
 
-JPEG_QUALITY = 90  # near the mean of ImageNet's files: about 110 KB at 500x375
+JPEG_QUALITY = 90  # gives files near ImageNet's mean size: about 110 KB at 500x375
 _MAX_CLASSES = {"imagenet": 1000, "cifar10": cifar_files.CLASSES}
-_VALIDATION_EVERY = 10  # one picture in ten is for validation
-_BOX = (0.2, 0.8)  # the middle, as most of ImageNet's boxes; fractions of both sides
+_VALIDATION_EVERY = 10  # one image in ten is for validation
+_BOX = (0.2, 0.8)  # the middle, like most of ImageNet's boxes; fractions of both sides
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 Draw = Callable[[int], tuple[Pixels, int]]
-"""Returns picture `number`, pixels [height, width, 3], and its class, from 0."""
+"""Returns the pixels [height, width, 3] of image `number`, and its class from 0."""
 
 
 @dataclass(frozen=True)
 class DataRequest:
-    """The data folder to write, of `count` drawn pictures."""
+    """The data folder to write, with `count` generated images."""
 
     name: DataName
     count: int = 256
     files: int = 4  # training files of ImageNet; CIFAR-10 always has five
-    side: int = 256  # shorter side in pixels; those of CIFAR-10 are resized to its own
-    classes: int | None = None  # None: as many as the data set has
+    side: int = 256  # shorter side in pixels; CIFAR-10 images are resized to 32
+    classes: int | None = None  # None: all classes of the data set
     seed: int = 1234
 
 
 @dataclass(frozen=True)
 class Written:
-    """Images written of each subset, and bytes in all."""
+    """Images written for each subset, and the total size in bytes."""
 
     folder: Path
     train: int
@@ -55,8 +55,8 @@ class Written:
 def make(folder: Path, request: DataRequest) -> Written:
     """Write a data folder, which must be new or empty.
 
-    Raises InputError if it is not empty, DiskError if it cannot be written, HardwareError without TensorFlow;
-    then nothing is left behind.
+    Raises InputError if it is not empty, DiskError if it cannot be written, and HardwareError without
+    TensorFlow. After an error nothing is left behind.
     """
     max_classes = _MAX_CLASSES[request.name]
     classes = min(request.classes or max_classes, max_classes)
@@ -64,20 +64,20 @@ def make(folder: Path, request: DataRequest) -> Written:
     def draw(number: int) -> tuple[Pixels, int]:
         return drawn(number, classes=classes, side=request.side, seed=request.seed)
 
-    # At least one picture for each subset.
+    # At least one image for each subset.
     last = range(request.count)[_VALIDATION_EVERY - 1 :: _VALIDATION_EVERY] or range(request.count)[-1:]
     train = [number for number in range(request.count) if number not in last]
     try:
         there = folder.exists()
         if there and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} already exists", "use a new folder, or remove it first")
-        # An empty folder is not replaced: it may be a mount point, a link, or the shell's working folder.
+        # Do not replace an empty folder: it may be a mount point, a link, or the shell's working folder.
         beside = folder if there else folder.parent
         new = [one for one in (beside, *beside.parents) if not one.exists()]
         beside.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
         try:
-            unfinished.chmod(0o755)  # mkdtemp makes it readable for its owner only
+            unfinished.chmod(0o755)  # mkdtemp makes it readable only by its owner
             if request.name == "imagenet":
                 write_imagenet(unfinished, train, last, draw, files=request.files)
             else:
@@ -103,10 +103,10 @@ def make(folder: Path, request: DataRequest) -> Written:
 
 
 def drawn(number: int, *, classes: int, side: int, seed: int) -> tuple[Pixels, int]:
-    """Draw picture `number`: a soft background of its class, spots and grain; `side`: shorter side in pixels.
+    """Draw image `number`: a soft background for its class, spots and grain. `side`: shorter side in pixels.
 
-    Classes alternate, one later in each round, so that every tenth picture is of another class too. Pictures
-    of a class are similar, so that a network can learn the classes.
+    Classes alternate and shift by one in each round, so that the validation images (every tenth) have all
+    classes. Images of a class are similar, so that a network can learn the classes.
     """
     klass = (number + number // classes) % classes
     rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, number, 0, 0]))
@@ -135,9 +135,9 @@ def stretched(coarse: Any, height: int, width: int) -> Any:
 def write_imagenet(
     folder: Path, train: Sequence[int], validation: Sequence[int], draw: Draw, *, files: int
 ) -> None:
-    """Write pictures of these numbers as TFRecords in `files` training files, and a quarter as many others.
+    """Write the images with these numbers as TFRecords in `files` training files.
 
-    Raises HardwareError without TensorFlow, OSError.
+    There are a quarter as many validation files. Raises HardwareError without TensorFlow, and OSError.
     """
     tf = _tensorflow()
     low, high = _BOX
@@ -202,7 +202,7 @@ def serialized(
 
 
 def _tensorflow() -> Any:
-    """Import TensorFlow, without what its libraries print as they load. Raises HardwareError without it."""
+    """Import TensorFlow and suppress what its libraries print. Raises HardwareError if there is none."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:

@@ -1,8 +1,8 @@
-"""The framing of TFRecord files: how many whole records there are, and where and how a file is damaged.
+"""The framing of TFRecord files: the number of whole records, and where and how a file is damaged.
 
 A record is: its length (8 bytes, little endian), a masked CRC-32C of these 8 bytes, the data, a masked
-CRC-32C of the data (tensorflow/core/lib/io/record_writer.h). TensorFlow reads and writes the records; its
-errors name neither the file nor the record, and it does not count.
+CRC-32C of the data (tensorflow/core/lib/io/record_writer.h). TensorFlow reads and writes the records, but it
+does not count them, and its errors report neither the file nor the record.
 """
 
 import functools
@@ -20,7 +20,7 @@ _ALL = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Framing:
-    """Whole records at the start of a file, their `bytes` with framing, and the damage after them."""
+    """Whole records at the start of a file: number, `bytes` with framing, and the damage after them."""
 
     records: int
     damage: str | None = None
@@ -30,12 +30,12 @@ class Framing:
 def walk(path: Path, *, max_records: int | None = None) -> Framing:
     """Follow the records of a file by their lengths, up to `max_records`.
 
-    Reads 12 bytes of each record; the checksums of the data are not verified. Raises OSError.
+    Reads 12 bytes of each record and does not verify the checksums of the data. Raises OSError.
     """
     size = path.stat().st_size
     if size == 0:
         return Framing(0, "the file is empty")
-    # Not mapped into memory: a file that is truncated meanwhile would end the process (SIGBUS).
+    # Not mapped into memory: if the file is truncated meanwhile, SIGBUS would kill the process.
     with path.open("rb", buffering=0) as file:
         end = records = 0
         while end < size and (max_records is None or records < max_records):
@@ -74,9 +74,9 @@ def wrong_record(path: Path, number: int) -> str:
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C of some bytes as TFRecord files store it: rotated right by 15 bits, plus a constant.
+    """Return the CRC-32C of data as TFRecord files store it: rotated right by 15 bits, plus a constant.
 
-    Byte by byte, some 10 million a second: for headers, and for one record that could not be read.
+    Works byte by byte at some 10 MB/s: fast enough for headers, and for one record that could not be read.
     """
     table, crc = _table(), _ALL
     for byte in data:
@@ -87,7 +87,7 @@ def masked_crc(data: bytes) -> int:
 
 @functools.cache
 def _table() -> tuple[int, ...]:
-    """CRC-32C of each single byte."""
+    """Return the CRC-32C of each single byte."""
 
     def of(crc: int) -> int:
         for _ in range(8):

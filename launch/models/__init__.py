@@ -1,1 +1,1 @@
-"""The models that the training core trains, built for TensorFlow."""
+"""The models that gputopo trains, built for TensorFlow."""

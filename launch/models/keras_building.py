@@ -1,7 +1,7 @@
-"""Keras models as models of the training core: `keras:NAME` and the user's own `module:function`.
+"""Keras models for the training core: `keras:NAME` and the user's own `module:function`.
 
-Keras lists the variables and follows the network by `stateless_call`; where variables live, gradients and
-updates stay with the core. First values are those that Keras gave.
+Keras lists the variables and runs the network by `stateless_call`. The core places the variables and computes
+gradients and updates. The initial values come from Keras.
 """
 
 import inspect
@@ -39,7 +39,7 @@ from gputopo.workload.architectures import Loss
 
 Tensor = Any
 _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}
-# A random layer takes one number of its row of seeds in each call; rows of towers lie this far apart.
+# Each call of a random layer takes one seed from its tower's row; the rows of two towers are this far apart.
 _SEEDS_PER_ROW = 1 << 8
 _SEEDS_PER_STEP = 1 << 32
 _LARGEST = 1 << 62
@@ -49,12 +49,12 @@ _LAYERS = 1_000_003  # more random layers than a model has: no two seeds share a
 class KerasModel:
     """A Keras model with one input and one output [batch, classes].
 
-    `keras`: the model itself, whose variables hold the first values. `says`: remarks on it.
-    `layout`: of the images it computes with; None: any, or no images.
+    `keras`: the model itself, whose variables hold the initial values. `says`: remarks on it.
+    `layout`: layout of the images that it computes with; None: any layout, or the input is not images.
     """
 
     def __init__(self, model: keras.Model, *, name: str, ending: Ending | None = None) -> None:
-        """Look at a built model. Raises UsageError for one that cannot be trained on classes."""
+        """Inspect a built model. Raises UsageError if it cannot be trained on classes."""
         shape, self.classes = shapes_of(model, name)
         self.keras = model
         self._shape = shape
@@ -79,12 +79,12 @@ class KerasModel:
 
     @property
     def short_types(self) -> tuple[str, ...]:
-        """The types other than float32 that its layers compute in, however it is used."""
+        """The types other than float32 that its layers always compute in."""
         return tuple(other_types(computes_in(self.keras), "fp32"))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels of one image; other inputs are rows of numbers, cut to their shape."""
+        """Height, width and channels of one image. Other inputs are given as rows of numbers and reshaped."""
         if len(self._shape) == 3:
             if self.layout == "NCHW":
                 return self._shape[1], self._shape[2], self._shape[0]
@@ -101,7 +101,7 @@ class KerasModel:
         *,
         training: bool = True,
     ) -> Forward:
-        """Follow the model. Its random layers draw for each step and for each tower's rows."""
+        """Run the model. Its random layers draw different numbers for each step and each tower."""
         trained = [
             tf.cast(one, variable.dtype)
             for one, variable in zip(weights, self.keras.trainable_variables, strict=True)
@@ -109,7 +109,7 @@ class KerasModel:
         given = iter(state)
         seed = seeds(rows)
         rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
-        mode = {"training": training} if self._takes_training else {}  # as Keras's fit does
+        mode = {"training": training} if self._takes_training else {}  # like Keras's fit
         with Foreign(*self.fails):
             outputs, new, added = self.keras.stateless_call(
                 trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
@@ -126,7 +126,7 @@ class KerasModel:
         return self.head.losses(logits, labels)
 
     def require_any_batch(self, name: str) -> None:
-        """Raise UsageError for a model that cannot be exported: better before training."""
+        """Raise UsageError if the model cannot be exported. Call this before training."""
         require_any_batch(self.keras, self._shape, name)
 
     def put(self, weights: Sequence[Any], state: Sequence[Any]) -> None:
@@ -160,16 +160,16 @@ class KerasModel:
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     """Build a Keras model in the data format and precision of a spec (None: NHWC, float32).
 
-    Its variables stay on the host, or where a Keras program has them. Raises UsageError for whatever keeps it
-    from being built.
+    Its variables are on the host, or on the device where a Keras program keeps them. Raises UsageError if the
+    model cannot be built.
     """
     _require_tensorflow()
     device = spec.ps_device if spec is not None and spec.method is not None else None
     compute = "fp32" if spec is None else spec.precision.compute
-    # The user's own function states its layout itself: (224, 224, 3) read as channels first is another model.
+    # The user's function sets its own layout: (224, 224, 3) as channels first would be a different model.
     channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
     seed = 0 if spec is None else spec.seed
-    keras.utils.set_random_seed(seed)  # first values come from Keras's global generator
+    keras.utils.set_random_seed(seed)  # initial values come from Keras's global generator
     with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
         if asked.kind == "keras":
             model = _application(asked.attribute)
@@ -200,25 +200,25 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
 
 
 def _application(name: str) -> keras.Model:
-    """Build a model of keras.applications in the set layout, or channels last if it has no other."""
+    """Build a keras.applications model in the configured layout, or in channels last if it has no other."""
     try:
         return application(name)
     except UsageError as error:
         if "channels_first" not in error.what:
             raise
-        keras.config.set_image_data_format("channels_last")  # `_settings` puts it back
+        keras.config.set_image_data_format("channels_last")  # `_settings` restores it
         return application(name)
 
 
 def summed(losses: Sequence[Tensor]) -> Tensor | None:
-    """Add up what a model adds to its loss, in float32; None where there is nothing."""
+    """Add up the losses that a model adds, in float32. Return None if there are none."""
     return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
 
 
 def seeds(rows: TowerRows) -> Iterator[Tensor]:
-    """Yield seeds [2] (int64) for random layers, of this step and these rows.
+    """Yield seeds [2] (int64) for the random layers in this step and for these rows.
 
-    They are made on the host, where TensorFlow's random ops read them.
+    They are made on the host because TensorFlow's random ops read seeds there.
     """
     number = 0
     while True:
@@ -231,7 +231,7 @@ def seeds(rows: TowerRows) -> Iterator[Tensor]:
 
 
 def _layout(model: keras.Model) -> DataFormat | None:
-    """Return the layout of a model's images by its layers; None where none of them minds."""
+    """Return the image layout that a model's layers require, or None if no layer requires one."""
     formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
     found = [layout for name, layout in _LAYOUTS.items() if name in formats]
     return found[0] if found else None

@@ -18,7 +18,7 @@ _ONE_EACH = "give one with one input and one output"
 def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
     """Return the shape of one example and the number of classes.
 
-    Raises UsageError for a model that has not one input of floats and one output [batch, classes].
+    Raises UsageError if the model does not have exactly one float input and one output [batch, classes].
     """
     given, made = _inputs(model, name), _outputs(model, name)
     dtype = model.inputs[0].dtype if getattr(model, "inputs", None) else "float32"
@@ -41,7 +41,7 @@ def shapes_of(model: keras.Model, name: str) -> tuple[tuple[int, ...], int]:
 
 
 def only(outputs: Any) -> Any:
-    """Return the one output of a model, which may be a list of one."""
+    """Return the only output of a model, also if it is in a list."""
     return outputs[0] if isinstance(outputs, (list, tuple)) else outputs
 
 
@@ -81,20 +81,20 @@ def _shown(shape: Sequence[int | None]) -> str:
 
 Tensor = Any
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
-_MAX_NAMES = 3  # that a line lists
+_MAX_NAMES = 3  # listed in a message
 
 
 @dataclass(frozen=True)
 class TracedModel:
-    """A model that was followed once in a graph, as it predicts."""
+    """A model that was traced once into a graph, in inference mode."""
 
-    output: Tensor  # the tensor [batch, classes] of that graph
-    losses: int  # how many the model adds to its own
-    read: Sequence[Any]  # the variables of TensorFlow that it read
+    output: Tensor  # the tensor [batch, classes] in that graph
+    losses: int  # number of losses that the model adds to the main loss
+    read: Sequence[Any]  # the TensorFlow variables that it read
 
 
 def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1) -> TracedModel:
-    """Follow a model for `batch` examples of `shape` (None: any number). Raises whatever its code raises."""
+    """Trace a model for `batch` examples of `shape` (None: any number). Raises what its code raises."""
     counted = []
 
     def once(rows: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 
 
 def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
-    """Raise UsageError for a model that keeps variables where Keras does not see them."""
+    """Raise UsageError if a model uses variables that Keras does not list."""
     known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
     unknown = [one.name for one in traced.read if id(one) not in known]
     if unknown:
@@ -125,7 +125,7 @@ def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
 
 
 def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> None:
-    """Raise UsageError for a model that a run cannot train, or not as the model asks."""
+    """Raise UsageError if a run cannot train the model, or cannot train it as the model requires."""
     if not model.trainable_variables:
         raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
     other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
@@ -141,7 +141,7 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
 
 
 def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
-    """Raise UsageError for a model that has to know the size of a batch: an export is for any size."""
+    """Raise UsageError if the model needs a fixed batch size: an export accepts any size."""
     with Foreign(
         f"the model '{name}' does not take a batch of any size, as --export needs it to",
         "use keras.ops.shape(x)[0] instead of x.shape[0], or remove --export",
@@ -150,20 +150,20 @@ def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> No
 
 
 def layers_of(layer: Any) -> Iterator[Any]:
-    """Yield a layer and all that Keras lists within it."""
+    """Yield a layer and all layers that Keras lists within it."""
     yield layer
     yield from layer._flatten_layers(include_self=False, recursive=True)
 
 
 def computes_in(model: keras.Model) -> set[str]:
-    """Name the types that the layers with weights compute in."""
+    """Return the types that the layers with weights compute in."""
     return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
 
 
 def other_types(found: set[str], compute: str) -> list[str]:
-    """Name the types among those of a model's layers that a run in `compute` (fp32, bf16, fp16) is not in.
+    """Return the types of a model's layers that differ from the run's `compute` (fp32, bf16, fp16).
 
-    Single layers in float32 beside such in a shorter type are usual: Keras advises it for the last one.
+    float32 layers in a model of a shorter type are not reported: Keras recommends float32 for the last layer.
     """
     wanted = POLICIES[compute].removeprefix("mixed_")
     usual = {wanted, "float32"} if wanted in found else {wanted}
@@ -185,7 +185,7 @@ def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
 
 
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
-    """What the trainer of a run does not do of what Keras's own does."""
+    """Raise UsageError if the model needs something that Keras's trainer does and gputopo's does not."""
     constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
     if constrained and spec.method is None and spec.task == "train":
         raise UsageError(
@@ -203,6 +203,6 @@ def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
 
 
 def named(names: Sequence[str]) -> str:
-    """Return the first names on a line, and how many more there are."""
+    """Return the first names, and how many more there are, for a message."""
     more = len(names) - _MAX_NAMES
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

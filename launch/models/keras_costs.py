@@ -1,8 +1,8 @@
-"""What a Keras model costs by block, counted in its graph, as `gputopo.workload.sketch` defines it.
+"""The costs of a Keras model by block, counted in its graph, as `gputopo.workload.sketch` defines them.
 
-The model is followed once for one example. A tensor that depends on the input is a feature; what depends on
-variables alone is not. A block begins at each product with new variables: a convolution, a dense layer, an
-Einsum. The body of a loop (recurrent layers) counts once.
+The model is traced once for one example. A tensor that depends on the input is a feature; a tensor that
+depends only on variables is not. A block begins at each product with new variables: a convolution, a dense
+layer or an Einsum. The body of a loop (recurrent layers) is counted once.
 """
 
 import math
@@ -20,7 +20,7 @@ from gputopo.workload.workloads import Workload
 
 Operation = Any
 Tensor = Any
-# Outputs that backward needs, besides those of products. ReLU, bias, reshapes and casts work in place.
+# Ops, other than products, whose outputs backward needs. ReLU, bias, reshapes and casts work in place.
 _KEPT = """
     MaxPool MaxPool3D AvgPool AvgPool3D Mean ConcatV2 Mul Sigmoid Tanh Erf Softmax Softplus FusedBatchNormV3
     ResizeBilinear ResizeNearestNeighbor
@@ -38,7 +38,7 @@ _FUNCTIONS = {
 def costs_of(built: KerasModel, name: str) -> Workload:
     """Return the costs of a model, with the defaults of Keras models.
 
-    Raises UsageError where its forward pass fails.
+    Raises UsageError if its forward pass fails.
     """
     shape, _ = shapes_of(built.keras, name)
     with Foreign(*built.fails):
@@ -60,7 +60,7 @@ def costs_of(built: KerasModel, name: str) -> Workload:
 
 
 class _Counted:
-    """The costs of the graphs followed so far. Tensors are known by name within one graph."""
+    """The costs of the graphs counted so far. Tensors are identified by name, which is unique in a graph."""
 
     def __init__(self, handles: Sequence[Tensor], variables: Sequence[Any]) -> None:
         self._handles = handles
@@ -69,7 +69,7 @@ class _Counted:
         self._blocks: list[Block] = []
 
     def blocks(self) -> tuple[BlockCost, ...]:
-        """Return the blocks in the order of forward. Variables that nothing uses belong to the first one."""
+        """Return the blocks in forward order. Unused variables belong to the first block."""
         unused = [size for number, size in enumerate(self._sizes) if number not in self._used]
         blocks = [one for one in self._blocks if one.variables or one.multiply_accumulates or one.features]
         blocks = blocks or [Block("model")]
@@ -77,7 +77,7 @@ class _Counted:
         return tuple(one.cost for one in blocks)
 
     def follow_model(self, graph: Any) -> None:
-        """Count a graph whose first input is the example, its other inputs the variables."""
+        """Count a graph whose first input is the example and whose other inputs are the variables."""
         number = {id(handle): index for index, handle in enumerate(self._handles)}
         variables = {
             inner.name: {number[id(outer)]} for outer, inner in graph.captures if id(outer) in number
@@ -122,7 +122,7 @@ class _Counted:
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Return whether it is of floats, or a list of such: no shape, no index."""
+    """Return whether a tensor holds floats, or a list of float tensors, and not a shape or an index."""
     return bool(tensor.dtype.is_floating or tensor.dtype == tf.variant)
 
 
@@ -147,7 +147,7 @@ def _live(graph: Any) -> set[str]:
 
 
 def _carried(body: Any) -> set[str]:
-    """Return the inputs of a loop's body that hold what the step before made."""
+    """Return the inputs of a loop's body that hold results of the previous iteration."""
     return {
         before.name
         for before, after in zip(body.inputs, body.outputs, strict=True)
@@ -181,7 +181,7 @@ def _products(operation: Operation) -> int:
 
 
 def _summed(equation: str, inputs: Sequence[Sequence[int]]) -> int:
-    """Return over how many products each result of an Einsum is summed."""
+    """Return the number of products in each element of an Einsum's result."""
     terms, _, result = equation.partition("->")
     sizes: dict[str, int] = {}
     for term, sides in zip(terms.split(","), inputs, strict=True):
@@ -192,7 +192,7 @@ def _summed(equation: str, inputs: Sequence[Sequence[int]]) -> int:
 
 
 def _sides(tensor: Tensor) -> list[int]:
-    """Return the shape; sides that are only known when the graph runs count as 1."""
+    """Return the shape. A dimension that is only known when the graph runs is 1."""
     return [] if tensor.shape.rank is None else [side or 1 for side in tensor.shape]
 
 

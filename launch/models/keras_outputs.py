@@ -1,4 +1,4 @@
-"""Meaning of a Keras model's output, and the loss of each example."""
+"""The meaning of a Keras model's output, and the loss of each example."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ Tensor = Any
 Ending = Literal["softmax", "sigmoid", "linear"]
 MIN_PROBABILITY = 1e-7  # keras.config.epsilon(): keeps the logarithm of a probability finite, as in Keras
 _ACTIVATIONS: tuple[Ending, ...] = ("softmax", "sigmoid")
-_PASSES_ON = ("Identity", "Cast")  # ops that a model's last activation may stand behind
+_PASSES_ON = ("Identity", "Cast")  # ops that may follow a model's last activation
 
 
 @dataclass(frozen=True)
 class Head:
-    """How outputs [batch, classes] and labels [batch] (int64) become a loss.
+    """How the loss is computed from outputs [batch, classes] and labels [batch] (int64).
 
-    `compiled`: the model's own loss, used where there is one.
+    `compiled`: the loss that the model was compiled with; None: the loss depends on the last activation.
     """
 
     classes: int
@@ -29,7 +29,7 @@ class Head:
 
     @property
     def says(self) -> str:
-        """What was assumed, for the user."""
+        """The assumption, as a sentence for the user."""
         if self.compiled is not None:
             kind = "class numbers" if self.sparse else "one-hot classes"
             return f"Loss: {self.compiled_name}, as the model was compiled, on {kind}."
@@ -40,7 +40,7 @@ class Head:
         return f"Loss: {self.ending} cross-entropy{many}; the model's last activation is {self.ending}."
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Return logits [batch, classes] in float32; a compiled loss gets the outputs as they are."""
+        """Return logits [batch, classes] in float32. For a compiled loss, return the outputs unchanged."""
         if self.compiled is not None or self.ending == "linear":
             return tf.cast(outputs, tf.float32)
         before = before_activation(outputs, self.ending)
@@ -82,7 +82,7 @@ def head_of(model: keras.Model, classes: int, ending: Ending) -> Head:
 
 
 def left_out(model: keras.Model, head: Head) -> Iterator[str]:
-    """Yield remarks on what a model was compiled with, or does in `fit`, and a run ignores."""
+    """Yield remarks on the parts of a compiled model that a run ignores."""
     if not getattr(model, "compiled", False):
         return
     if model.loss is not None and head.compiled is None:
@@ -91,8 +91,8 @@ def left_out(model: keras.Model, head: Head) -> Iterator[str]:
 
 
 def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
-    """Return the input of the last softmax or sigmoid of a graph; None where the outputs are not its."""
-    if not hasattr(outputs, "op"):  # no graph's tensor
+    """Return the input of the last activation `ending`, or None if the outputs do not come from one."""
+    if not hasattr(outputs, "op"):  # not a tensor of a graph
         return None
     wanted = {"softmax": "Softmax", "sigmoid": "Sigmoid", "linear": ""}[ending]
     op = outputs.op
@@ -102,12 +102,15 @@ def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
 
 
 def ending_of(output: Tensor) -> Ending:
-    """Return the last activation by the op of a graph that made the output."""
+    """Return the last activation, found from the op that made the output."""
     return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
 
 
 def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":
-    """Return a Keras loss as a function from (labels, outputs) to the loss of each example, if it is one."""
+    """Return a Keras loss as a function of (labels, outputs) that gives the loss of each example.
+
+    Return None if it is not a Keras loss, or takes labels of the other kind (`sparse`: class numbers).
+    """
     loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
     if loss is None or ("sparse" in _name(own).lower()) != sparse:
         return None
@@ -125,7 +128,7 @@ def _loss_named(own: Any) -> Any:
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:
-    """Return whether a loss of two examples is one finite number each."""
+    """Return whether the loss of two examples is two finite numbers."""
     labels = tf.constant([0, min(1, classes - 1)], tf.int64)
     wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
     try:

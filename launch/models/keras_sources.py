@@ -1,4 +1,4 @@
-"""The user's own code run inside the worker: what it raises becomes a message of ours, with its line."""
+"""Runs the user's code inside the worker: an exception becomes a UsageError with the user's line."""
 
 import importlib
 import inspect
@@ -18,16 +18,16 @@ from gputopo.launch.train.user_lines import line_of
 from gputopo.values.errors import GputopoError, UsageError
 
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
-_KERAS_FRAME = "Exception encountered when calling"  # Keras puts this line before what a layer raised
-_MAX_CHARACTERS = 300  # characters of someone else's message
+_KERAS_FRAME = "Exception encountered when calling"  # Keras puts this line before a layer's own message
+_MAX_CHARACTERS = 300  # of a message from foreign code
 _OURS = (GputopoError, MemoryError, tf.errors.ResourceExhaustedError)  # reported by other handlers
 
 
 class Foreign:
     """A context for foreign code: an exception in it becomes a UsageError.
 
-    `what`: what was being done, as the beginning of a line. `hint`: the remedy, where the exception has none.
-    A foreign `sys.exit` counts as an exception; running out of memory does not.
+    `what`: what was being done, as the beginning of the message. `hint`: the remedy, if the exception has
+    none. `sys.exit` in foreign code counts as an exception; running out of memory does not.
     """
 
     def __init__(self, what: str, hint: str) -> None:
@@ -35,23 +35,23 @@ class Foreign:
         self._hint = hint
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        """Raise what went wrong as a line that a user can act on."""
+        """Raise the exception as a UsageError with a remedy."""
         if isinstance(error, (Exception, SystemExit)) and not isinstance(error, _OURS):
-            line = None if isinstance(error, SyntaxError) else line_of(error)  # the former's text has it
+            line = None if isinstance(error, SyntaxError) else line_of(error)  # its text has the line
             at = "" if line is None else f" ({line})"
             raise UsageError(f"{self._what}: {last_line(error)}{at}", self._hint) from error
         return False
 
 
 def last_line(error: BaseException) -> str:
-    """Return the line that Python would print last for an exception: its kind and message, shortened.
+    """Return the last line that Python would print for an exception: its kind and message, shortened.
 
-    Keras writes what an exception is about into the first line and its circumstances below.
+    Keras puts the cause in the first line of its message and the context below it; the context is dropped.
     """
     text = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, SyntaxError):
@@ -60,29 +60,30 @@ def last_line(error: BaseException) -> str:
     return (f"{first} {rest[0]}" if _KERAS_FRAME in first and rest else first)[:_MAX_CHARACTERS]
 
 
-_SIDE = 224  # of pictures, where a model of keras.applications takes any: what its weights were trained with
+_SIDE = 224  # image side if a keras.applications model takes any size: its weights were trained with it
 
 
 def application(name: str) -> keras.Model:
-    """Build a model of keras.applications by its name in any case: untrained, 1000 classes, giving logits.
+    """Build an untrained model of keras.applications with 1000 classes that outputs logits.
 
-    Raises UsageError that names the nearest ones.
+    The case of the name does not matter. Raises UsageError with the most similar names if there is no such
+    model.
     """
     known = applications()
     found = known.get(name.lower())
     if found is None:
         raise no_application(name, [one.__name__ for one in known.values()])
     with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
-        # A model without its softmax has the same variables; the loss takes logits, which is exact.
+        # Without its softmax a model has the same variables, and the loss of logits is exact.
         model = found(weights=None, classifier_activation=None)
-        if None in model.input_shape[1:]:  # MobileNetV3 takes pictures of any size
+        if None in model.input_shape[1:]:  # MobileNetV3 takes images of any size
             shape = tuple(_SIDE if side is None else side for side in model.input_shape[1:])
             model = found(weights=None, classifier_activation=None, input_shape=shape)
         return model
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
-    """Return the functions of keras.applications that build models, by their names in lower case."""
+    """Return the functions of keras.applications that build models, by lower-case name."""
     found = inspect.getmembers(keras.applications, inspect.isfunction)
     return {name.lower(): function for name, function in found}
 
@@ -90,8 +91,8 @@ def applications() -> dict[str, Callable[..., keras.Model]]:
 def own_model(asked: ModelName, seed: int) -> keras.Model:
     """Import the user's module and return its model: a keras.Model, or the result of a function.
 
-    The current folder counts, as in Python itself. `seed`: of the model's first values, whatever the module
-    drew while it was imported. Raises UsageError.
+    The current folder is searched, as in Python. `seed` determines the initial values, whatever numbers the
+    module drew while it was imported. Raises UsageError.
     """
     name = f"{asked.module}:{asked.attribute}"
     found = _module(asked.module)
@@ -125,5 +126,5 @@ def _module(name: str) -> Any:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # one that the user's module asks for
+                raise  # a module that the user's module imports
             raise no_module(error.name) from error

@@ -1,4 +1,4 @@
-"""A network followed with tensors: the `Layers` of the training core. TensorFlow loads with this module."""
+"""The `Layers` that build a network from tensors. Importing this module loads TensorFlow."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from gputopo.workload.sketch import Activation, Norm, Padding
 Tensor = Any
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 _PER_COUNTER = 4  # 32-bit numbers per counter
-# Philox4x32-10 as its authors define it.
+# The constants of Philox4x32-10 as defined by its authors.
 _ROUNDS = 10
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _BUMPS = (0x9E3779B9, 0xBB67AE85)
@@ -21,31 +21,31 @@ _BUMPS = (0x9E3779B9, 0xBB67AE85)
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of random numbers: `seed` and `purpose` are its key; `step` (number or scalar) moves it."""
+    """A stream of random numbers: its key is `seed` and `purpose`; each `step` has different numbers."""
 
     seed: int
     purpose: int
     step: Any = 0
-    compiled: bool = False  # it is drawn in a function that XLA compiles
+    compiled: bool = False  # the numbers are drawn in a function that XLA compiles
 
     def layer(self, number: int) -> "Stream":
-        """Return the stream of one layer of this purpose."""
+        """Return the stream for one layer."""
         return replace(self, purpose=self.purpose * 1000 + 1 + number)
 
 
 def uniform(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
-    """Draw float32 in [0, 1) of `shape` [rows, ...]: the rows from `first_row` on of the whole stream."""
+    """Draw float32 in [0, 1) of `shape` [rows, ...]: the rows of the stream from `first_row` on."""
     op = _written_out if stream.compiled else tf.raw_ops.StatelessRandomUniformV2
     return _draw(op, stream, shape, first_row)
 
 
 def normal(stream: Stream, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
-    """Draw standard normal float32 of `shape` [rows, ...]; rows as in `uniform`."""
+    """Draw standard normal float32 of `shape` [rows, ...], with rows as in `uniform`."""
     return _draw(tf.raw_ops.StatelessRandomNormalV2, stream, shape, first_row)
 
 
 def cut_normal(stream: Stream, shape: tuple[int, ...], deviation: float) -> Tensor:
-    """Draw what `normal` draws, cut at two deviations, times `deviation`: first values of variables."""
+    """Draw initial values of a variable: `normal` numbers, clipped at two deviations, times `deviation`."""
     key, counter = _key_and_counter(stream, 0)
     size = (shape[0], _padded(shape))
     return tf.reshape(_cut_at_two(size, key, counter, deviation)[:, : math.prod(shape[1:])], shape)
@@ -58,7 +58,7 @@ def _drawn_and_cut(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor
     return tf.clip_by_value(drawn, -2.0, 2.0) * deviation
 
 
-# A function, of any `size`: its ops work in place, where eager ones would allocate (50 MiB in AlexNet).
+# A tf.function for any `size`: its ops work in place; eager ops would allocate memory (50 MiB in AlexNet).
 _cut_at_two = tf.function(
     _drawn_and_cut,
     input_signature=[
@@ -69,12 +69,12 @@ _cut_at_two = tf.function(
 
 
 def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Tensor:
-    """Draw int64 [rows] in [0, below). 64 bits: TensorFlow keeps no int32 variable on a GPU."""
+    """Draw int64 [rows] in [0, below). Not int32: TensorFlow does not keep int32 variables on a GPU."""
     return tf.cast(uniform(stream, (rows,), first_row=first_row) * below, tf.int64)
 
 
 def _draw(op: Any, stream: Stream, shape: tuple[int, ...], first_row: int) -> Tensor:
-    """Draw whole rows; a row starts at a counter, so its width is rounded up to four numbers."""
+    """Draw whole rows. Each row starts at a new counter, so its width is rounded up to a multiple of four."""
     padded = _padded(shape)
     key, counter = _key_and_counter(stream, first_row * padded // _PER_COUNTER)
     drawn = op(shape=(shape[0], padded), key=key, counter=counter, alg=_PHILOX, dtype=tf.float32)
@@ -86,7 +86,7 @@ def _padded(shape: tuple[int, ...]) -> int:
 
 
 def _key_and_counter(stream: Stream, start: int) -> tuple[Tensor, Tensor]:
-    # Key and counter are read on the host by the GPU's kernel as well; the scope is not any tower's.
+    # The GPU's kernel also reads key and counter on the host, so they do not belong to a tower's scope.
     with tf.name_scope("random_counters/"), tf.device("/CPU:0"):
         high = tf.cast(stream.step, tf.uint64)
         counter = tf.stack([tf.constant(start, tf.uint64), high])
@@ -95,10 +95,10 @@ def _key_and_counter(stream: Stream, start: int) -> tuple[Tensor, Tensor]:
 
 
 def _written_out(*, shape: tuple[int, int], key: Tensor, counter: Tensor, alg: int, dtype: Any) -> Tensor:
-    """Draw what StatelessRandomUniformV2 draws, in plain arithmetic.
+    """Draw the numbers of StatelessRandomUniformV2 in plain arithmetic.
 
-    XLA's own form of the op gives other numbers for the same key and counter (TensorFlow 2.21), and losses
-    with and without XLA could not be compared.
+    XLA's version of the op gives other numbers for the same key and counter (TensorFlow 2.21), so losses with
+    and without XLA could not be compared.
     """
     count = shape[0] * shape[1] // _PER_COUNTER
     position = counter[0] + tf.cast(tf.range(count, dtype=tf.int64), tf.uint64)  # [count]
@@ -115,7 +115,7 @@ def _written_out(*, shape: tuple[int, int], key: Tensor, counter: Tensor, alg: i
         ]
         keys = [_low(one + bump) for one, bump in zip(keys, _BUMPS, strict=True)]
     drawn = tf.reshape(tf.stack(words, axis=1), shape)
-    # 23 random bits behind the exponent of 1: a float in [1, 2).
+    # 23 random bits as the mantissa, with the exponent of 1: a float in [1, 2).
     bits = tf.bitwise.bitwise_or(tf.bitwise.bitwise_and(drawn, _word(0x7FFFFF)), _word(127 << 23))
     return tf.bitcast(tf.cast(bits, tf.uint32), dtype) - 1.0
 
@@ -125,7 +125,7 @@ def _word(value: int) -> Tensor:
 
 
 def _low(value: Tensor) -> Tensor:
-    """The lower 32 bits, as uint64: a product of two such numbers does not overflow."""
+    """Return the lower 32 bits as uint64: the product of two such numbers does not overflow."""
     return tf.bitwise.bitwise_and(value, _word(0xFFFFFFFF))
 
 
@@ -139,7 +139,10 @@ TYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
 @dataclass(frozen=True)
 class TowerRows:
-    """Which examples of the joint batch a tower holds: `batch` rows from row `first`; drawn from `stream`."""
+    """The examples of the joint batch that a tower holds: `batch` rows from row `first`.
+
+    `stream`: the random numbers for these rows.
+    """
 
     first: int
     batch: int
@@ -148,12 +151,12 @@ class TowerRows:
 
 @dataclass
 class GraphLayers:
-    """A `Layers` of tensors [batch, ...], in `data_format` while they are images.
+    """Builds a network's layers from tensors [batch, ...]. Images are in `data_format`.
 
-    `weights` and `state` are taken in the order of the network's calls, all float32: trained variables, and
-    moving statistics (mean, variance of each norm). A layer computes in the type of its x and casts its
-    weights to it; norms keep theirs and their statistics in float32. `new_state` fills with the statistics
-    after this batch. Not `training`: norms use the moving statistics and nothing is dropped.
+    `weights` (trained variables) and `state` (mean and variance of each norm) are float32 and are used in the
+    order of the network's calls. A layer casts its weights to the type of its x and computes in that type;
+    norms keep weights and statistics in float32. The statistics after this batch are appended to `new_state`.
+    Without `training`, norms use the moving statistics and dropout does nothing.
     """
 
     weights: Iterator[Tensor]
@@ -166,7 +169,7 @@ class GraphLayers:
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """Name the ops within."""
+        """Put the ops within under a name."""
         with tf.name_scope(name):
             yield
 
@@ -183,9 +186,9 @@ class GraphLayers:
         activation: Activation | None = "relu",
         deviation: float | None = None,
     ) -> Tensor:
-        """Convolve; a norm takes the place of the bias."""
+        """Convolve. A norm replaces the bias."""
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
-        around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # there the two are the same
+        around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # the same with stride 1
         if around == "SYMMETRIC":  # oneDNN has no gradient for explicit padding in the op itself
             x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
         x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
@@ -209,9 +212,9 @@ class GraphLayers:
         return _activated(tf.nn.bias_add(x, self._weight(x)), activation)
 
     def norm(self, x: Tensor, norm: Norm) -> Tensor:
-        """Normalise each channel over batch, height and width; keep the moving statistics.
+        """Normalise each channel over batch, height and width; update the moving statistics.
 
-        The op itself moves them on: by ops of their own each norm of a step costs six small ones more.
+        The op itself updates them: separate ops would cost six more small ops for each norm and step.
         """
         beta = tf.cast(next(self.weights), tf.float32)
         gamma = tf.cast(next(self.weights), tf.float32) if norm.scale else tf.ones_like(beta)
@@ -235,11 +238,11 @@ class GraphLayers:
         return tf.nn.relu(x)
 
     def max_pool(self, x: Tensor, size: int, stride: int, padding: Padding = "VALID") -> Tensor:
-        """Take the largest of each window."""
+        """Take the maximum of each window."""
         return tf.nn.max_pool2d(x, size, stride, padding, self.data_format)
 
     def average_pool(self, x: Tensor, size: int, stride: int, padding: Padding = "VALID") -> Tensor:
-        """Take the mean of each window; a window of one is a strided copy, faster than by slicing."""
+        """Take the mean of each window. A window of size 1 is a strided copy and faster than slicing."""
         return tf.nn.avg_pool2d(x, size, stride, padding, self.data_format)
 
     def spatial_mean(self, x: Tensor) -> Tensor:
@@ -247,16 +250,16 @@ class GraphLayers:
         return tf.reduce_mean(x, (1, 2) if self._last else (2, 3))
 
     def local_response(self, x: Tensor, radius: int, bias: float, alpha: float, beta: float) -> Tensor:
-        """Normalise over neighbouring channels; TensorFlow's op takes channels last.
+        """Normalise over neighbouring channels. TensorFlow's op takes channels last.
 
-        In float32 always: there is no kernel for bfloat16, and squares leave the range of float16 early.
+        Always in float32: there is no kernel for bfloat16, and squares easily exceed the range of float16.
         """
         wide = tf.cast(self._to_last(x), tf.float32)
         normal = tf.nn.local_response_normalization(wide, radius, bias, alpha, beta)
         return self._to_format(tf.cast(normal, x.dtype))
 
     def dropout(self, x: Tensor, keep: float) -> Tensor:
-        """Drop entries while training: which ones depends on the example's row in the joint batch alone."""
+        """Drop entries while training: the choice depends only on the example's row in the joint batch."""
         self._dropouts += 1
         if not self.training:
             return x
@@ -272,22 +275,22 @@ class GraphLayers:
         return a + b
 
     def concat(self, parts: list[Tensor]) -> Tensor:
-        """Put tensors side by side by channel."""
+        """Concatenate tensors by channel."""
         return tf.concat(parts, 3 if self._last else 1)
 
     def widen(self, x: Tensor, channels: int) -> Tensor:
-        """Add channels of zeros, half before and half behind."""
+        """Add channels of zeros, half before and half after the channels of x."""
         missing = channels - self.channels(x)
         sides = [missing // 2, missing - missing // 2]
         none = [0, 0]
         return tf.pad(x, [none, none, none, sides] if self._last else [none, sides, none, none])
 
     def flatten(self, x: Tensor) -> Tensor:
-        """Write an example's numbers in a row: the same row in both data formats."""
+        """Flatten each example to a row, which is the same in both data formats."""
         return tf.reshape(self._to_last(x), (self.rows.batch, math.prod(x.shape[1:])))
 
     def channels(self, x: Tensor) -> int:
-        """Return the channels of x."""
+        """Return the number of channels of x."""
         return int(x.shape[1] if len(x.shape) == 4 and not self._last else x.shape[-1])
 
     def _weight(self, x: Tensor) -> Tensor:
@@ -319,9 +322,9 @@ def _activated(x: Tensor, activation: Activation | None) -> Tensor:
 def dense(x: Tensor, kernel: Tensor) -> Tensor:
     """Multiply x [batch, in] by kernel [in, out].
 
-    The gradient of x goes through a batched product of one matrix: TensorFlow's plain product with a
+    The gradient of x is computed as a batched product with a batch of one: TensorFlow's plain product with a
     transposed [in, out] is two to five times slower on CPUs with AVX-512 (oneDNN, 16 x 9216 x 4096: 57 ms
-    against 11 ms).
+    instead of 11 ms).
     """
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -336,9 +339,9 @@ def dense(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def dropout(x: Tensor, keep: float, rows: TowerRows, layer: int) -> Tensor:
-    """Drop entries of x [batch, width]; which ones depends on the example's row in the joint batch alone.
+    """Drop entries of x [batch, width]; the choice depends only on the example's row in the joint batch.
 
-    So two towers of 16 drop what one tower of 32 drops, and losses can be compared.
+    So two towers of 16 drop the same entries as one tower of 32, and losses can be compared.
     """
     width = int(x.shape[1])
     mask = uniform(rows.stream.layer(layer), (rows.batch, width), first_row=rows.first) < keep

@@ -1,4 +1,4 @@
-"""The interface of a model to the training core."""
+"""The interface between a model and the training core."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,9 +15,9 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A variable: its name, its shape, and its first values: normal with `stddev`, or all `start`.
+    """A variable: its name, its shape and its initial values, which are normal with `stddev` or all `start`.
 
-    `values` returns an array in their place.
+    `values`: if given, returns the initial values as an array instead.
     """
 
     name: str
@@ -27,7 +27,7 @@ class VariableSpec:
     values: Callable[[], Any] | None = None
 
     def initial(self, stream: Stream) -> Tensor:
-        """Return the first value: normal, cut at two deviations; the same for the same stream."""
+        """Return the initial values; normal ones are cut at two deviations. Equal streams: equal values."""
         if self.values is not None:
             return tf.constant(self.values())
         if self.stddev == 0.0:
@@ -39,7 +39,7 @@ class VariableSpec:
 class Forward:
     """Outcome of a forward pass: logits [batch, classes] in float32, and the state after this batch.
 
-    `added`: what the model itself adds to the mean loss (regularisers), a float32 scalar.
+    `added`: the model's own addition to the mean loss (regularisers), a float32 scalar.
     """
 
     logits: Tensor
@@ -48,15 +48,15 @@ class Forward:
 
 
 class Model(Protocol):
-    """Interface of a model to the training core."""
+    """The model as the training core uses it."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels of one image."""
+        """Height, width and channels of one image."""
 
     @property
     def classes(self) -> int:
-        """Number of classes; 1: a single yes or no."""
+        """Number of classes; 1 for a single yes-or-no output."""
 
     @property
     def loss(self) -> Loss:
@@ -68,7 +68,7 @@ class Model(Protocol):
 
     @property
     def state(self) -> Sequence[VariableSpec]:
-        """What changes without a gradient, such as the moving statistics of norms."""
+        """Variables that change without a gradient, such as the moving statistics of norms."""
 
     def forward(
         self,
@@ -80,18 +80,18 @@ class Model(Protocol):
         *,
         training: bool = True,
     ) -> Forward:
-        """Follow the network for images in `data_format` ([batch, h, w, c] or [batch, c, h, w])."""
+        """Run the network on images in `data_format` ([batch, h, w, c] or [batch, c, h, w])."""
 
 
 def parameter_count(model: Model) -> int:
-    """Count the trainable numbers."""
+    """Return the number of trainable parameters."""
     return sum(math.prod(spec.shape) for spec in model.variables)
 
 
 def loss_of(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the loss of each example [batch] for labels [batch] in [0, classes), or in {0, 1}.
 
-    A model may bring its own `losses(logits, labels)`.
+    A model may have its own `losses(logits, labels)`.
     """
     own = getattr(model, "losses", None)
     if own is not None:

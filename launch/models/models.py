@@ -18,7 +18,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class NetworkModel:
-    """A network of the catalogue as a model."""
+    """A network of the catalogue as a `Model`."""
 
     architecture: Architecture
     variables: tuple[VariableSpec, ...]
@@ -26,14 +26,14 @@ class NetworkModel:
 
     @classmethod
     def of(cls, architecture: Architecture) -> "NetworkModel":
-        """List the variables of a network."""
+        """Make the model of a network, with the list of its variables."""
         drawn = architecture.sketch().variables
         trained = tuple(_spec(one) for one in drawn if one.trainable)
         return cls(architecture, trained, tuple(_spec(one) for one in drawn if not one.trainable))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels of one image."""
+        """Height, width and channels of one image."""
         return self.architecture.input_shape
 
     @property
@@ -56,17 +56,17 @@ class NetworkModel:
         *,
         training: bool = True,
     ) -> Forward:
-        """Follow the network in the type of the images."""
+        """Run the network in the type of the images."""
         layers = GraphLayers(iter(weights), iter(state), rows, data_format, training)
         logits = self.architecture.build(layers, images, self.classes)
         return Forward(tf.cast(logits, tf.float32), layers.new_state)
 
 
 def build(name: str, spec: RunSpec | None = None) -> Model:
-    """Return the model of that name: a network, `keras:NAME`, or the user's `module:function`.
+    """Return the model with a name: a network, `keras:NAME`, or the user's `module:function`.
 
-    The spec has a Keras model's data format and precision. Raises UsageError for an unknown name, or
-    a model that cannot be built or trained.
+    The spec gives the data format and precision of a Keras model. Raises UsageError if the name is unknown or
+    the model cannot be built or trained.
     """
     asked = model_names.read(name)
     if asked.kind == "network":
@@ -77,7 +77,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
 
 
 def shapes_of(name: str, spec: RunSpec) -> list[tuple[int, ...]]:
-    """Return the shapes of a model's variables. It can be built anew then, with the same names."""
+    """Return the shapes of a model's variables. The model can then be built again with the same names."""
     shapes = [variable.shape for variable in build(name, spec).variables]
     if model_names.read(name).kind != "network":
         import keras

@@ -1,6 +1,6 @@
-"""Whether the code of a model is there, by its source: nothing of it runs, and TensorFlow does not load.
+"""Checks from its source whether the code of a model exists, without running it or loading TensorFlow.
 
-What the source alone cannot decide is left to the training process, which imports it.
+If the source is not enough to decide, the check passes: the training process imports the module anyway.
 """
 
 import ast
@@ -18,7 +18,7 @@ from pathlib import Path
 from gputopo.launch.spec.model_names import ModelName, no_application, no_attribute, no_module, read
 from gputopo.values.errors import UsageError
 
-# Where a source uses one of these names, its code may bind others, or modules, that no statement shows.
+# Code that uses one of these names may define names or modules that no statement shows.
 _DYNAMIC = {
     "globals",
     "locals",
@@ -34,15 +34,15 @@ _DYNAMIC = {
     "import_module",
     "*",
 }
-# Keras lists its public names in generated files; their place has changed with its versions.
+# Generated files in which Keras lists its public names; the path depends on the version of Keras.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
 _FROM = "keras.src.applications."
 
 
 def require_there(name: str) -> None:
-    """Raise UsageError for a model of Keras or of the user whose code is not there, or has a syntax error.
+    """Raise UsageError if the code of a Keras or user model does not exist or has a syntax error.
 
-    The current folder counts, as in Python itself.
+    The current folder is searched, as in Python.
     """
     asked = read(name)
     if asked.kind == "keras":
@@ -50,13 +50,13 @@ def require_there(name: str) -> None:
         if known and asked.attribute.lower() not in map(str.lower, known):
             raise no_application(asked.attribute, known)
     elif asked.kind == "own":
-        # The current folder was removed, a file cannot be read, or a parent would have to be imported.
+        # The current folder may be removed, a file unreadable, or a parent package not yet imported.
         with contextlib.suppress(OSError, KeyError):
             _require_own(asked)
 
 
 def _applications() -> list[str]:
-    """Return the models of the Keras that is installed; empty where that is not known."""
+    """Return the models of the installed Keras, or an empty list if they are not known."""
     try:
         spec = find_spec("keras")
     except (ImportError, ValueError):
@@ -99,7 +99,10 @@ def _require_own(asked: ModelName) -> None:
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that a module binds, in functions those declared global, and all that it uses."""
+    """Return the names that a module binds and all names that it uses.
+
+    Names that functions declare global are among the bound names.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tables = [top := symtable.symtable(source, "", "exec")]
@@ -116,14 +119,14 @@ def _names(source: str) -> tuple[set[str], set[str]]:
 
 
 def _source(found: ModuleSpec) -> str | None:
-    """Return the source of a module, None where it has none. Raises OSError, UsageError."""
+    """Return the source of a module, or None if it has no source. Raises OSError, UsageError."""
     if found.origin is None and found.submodule_search_locations is not None:
         return ""  # a folder without __init__.py
     if found.origin is None or not found.origin.endswith(".py"):
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they come when it is imported
+            warnings.simplefilter("ignore")  # the import prints them
             source = importlib.util.decode_source(Path(found.origin).read_bytes())
             compile(source, found.origin, "exec", dont_inherit=True)
             return source

@@ -1,10 +1,10 @@
-"""Faults that a training injects into itself on purpose: `gputopo run --drill`. They wrap the training step.
+"""Faults that a training injects into itself: `gputopo run --drill`. They wrap the training step.
 
-A slow device is a host that waits inside the step's graph, between two time marks: it reads when the tower's
-work began and ended, waits until the work would have ended at the drill's pace, and the next mark and the
-gradients (or the forward pass, for slow weights) depend on it. So the delay is in proportion to what this
-step itself took, is measured as all work is, and makes the step longer as a slow GPU would. The device idles
-meanwhile: its clocks, power and temperature are those of a GPU that has less to do.
+To simulate a slow device, the host waits inside the step's graph, between two time marks. It reads when the
+tower's work began and ended, and waits until the work would have ended at the drill's pace. The next mark and
+the gradients (or the forward pass, for slow weights) depend on this wait. So the delay is proportional to the
+step's own time, is measured like work, and makes the step longer as a slow GPU would. The device is idle
+meanwhile: its clocks, power and temperature are lower than a slow GPU's.
 """
 
 import time
@@ -26,15 +26,16 @@ from gputopo.values.run.drill import HANG, LOST_GPU, NAN, SLOW_GPU, SLOW_INPUT, 
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
-# A thread that sleeps wakes up some 0.1 ms late: the rest is waited for by reading the clock. Ours.
+# Seconds of each wait in which the clock is polled instead of sleeping. Not measured; chosen because a
+# sleeping thread wakes up some 0.1 ms late.
 AWAKE_S = 0.0005
-RECENT_STEPS = 9  # whose median is the pace without a slow input. Ours.
+RECENT_STEPS = 9  # number of steps whose median is the pace without a slow input; not measured
 
 
 class Drills(Observer):
-    """The drills of a run; as an observer it knows the number of the step.
+    """The drills of a run. It is an observer to know the number of the step.
 
-    In the graph a drill that has not begun yet waits for nothing, and changes no number.
+    A drill that has not started yet is already in the graph, but does not wait or change any number.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -43,7 +44,7 @@ class Drills(Observer):
         self._step = -(10**9)
 
     def before(self, number: int) -> None:
-        """Note the number of the step. Raises tf.errors.InternalError where a GPU is lost; or hangs."""
+        """Record the step's number. Raises tf.errors.InternalError to simulate a lost GPU, or hangs."""
         self._step = number
         for drill in self._drills:
             if drill.step == number and drill.fault == LOST_GPU:
@@ -53,7 +54,7 @@ class Drills(Observer):
                 time.sleep(1.0)
 
     def of(self, fault: str, tower: int | None = None) -> list[Drill]:
-        """Return the drills with this fault of a tower, those that have not begun, too."""
+        """Return the drills with this fault for a tower (None: any), whether or not they have started."""
         return [
             drill
             for drill in self._drills
@@ -62,7 +63,7 @@ class Drills(Observer):
         ]
 
     def factor(self, fault: str, tower: int | None = None) -> float:
-        """Return the factor of the pace in this step: that of the drill that began last, 1 before it."""
+        """Return the factor of the pace in this step, from the drill that started last; 1.0 if none has."""
         begun = [drill for drill in self.of(fault, tower) if self._step >= drill.step or not drill.step]
         last = max(begun, key=lambda drill: drill.step, default=None)
         return 1.0 if last is None or last.factor is None else last.factor
@@ -80,24 +81,24 @@ class DrilledStep(TrainingStep):
         super().__init__(model, spec, placement, drilled(source, self.drills))
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Those of any step, and the drills."""
+        """Return the observers of any step, and the drills."""
         return [*super().observers(emit), self.drills]
 
     def tower_clock(self, tower: int, device: str, start: Sequence[Tensor]) -> TowerClock:
-        """Return what marks the times of a tower, and delays and spoils its work."""
+        """Return the clock that marks the times of a tower, and delays and spoils its work."""
         rank = self.spec.devices[tower].rank
         return _DrilledClock(super().tower_clock(tower, device, start), self.drills, tower, away=rank != 0)
 
 
 class _DrilledClock(TowerClock):
-    """The marks of a tower with drills. `away`: they are of another host's clock."""
+    """The time marks of a tower with drills. `away`: the marks come from another host's clock."""
 
     def __init__(self, plain: TowerClock, drills: Drills, tower: int, *, away: bool) -> None:
         vars(self).update(vars(plain))
         self._drills, self._tower, self._away = drills, tower, away
 
     def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Mark the weights as there when they would be at the drill's pace."""
+        """Mark the time at which the weights would have arrived at the drill's pace."""
         gate = super().weights_arrived(weights)
         if not self._drills.of(SLOW_WEIGHTS, self._tower):
             return gate
@@ -105,7 +106,7 @@ class _DrilledClock(TowerClock):
         return [self.ready]
 
     def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Mark the work as done when it would be at the drill's pace; spoil its numbers with NaN."""
+        """Mark the time at which the work would end at the drill's pace. A NaN drill spoils its numbers."""
         super().done(made)
         after = []
         if self._drills.of(SLOW_GPU, self._tower):
@@ -131,10 +132,10 @@ class _DrilledClock(TowerClock):
 
 
 class LateInput:
-    """A source whose batches come later than the devices could use them, as a drill demands.
+    """A source that delivers batches later than the devices could use them, as a drill requires.
 
-    The pace of the devices is that of the latest steps between two calls, without what was waited. All but
-    `feed` and `waited_s` is the source's.
+    The pace of the devices is measured between two calls in recent steps, without the wait for input. All
+    attributes other than `feed` and `waited_s` come from the source.
     """
 
     def __init__(self, source: InputSource, drills: Drills) -> None:
@@ -150,11 +151,11 @@ class LateInput:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the last `feed` took, the delay included."""
+        """Seconds that the last `feed` took, including the delay."""
         return self._source.waited_s + self._late_s
 
     def feed(self, number: int) -> Sequence[Tensor]:
-        """Return what the source feeds, after the delay."""
+        """Return the tensors of the source, after the delay."""
         called_s, self._calls = time.perf_counter(), self._calls + 1
         if self._fed_s is not None and self._calls > 2:  # the first step compiles
             self._steps.append(called_s - self._fed_s)
@@ -169,14 +170,14 @@ class LateInput:
 
 
 def drilled(source: InputSource, drills: Drills) -> InputSource:
-    """Return the source, with its delay where a drill has one."""
+    """Return the source, with a delay if there is a drill for slow input."""
     return cast(InputSource, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
 
 
 def wait(began_s: float, ended_s: float, factor: float) -> float:
-    """Wait until work that began and ended then would have ended at a factor of its pace; return when.
+    """Wait until work from `began_s` to `ended_s` would have ended at `factor` of its pace; return that time.
 
-    Seconds since the epoch, by the clock of `tf.timestamp`.
+    All in seconds since the epoch, by the clock of `tf.timestamp`.
     """
     until_s = began_s + (ended_s - began_s) / factor
     if factor < 1 and (left := until_s - time.time() - AWAKE_S) > 0:
@@ -187,6 +188,6 @@ def wait(began_s: float, ended_s: float, factor: float) -> float:
 
 
 def _number(spec: RunSpec, tower: int) -> int:
-    """Return the number by which outputs name a tower's device: of the GPU, or of the tower on a CPU."""
+    """Return the number of a tower's device in outputs: the GPU's number, or the tower's number on a CPU."""
     gpu = spec.devices[tower].gpu
     return tower if spec.backend == "cpu" or spec.servers or gpu is None else gpu

@@ -1,4 +1,4 @@
-"""What the steps of every way of training share: one graph, with the time marks of its towers."""
+"""The common part of the steps of all ways of training: one graph, with the time marks of its towers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,10 +23,10 @@ OF_HOST = tf.TensorSpec((2,), tf.float64)  # what `GraphStep.of_host` returns
 class GraphStep(Stepper):
     """A step as one graph of all towers of this process.
 
-    `hosts`: where each host of the run has a process.
+    `hosts`: the collectives between hosts if each host of the run has a process, else None.
     """
 
-    placement: Any  # of our own towers a `Placement`
+    placement: Any  # a `Placement` for gputopo's own towers
     math: TowerMath
 
     def __init__(self, model: Model, spec: RunSpec, source: InputSource, hosts: Hosts | None = None) -> None:
@@ -38,7 +38,7 @@ class GraphStep(Stepper):
         self.marks = Marks()
 
     def optimize(self, variables: VariableSets, *, independent: bool = False) -> None:
-        """Make the slots of the variables. `independent`: see `Updater`."""
+        """Create the optimizer's slots for the variables. `independent`: see `Updater`."""
         spec = self.spec
         self.scale = LossScale(spec)
         self.updater = Updater(
@@ -47,46 +47,46 @@ class GraphStep(Stepper):
         self.slots, self.own_slots = self.updater.slots, self.updater.own_slots
 
     def compiled(self, build: Callable[..., Any], *more: Any) -> Any:
-        """Return the step's graph. `build` gets its number, values of `more`, and what the source feeds."""
-        # wrap_function: unlike tf.function it does not put the clock readings of all towers in one row.
+        """Return the step's graph. `build` gets the step's number, values of `more`, and the input's feed."""
+        # wrap_function: unlike tf.function it does not run the clock readings of all towers in sequence.
         signature = [tf.TensorSpec((), tf.int64), *more, *self.source.signature]
         return tf.compat.v1.wrap_function(build, signature)
 
     def check_variables(self) -> dict[str, int]:
-        """Compare the variables' devices with the spec."""
+        """Compare the variables' devices with the spec; return their bytes by device."""
         placed: dict[str, int] = self.placement.check(self.spec)
         return placed
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Return what reports that this host keeps the others waiting."""
+        """Return the observers that report if this host keeps the others waiting."""
         return [] if self.hosts is None else self.hosts.observers(emit)
 
     def of_host(self) -> Tensor:
-        """Enter a step; return what this host tells the others: see `Hosts.enter`."""
+        """Enter a step; return this host's values for the others: see `Hosts.enter`."""
         return tf.zeros(2, tf.float64) if self.hosts is None else self.hosts.enter(self.source.waited_s)
 
     def tower_clock(self, tower: int, device: str, start: Sequence[Tensor]) -> TowerClock:
-        """Return what marks the times of a tower, which starts after `start`."""
+        """Return the clock that marks the times of a tower, which starts after `start`."""
         return TowerClock(self.marks, device, start, gates=self.spec.backend == "cpu")
 
     def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Return weights and state on the device of a tower of this process, by its place among these."""
+        """Return weights and state on the device of this process's tower number `place`."""
         return self.placement.weights(place), read_state(self.placement, place, device)
 
     def work(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], weights: list[Tensor], state: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
-        """Go forward and backward: return loss and gradients, and the new state."""
+        """Run forward and backward pass: return loss and gradients, and the new state."""
         loss, gradients, state = self.math.forward_backward(tower, number, weights, state, fed)
         return [loss, *gradients], state
 
     def passed(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor], *, scope: str = ""
     ) -> tuple[Sequence[Tensor], list[Tensor], Any, Tensor]:
-        """Build a tower: it starts after `start`, reads, and works on its device.
+        """Build a tower that starts after `start`, reads its weights, and runs `work` on its device.
 
-        Return what the work made, the weights, what else the work returned, and the tower's marks [3].
-        `scope`: of its ops, if that is not the tower's number in the scope around.
+        Return the first result of `work`, the weights, the second result of `work`, and the tower's marks
+        [3]. `scope`: name scope of its ops; default: the tower's number in the present scope.
         """
         own = self.spec.own_devices
         place = tower - own[0].tower

@@ -1,6 +1,6 @@
 """The training loop: warm-up steps, then counted steps, with observers between them. No TensorFlow here.
 
-The first step builds and compiles the graph; it is the first of the warm-up, or counted where there is none.
+The first step builds and compiles the graph. It belongs to the warm-up, or is counted if there is no warm-up.
 """
 
 import math
@@ -23,8 +23,8 @@ from gputopo.values.run.events import (
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.speed import RunningThroughput, time_left_s
 
-MAX_WARMUP = 1000  # steps of a warm-up that lasts for a time: of 1 ms they take a second
-LOOKS = 10  # the error of the speed is looked at again after a tenth more steps, as a look may take ms
+MAX_WARMUP = 1000  # steps of a warm-up with a minimum time; at 1 ms per step they take a second
+LOOKS = 10  # the error of the speed is computed again after a tenth more steps, as that may take ms
 Scales = tuple[tuple[float, ...], tuple[int, ...]]
 """Loss scales, and the steps skipped by each: one for all towers, or one per independent tower."""
 
@@ -32,9 +32,9 @@ Scales = tuple[tuple[float, ...], tuple[int, ...]]
 class Loop:
     """Takes the steps of one run and emits their events.
 
-    Numbers: 1, 2, ... are counted; 0, -1, ... belong to the warm-up. `trained`: steps that the weights have
-    been trained for, more than 0 after a checkpoint was restored; the stepper is called with it. `stopped` is
-    asked before each step but the first: once it returns True, no more are taken.
+    Steps 1, 2, ... are counted; steps 0, -1, ... belong to the warm-up. `trained`: number of steps that the
+    weights have been trained for, above 0 after a checkpoint was restored; the stepper is called with it.
+    `stopped` is called before each step except the first: once it returns True, no more steps are taken.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Loop:
     def run(self) -> bool:
         """Take all steps. Return True if the data ended first.
 
-        Raises HardwareError if a variable or an op is on the wrong device, InputError if the data end before
-        the first counted step.
+        Raises HardwareError if a variable or an op is on the wrong device, and InputError if the data end
+        before the first counted step.
         """
         self._first_step(1 - self._warmup)
         self._warm_up()
         return self._counted_steps()
 
     def run_evaluation(self) -> bool:
-        """Take all steps of an evaluation: the first counts as one of its batches, but not in its time.
+        """Take all steps of an evaluation. The first step is one of its batches, but is not timed.
 
         Return True if the data ended first. Raises as `run`.
         """
@@ -77,7 +77,7 @@ class Loop:
         return self._counted_steps(already=1)
 
     def _first_step(self, number: int) -> None:
-        """Take the step that builds and compiles the graph, and check where everything is."""
+        """Take the step that builds and compiles the graph, and check the devices of variables and ops."""
         for observer in self._observers:
             observer.before(number)
         began = time.perf_counter()
@@ -100,7 +100,7 @@ class Loop:
         self._taken(number, seconds, outcome)
 
     def _warm_up(self) -> None:
-        """Take the uncounted steps: so many, and for so long."""
+        """Take the uncounted steps until the warm-up is over (`is_warm`)."""
         if not self._warmup:
             return
         while not is_warm(self._spec, self._warmup_seconds):
@@ -118,9 +118,9 @@ class Loop:
         self._emit(WarmupDone(time_s=time.time(), steps=len(seconds), seconds=sum(seconds)))
 
     def _counted_steps(self, *, already: int = 0) -> bool:
-        """Take the counted steps: so many, until the speed is known, for a time, or to the end of the data.
+        """Take the counted steps up to the limit of steps, error or time, or to the end of the data.
 
-        `already`: how many of them belong to the warm-up. Return True if the data ended first.
+        `already`: number of batches that were taken in the warm-up. Return True if the data ended first.
         """
         spec = self._spec
         limit = math.inf if spec.batch_limit is None else spec.batch_limit - already
@@ -135,7 +135,7 @@ class Loop:
         return False
 
     def _is_enough(self, done: int, used_s: float) -> bool:
-        """Whether counting ends by time or error; no step begins that would go beyond the limit of time."""
+        """Return whether the error is small enough, or another step would exceed the time limit."""
         budget_s, max_error = self._spec.time_budget_s, self._spec.max_error
         if budget_s is not None and done and used_s / done > time_left_s(budget_s, max_error, done, used_s):
             return True
@@ -152,7 +152,7 @@ class Loop:
         self._taken(number, time.perf_counter() - began, outcome)
 
     def _taken(self, number: int, seconds: float, outcome: StepOutcome) -> None:
-        """Record a step that was taken."""
+        """Record a finished step: emit its event and call the observers."""
         self.trained += 1
         if number < 1:
             self._warmup_seconds.append(seconds)
@@ -187,14 +187,14 @@ class Loop:
 
 
 def longest_warmup(spec: RunSpec) -> int:
-    """Return the maximum number of warm-up steps; one that lasts for a time may have fewer."""
+    """Return the maximum number of warm-up steps. A warm-up with a minimum time may have fewer steps."""
     return max(spec.num_warmup_batches, MAX_WARMUP) if spec.min_warmup_s else spec.num_warmup_batches
 
 
 def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
-    """Return whether a warm-up whose steps took these seconds, in order, is over.
+    """Return whether the warm-up is over. `seconds`: the time of each of its steps so far, in order.
 
-    It has so many steps, and lasts so long after the first one, which compiles.
+    It needs `num_warmup_batches` steps and `min_warmup_s` seconds, without the first step, which compiles.
     """
     if len(seconds) < spec.num_warmup_batches:
         return False
@@ -202,7 +202,7 @@ def is_warm(spec: RunSpec, seconds: Sequence[float]) -> bool:
 
 
 class LossError(GputopoError):
-    """The loss is no number, and training ends by it. `lost`: the event that reported it."""
+    """The loss is not finite, and training ends because of it. `lost`: the event that reported it."""
 
     exit_code = ExitCode.FINDINGS
 
@@ -216,10 +216,9 @@ class LossError(GputopoError):
 
 
 class LossWatch(Observer):
-    """Reports the first loss that is not finite. `lost`: that event, None: all were finite.
+    """Reports the first loss that is not finite. `lost`: that event; None: all losses were finite.
 
-    Whether training ends there is the loop's business: speed is often measured on data that nothing can be
-    learned from, with a learning rate for other data.
+    It does not end the training: speed is often measured on random data, with a learning rate for other data.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -231,7 +230,7 @@ class LossWatch(Observer):
         bad = [tower for tower, loss in enumerate(outcome.losses) if not math.isfinite(loss)]
         if bad and self.lost is None:
             value = str(float(outcome.losses[bad[0]]))
-            towers = bad if len(outcome.losses) > 1 else range(len(step.marks))  # one loss may be of all
+            towers = bad if len(outcome.losses) > 1 else range(len(step.marks))  # all towers may share a loss
             self.lost = LossNotFinite(time_s=time.time(), step=step.step, value=value, towers=tuple(towers))
             self._emit(self.lost)
 
@@ -258,7 +257,10 @@ class ScaleWatch(Observer):
         self._notice(lambda counts: f"Steps skipped because a gradient was not finite: {counts}.")
 
     def _notice(self, says: Callable[[str], str]) -> bool:
-        """Report the scales behind a sentence, which gets the counts, if a step was skipped."""
+        """Emit a notice with the current scales if a step was skipped; return whether one was.
+
+        `says` makes the first sentence from the counts of skipped steps.
+        """
         scales, skipped = self._report() or ((), ())
         if not any(skipped):
             return False

@@ -1,4 +1,4 @@
-"""The loss scale of float16: fixed, or automatic, which skips steps whose gradients are not finite."""
+"""The loss scale for float16: fixed or automatic. Automatic scaling skips steps with non-finite gradients."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from gputopo.values.run.spec import Precision, RunSpec
 
 Tensor = Any
 
-# Below 1 a scale would make gradients smaller: the limit of tf_cnn_benchmarks. The upper limit is
-# that of NVIDIA Apex's dynamic loss scale; without one a run in float32 would double it to infinity.
+# The lower limit is tf_cnn_benchmarks's: below 1 a scale would make gradients smaller. The upper limit is
+# NVIDIA Apex's for its dynamic loss scale: without a limit a float32 run would double the scale to infinity.
 MIN_SCALE, MAX_SCALE = 1.0, 2.0**24
 
 
 class LossScale:
     """The loss scale of a run: fixed, or a variable on the host that follows the gradients.
 
-    `variables`: what a checkpoint has to hold, [scale][its value, good steps, skipped steps]; none if fixed.
+    `variables`: saved in checkpoints, [scale][its value, good steps, skipped steps]; empty for a fixed scale.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -31,7 +31,7 @@ class LossScale:
             self.variables = [self._create() for _ in range(count)]
 
     def of(self, tower: int) -> Tensor | None:
-        """Return a tower's scale as a float32 scalar on the host; None: nothing is to be scaled."""
+        """Return a tower's scale as a float32 scalar on the host, or None if the loss is not scaled."""
         if self.automatic:
             with tf.device(HOST):
                 return self.variables[tower if self._own else 0][0].read_value()
@@ -41,9 +41,9 @@ class LossScale:
             return tf.constant(self._spec.loss_scale, tf.float32)
 
     def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
-        """Return for each place whether its step counts: a bool on the host.
+        """Return for each place whether its step is applied: a bool on the host.
 
-        Independent towers decide each for itself; for the others one bad gradient skips the step.
+        Independent towers decide separately. Otherwise one non-finite gradient skips the step for all.
         `totals` and the `variables` that they change: [place][variable].
         """
         flags = [_finite(own, changed) for own, changed in zip(totals, variables, strict=True)]
@@ -55,11 +55,11 @@ class LossScale:
     def settle(self, decisions: Sequence[Tensor], *, first: int = 0) -> list[Any]:
         """Return the ops that halve the scale after a bad step and double it after enough good ones.
 
-        `decisions`: of the places from `first` on, as `decide` returned them.
+        `decisions`: from `decide`, for the places from `first` on.
         """
         ops = []
         with tf.device(HOST):
-            # One scale for all: every place has the same decision.
+            # If there is one scale for all, every place has the same decision.
             for (scale, good, skipped), taken in zip(self.variables[first:], decisions, strict=False):
                 now = good.read_value() + 1.0
                 enough = now >= float(self._spec.loss_scale_steps)
@@ -75,7 +75,7 @@ class LossScale:
         return ops
 
     def report(self) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
-        """Return the scales and the steps skipped by each, after a step; None for a fixed scale."""
+        """Return the scales after a step, and the steps skipped by each, or None for a fixed scale."""
         if not self.automatic:
             return None
         return (
@@ -84,7 +84,7 @@ class LossScale:
         )
 
     def _create(self) -> list[Any]:
-        # Counts as float32: exact up to 16 million, and every device has kernels for it.
+        # Counts are float32: exact up to 16 million, and every device has kernels for this type.
         starts = (("scale", float(self._spec.loss_scale)), ("good_steps", 0.0), ("skipped_steps", 0.0))
         with tf.device(HOST):
             return [tf.Variable(value, trainable=False, name=f"loss/{name}") for name, value in starts]
@@ -106,9 +106,9 @@ def run_if(decision: Tensor, apply: Callable[[], Sequence[Any]]) -> Any:
 
 
 def _finite(gradients: Sequence[Tensor], variables: Sequence[Any]) -> Tensor:
-    """Return on the host whether every number of the gradients is finite.
+    """Return on the host whether every number in the gradients is finite.
 
-    Each device makes one flag of its gradients, so that one number per device is copied.
+    Each device reduces its gradients to one flag, so that only one number per device is copied.
     """
     by_device: dict[str, list[Tensor]] = {}
     for gradient, variable in zip(gradients, variables, strict=True):

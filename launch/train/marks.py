@@ -1,8 +1,8 @@
-"""Time marks inside a step's graph: readings of a host's clock that depend on what was done on a device.
+"""Time marks inside a step's graph: readings of a host's clock that depend on work on a device.
 
-A mark depends on a scalar copied back from a tower's device. So synchronous training still shows which device
-is slow, and nothing more than the step's own result is waited for. A tower's marks are read on its own host:
-the network is in none of them, and they are of that host's clock, which `HostMarks` brings to rank 0's.
+A mark depends on a scalar copied back from a tower's device. So the slow device can be found in synchronous
+training too, and marks wait only for results that the step needs anyway. A tower's marks are read on its own
+host, so that they do not include the network. `HostMarks` converts them to rank 0's clock.
 """
 
 import time
@@ -21,24 +21,24 @@ from gputopo.values.run.events import Device
 
 Tensor = Any
 Operation = Any
-_SCOPE = "marks/"  # beside those of the towers: these ops are the host's on purpose
+_SCOPE = "marks/"  # not in a tower's scope: these ops are on the host on purpose
 Transfers = Mapping[tuple[int, int], list[tuple[Tensor, str]]]
-"""By source and destination rank: the tensors that travel, each with the device that reads it."""
+"""By source and destination rank: the tensors that are sent, each with the device that reads it."""
 
 
 class Marks:
     """Makes the marks of one graph.
 
-    `probes` have to be part of the graph's outcome, so that no optimizer drops their copies to the host.
+    `probes` must be among the graph's outputs, so that no optimizer drops their copies to the host.
     """
 
     def __init__(self) -> None:
         self.probes: list[Tensor] = []
 
     def arrived(self, tensors: Sequence[Tensor], device: str) -> Tensor:
-        """Return a number [1] on the device's host that left the device after all the tensors were done.
+        """Return a number [1] on the device's host, copied from the device after all tensors were done.
 
-        A slice of the last tensor, taken on the device after the others were queued, and copied back.
+        It is a slice of the last tensor, taken on the device after the others were queued.
         """
         with tf.control_dependencies(list(tensors)):
             with tf.device(device):
@@ -51,13 +51,13 @@ class Marks:
     def there(self, tensors: Sequence[Tensor], device: str, since: Tensor) -> Tensor:
         """Return a number [1] on a GPU's host that is made once all the tensors are on the GPU.
 
-        No kernel of a GPU is waited for: the only op on the device is one of int32, whose kernel for GPUs is
-        on the host, as are its input and output, and it runs when the executor has the tensors. What is
-        copied to a GPU counts as there when the copy is over; what a kernel makes, once that is queued.
-        `since`: a reading of the host's clock; the number depends on it, so that no optimizer folds it.
+        It does not wait for GPU kernels. The only op on the device is an int32 op, whose GPU kernel runs on
+        the host with its input and output, as soon as the executor has the tensors. A tensor that is copied
+        to the GPU is there when the copy is over; a tensor from a kernel, once the kernel is queued. `since`:
+        a reading of the host's clock. The number depends on it, so that no optimizer folds it to a constant.
         """
         with tf.device(host_of(device)), tf.name_scope(_SCOPE):
-            # Both are made outside: only the first op in a scope of control dependencies has them.
+            # Both are made outside: only the first op in a scope of control dependencies would have them.
             numbers = tf.cast(tf.reshape(since, (1,)) > 0, tf.int32), tf.constant([1])
         with tf.device(device), tf.control_dependencies(list(tensors)):
             counted = tf.add(*numbers)
@@ -70,13 +70,13 @@ class Marks:
 class TowerClock:
     """The marks of one tower in a step: it starts, its weights are there, its work is done.
 
-    It starts after `start`. `gates`: its work waits for the mark that its weights are there: CPU devices have
-    few threads, and without this a mark could come after the work that it precedes.
+    The tower starts after `start`. `gates`: its work waits for the mark that its weights are there. CPU
+    devices need this: they have few threads, and the mark could be read after the work that follows it.
 
-    GPUs have no gate: layers whose weights are there compute while the weights of later ones are still
-    copied, as in tf_cnn_benchmarks, and a gate would take that away, and put a copy to the host and a launch
-    into each step. A slice on the GPU, as of the other marks, would come behind these layers' kernels in the
-    stream, and count them as waiting for weights. So the mark is an event on the host (`Marks.there`).
+    GPUs have no gate: as in tf_cnn_benchmarks, layers compute while the weights of later layers are still
+    copied. A gate would prevent that, and add a copy to the host and a launch to each step. Nor is this mark
+    a slice on the GPU like the others: it would run after these layers' kernels in the stream and count them
+    as waiting for weights. So the mark is an event on the host (`Marks.there`).
     """
 
     def __init__(self, marks: Marks, device: str, start: Sequence[Tensor], *, gates: bool) -> None:
@@ -89,7 +89,7 @@ class TowerClock:
         self.ended: Tensor = None
 
     def weights_arrived(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """Mark that the weights are there; return what the tower's work waits for."""
+        """Mark that the weights are there; return what the tower's work must wait for."""
         if not self._gates:
             self.ready = clock([self._marks.there(weights, self.device, self.started)], self.host)
             return []
@@ -97,13 +97,13 @@ class TowerClock:
         return [self.ready]
 
     def done(self, made: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Mark that the tower's work is done; return what it made."""
+        """Mark that the tower's work is done; return its results."""
         self.ended = clock([self._marks.arrived(made, self.device)], self.host)
         return made
 
     @property
     def row(self) -> Tensor:
-        """The marks [3] side by side on the tower's host, in seconds of its clock."""
+        """The marks [3] on the tower's host, in seconds of its clock."""
         with tf.device(self.host), tf.name_scope(_SCOPE):
             return tf.stack([self.started, self.ready, self.ended])
 
@@ -119,13 +119,13 @@ class HostMarks(HostClocks):
         totals: Sequence[Sequence[Tensor]],
         ops: Sequence[Operation],
     ) -> list[Tensor]:
-        """Return when each host had what the others sent; nothing where hosts exchange nothing at once.
+        """Return the times at which each host had what the others sent.
 
-        One tensor [hosts, 2 hosts + 2], in seconds of each host's own clock. `gradients` [tower][variable],
-        `totals` [place][variable], `ops`: of a reduction, in the order in which they were made. In the row of
-        a host: when all gradients of each host had come; when all sums made by each host had come; when the
-        host had made its own sums; when the sums of all its towers were there. NaN where there is no such
-        transfer.
+        The list is empty if there is no exchange of this step's gradients, else one tensor
+        [hosts, 2 hosts + 2] in seconds of each host's own clock. A host's row: when it had all gradients from
+        each host; when it had all sums from each host; when it had made its own sums; when all its towers had
+        the sums. NaN: there is no such transfer. `gradients` [tower][variable], `totals` [place][variable],
+        `ops`: the reduction's ops in the order in which they were made.
         """
         if len(self._hosts) < 2 or placement.waits != "all" or placement.stale:
             return []
@@ -155,7 +155,7 @@ class HostMarks(HostClocks):
 def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
     """Read a host's clock (seconds since the epoch, float64) after the given tensors are there.
 
-    Where ops are deterministic TensorFlow's own op for this refuses to run, and Python reads the clock.
+    With deterministic ops TensorFlow's own op refuses to run, and Python reads the clock.
     """
     with tf.device(host), tf.name_scope(_SCOPE), tf.control_dependencies(list(after)):
         if is_op_determinism_enabled():
@@ -166,7 +166,7 @@ def clock(after: Sequence[Tensor], host: str = HOST) -> Tensor:
 def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) -> Tensor:
     """Call a Python function on the host in each step, with these tensors as numpy values.
 
-    It returns a number: the shape, which TensorFlow cannot know, is ().
+    The function must return a scalar: TensorFlow cannot find out the shape.
     """
     with tf.device(HOST), tf.name_scope(_SCOPE):
         return tf.ensure_shape(tf.numpy_function(function, list(given), kind), ())
@@ -175,9 +175,9 @@ def host_call(function: Callable[..., Any], given: Sequence[Tensor], kind: Any) 
 def exchange_of(
     devices: Sequence[Device], gradients: Sequence[Sequence[Tensor]], ops: Sequence[Operation]
 ) -> tuple[Transfers, Transfers, Mapping[int, list[Tensor]]]:
-    """Return what travels between hosts: gradients, sums, each once a device; and by rank sums made there.
+    """Return the gradients and the sums sent between hosts (each once per device), and the sums made by rank.
 
-    `ops`: of the reduction, each after those it reads.
+    `ops`: the reduction's ops, each after the ops whose outputs it reads.
     """
     waits_for = {
         gradient.op: frozenset({device.rank})
@@ -188,7 +188,7 @@ def exchange_of(
     gathered: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}
     spread: dict[tuple[int, int], dict[tuple[str, str], tuple[Tensor, str]]] = {}
     made: dict[int, list[Tensor]] = {}
-    born: dict[Operation, int | None] = {}  # the host that made a sum first, by the ops that have it
+    born: dict[Operation, int | None] = {}  # by op that has a sum: the host that made it first
     for op in ops:
         waits_for[op] = frozenset().union(*(waits_for.get(one.op, frozenset()) for one in op.inputs))
         reader = rank_of(op.device)
@@ -221,7 +221,7 @@ def _come(marks: Marks, tensors: Sequence[tuple[Tensor, str]], host: str) -> Ten
         firsts = []
         with tf.device(device), tf.name_scope("marks/"):
             for tensor, reader in tensors:
-                if reader == device:  # TensorFlow sends a tensor to a device once, whoever reads it there
+                if reader == device:  # TensorFlow sends a tensor to a device only once
                     firsts.append(tf.strided_slice(tf.reshape(tensor, (-1,)), [0], [1]))
         probes.append(marks.arrived(firsts, device))
     return clock(probes, host)

@@ -1,12 +1,12 @@
-"""Messages of TensorFlow's op errors, on one line with a remedy. Pure: works on their text."""
+"""Messages of TensorFlow's op errors, reduced to one line with a remedy. Works only on their text."""
 
 import re
 
 from gputopo.launch.failure import NCCL_REMEDY
 from gputopo.values.run.device_names import JOB, rank_of
 
-_LONGEST = 300  # characters of a cause; TensorFlow's texts can hold a whole graph
-# Lines before the one with the cause: headings, and the Python lines that made the node.
+_LONGEST = 300  # characters of a cause; TensorFlow's messages can contain a whole graph
+# Lines before the line with the cause: headings, and the Python lines that made the node.
 _HEADING = re.compile(
     r"Graph execution error:|Detected at node .*|<stack traces unavailable>|\d+ root error\(s\) found\."
     r"|Node: .*|Stack trace for op definition:.*|File \".*|"
@@ -16,14 +16,14 @@ _UNSUPPORTED = re.compile(
     r"Detected unsupported operations when trying to compile graph .* on XLA_\w+: (\w+)"
 )
 _NOT_DETERMINISTIC = re.compile(r"[Dd]eterminis[mt]\w* (?:is not yet supported|GPU implementation)")
-# TensorFlow begins with the names of graph nodes, which mean nothing to a user.
+# Names of graph nodes at the beginning of a message, which mean nothing to a user.
 _PLACE = re.compile(r"^(\{\{[^{}]*\}\}\s*)+")
 _OP = re.compile(r"\s*\[Op:\w+\]$")
-# What gRPC adds to the error of a call to another host's process, and TensorFlow to one that it reports.
+# Text that gRPC adds to errors of calls to another host's process, and TensorFlow to errors that it forwards.
 _OF_THE_NETWORK = {"UnavailableError", "AbortedError", "DeadlineExceededError"}
 _REMOTE = re.compile(rf"(?:remote target|Error reported from) (/job:{JOB}\S*)")
 SEE_LOG = "see worker.log in the run folder"
-# As TensorFlow's nccl_manager.cc writes what NCCL returns.
+# How TensorFlow's nccl_manager.cc reports NCCL's errors.
 _OF_NCCL = re.compile(r"\bNCCL: ")
 _DNN = re.compile(r"DNN|No algorithm worked")
 
@@ -31,7 +31,8 @@ _DNN = re.compile(r"DNN|No algorithm worked")
 def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str, str]:
     """Return the line with the cause, and a remedy.
 
-    `kind`: class of the error, for an empty text. `line`: the user's own that the error comes from, if any.
+    `kind`: class of the error, used if the text is empty. `line`: the user's line that caused the error, if
+    any.
     """
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
@@ -45,7 +46,7 @@ def cause_and_remedy(text: str, kind: str, line: str | None = None) -> tuple[str
 
 
 def gpu_remedy(reason: str) -> str:
-    """Return what to do about a GPU on which a first step fails. `reason`: a line of TensorFlow's error."""
+    """Return the remedy for a GPU on which a first step fails. `reason`: a line of TensorFlow's error."""
     if _DNN.search(reason):
         return (
             "cuDNN does not start or does not fit: look for other programs on the GPU (nvidia-smi) and for "
@@ -58,7 +59,7 @@ def gpu_remedy(reason: str) -> str:
 
 
 def unreachable_rank(text: str, kind: str) -> int | None:
-    """Return the rank of the host whose process did not answer a call or failed, None for another error.
+    """Return the rank of the host whose process failed or did not answer, or None for another error.
 
     `kind`: class of the error.
     """
@@ -74,7 +75,7 @@ def disk_reason(error: Exception) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is neither a heading nor a line of a stack, cut to a length for a screen."""
+    """Return the first line that is not a heading or a line of a stack, shortened for the terminal."""
     lines = _PLACE.sub("", text.strip(), count=1).strip().splitlines()
     for line in lines:
         numbered = _NUMBERED.match(line)

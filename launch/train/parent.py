@@ -1,19 +1,20 @@
-"""Whether the launcher of a worker or server is stopped (SIGSTOP), which the other hosts take for its end."""
+"""Detects a stopped launcher of a worker or server (SIGSTOP): the other hosts treat it as ended."""
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 
-# Seconds of this process: where all of a job is suspended, it is too. The other hosts miss a launcher after
-# 10 s (`messages.SILENT_S`).
+# Counted only while this process runs, so that a suspended job is not ended. The other hosts miss a launcher
+# after 10 s (`messages.SILENT_S`).
 PARENT_STOPPED_S = 12.0
-LOOK_S = 1.0  # between two looks; not measured
+LOOK_S = 1.0  # between two checks; not measured
 
 
 def await_stopped_parent(is_told: Callable[[], bool]) -> float:
-    """Return the seconds for which the parent has been stopped, once that is too long; or once `is_told`.
+    """Wait until the parent has been stopped for `PARENT_STOPPED_S`; return the seconds that it was stopped.
 
-    `is_told`: waits for `LOOK_S`, and returns whether this process is to end for another reason.
+    `is_told`: waits for `LOOK_S`, then returns whether this process must end for another reason. If so,
+    return at once.
     """
     stopped_s = 0.0
     while stopped_s < PARENT_STOPPED_S and not is_told():

@@ -1,11 +1,11 @@
-"""The child of a host that another host's process trains on: `... server SPEC_FILE RANK EVENTS_FD`.
+"""The child process on a host whose devices rank 0 uses: `... server SPEC_FILE RANK EVENTS_FD`.
 
-A TensorFlow server with the host's devices of the spec, or the host's worker, where each has one
-(`RunSpec.rank`). It serves until its parent sends SIGTERM; where it cannot, it writes a RankFailed to the
+It is a TensorFlow server with the host's devices of the spec, or the host's worker if each host has one
+(`RunSpec.rank`). It serves until its parent sends SIGTERM. If it cannot serve, it writes a RankFailed to the
 pipe that the parent gave it.
 
-It serves on at SIGINT, which asks a worker to finish its step, and at a SIGTERM of others: batch systems send
-it to every process of a job, and then rank 0 takes a last step, and saves.
+It ignores SIGINT, which asks a worker to finish its step, and SIGTERM from other processes: batch systems
+send SIGTERM to every process of a job, and then rank 0 still takes a last step and saves.
 """
 
 import faulthandler
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str]) -> int:
     """Serve the devices of a rank and return the exit code."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # in the threads of TensorFlow and numpy, too
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in TensorFlow's and numpy's threads
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     spec_file, rank, events_fd = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
 
 
 def answers() -> "Answering":
-    """Return what rank 0 may ask of this host: its files, and its memory."""
+    """Return the function that answers rank 0's questions about this host's files and memory."""
     import msgspec
     import numpy as np
     import psutil
@@ -94,10 +94,10 @@ def answers() -> "Answering":
 
 
 def _end_for_the_parent(trains: bool) -> None:
-    """End this process once its parent sends SIGTERM, at once: TensorFlow takes seconds to end a server.
+    """Exit once the parent sends SIGTERM, without a shutdown, which takes TensorFlow seconds.
 
-    Or once its parent has been stopped for so long that rank 0 has ended: a server that is left would have
-    the GPUs. `trains`: its stacks go to the log first, as those of rank 0's worker do.
+    Also exit once the parent has been stopped for so long that rank 0 has ended: otherwise the server would
+    keep the GPUs. `trains`: write the stacks to the log first, like rank 0's worker.
     """
 
     def is_told() -> bool:

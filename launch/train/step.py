@@ -1,7 +1,7 @@
 """One training step of all towers as one graph: forward, backward, reduce, update.
 
-Each tower reads its weights and goes forward and backward (`towers`). The placement reduces the gradients to
-one total for each variable, and the updater changes the variables by the totals (`updating`).
+Each tower reads its weights and runs its forward and backward pass (`towers`). The placement reduces the
+gradients to one total for each variable. The updater changes the variables by the totals (`updating`).
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class _Tower:
-    """What a tower adds to the step's graph."""
+    """A tower's tensors in the step's graph."""
 
     loss: Tensor
     weights: list[Tensor]
@@ -38,7 +38,7 @@ class _Tower:
 
 
 class TrainingStep(GraphStep):
-    """The compiled step of our own towers. Variables change where they live."""
+    """The compiled step of gputopo's own towers. Variables are updated on their own devices."""
 
     placement: Placement
 
@@ -55,7 +55,7 @@ class TrainingStep(GraphStep):
         ]
         self.says += remarks(spec)
         self._clocks = HostMarks(spec.devices)
-        self._exchange: list[Tensor] = []  # marks of it, if hosts exchange this step's gradients
+        self._exchange: list[Tensor] = []  # its marks, if hosts exchange this step's gradients
         self.graph = self.compiled(self._build)
 
     def __call__(self, number: int) -> StepOutcome:
@@ -68,13 +68,13 @@ class TrainingStep(GraphStep):
         return StepOutcome(losses.numpy(), since, exchange=exchanged, examples=unequal_batches(self.spec))
 
     def _build(self, number: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
-        """Build the step: all towers forward and backward, then reduce and update, as the placement waits."""
+        """Build the step: forward and backward of all towers, then reduce and update (`Placement.waits`)."""
         waits = self.placement.waits
         towers: list[_Tower] = []
         changes: list[Tensor] = []
         with home():
             begin = clock([])
-            for groups in tower_groups(self.spec):  # those of a host, one after another
+            for groups in tower_groups(self.spec):  # the groups of a host run one after another
                 start = [begin]
                 for group in groups:
                     passed = [self._forward_backward(tower, number, fed, start) for tower in group]
@@ -95,13 +95,13 @@ class TrainingStep(GraphStep):
             with tf.device(HOST), tf.control_dependencies(done_by_host(changes + stored)):
                 losses = tf.stack([tower.loss for tower in towers])  # [towers]
                 marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
-                # The probes are part of the outcome so that no optimizer drops their copies to the host.
+                # The probes are outputs so that no optimizer drops their copies to the host.
                 return losses, tf.identity(begin), marks, tf.add_n(self.marks.probes), *self._exchange
 
     def _forward_backward(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> _Tower:
-        """Build both passes of one tower and its time marks; it starts after `start`."""
+        """Build both passes of one tower and its time marks. It starts after `start`."""
         (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
         with tf.device(HOST):
             loss = tf.identity(loss)
@@ -116,13 +116,13 @@ class TrainingStep(GraphStep):
         place: int = 0,
         part: float = 1.0,
     ) -> list[Tensor]:
-        """Reduce these towers' gradients, and change the places from `place` on once `after` is there.
+        """Reduce these towers' gradients, and update the places from `place` on once `after` is done.
 
         `part`: see `Updater.update`.
         """
         gradients = [tower.gradients for tower in towers]
-        # Beside the last of several groups of towers on CPU devices a reduction would count as its computing.
-        # Buffered gradients, of the step before, are reduced while the towers compute.
+        # If groups of CPU towers run in turn, a reduction during the last group would count as its computing.
+        # Buffered gradients of the previous step are reduced while the towers compute.
         in_groups = any(len(of_host) > 1 for of_host in tower_groups(self.spec))
         last = in_groups and not self.placement.stale and self.placement.waits != "own_copy"
         operations = tf.compat.v1.get_default_graph().get_operations
@@ -136,7 +136,7 @@ class TrainingStep(GraphStep):
             return self.updater.update(totals, number, after=after, early=early, first=place, part=part)
 
     def _store(self, towers: Sequence[_Tower], changes: Sequence[Tensor]) -> list[Tensor]:
-        """Store what the next step needs beside the variables."""
+        """Store the statistics, and the buffers that the next step needs in addition to the variables."""
         with tf.name_scope("update"):
             stored = self.placement.store(
                 [tower.weights for tower in towers], [tower.gradients for tower in towers], changes

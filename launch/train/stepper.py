@@ -1,4 +1,4 @@
-"""What takes the steps of a run, what a step gives, and what is done between steps. No TensorFlow here."""
+"""The interface of a training step, its outcome, and observers between steps. No TensorFlow here."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -16,53 +16,53 @@ if TYPE_CHECKING:
     from gputopo.launch.train.loss_scale import LossScale
 
 Emit = Callable[[Event], None]
-Stopped = Callable[[], bool]  # whether the run was asked to end after the current step
+Stopped = Callable[[], bool]  # returns whether the run must end after the current step
 
 
 @dataclass(frozen=True)
 class StepOutcome:
     """Outcome of one step: losses [towers], and marks [towers, 3] in seconds from the step's start.
 
-    Marks: the tower starts; its weights are on its device; its gradients are done.
+    Marks: the tower started; its weights were on its device; its gradients were done.
     """
 
     losses: np.ndarray[Any, Any]
     marks: np.ndarray[Any, Any]
-    hits: np.ndarray[Any, Any] | None = None  # [towers, 2], of an evaluation: labels first, in the first five
-    examples: np.ndarray[Any, Any] | None = None  # [towers]; None: a whole batch each, of one size
-    exchange: tuple[HostExchange, ...] = ()  # of several hosts
-    waited_s: float | None = None  # for the input; None: as the source has it
+    hits: np.ndarray[Any, Any] | None = None  # [towers, 2], in an evaluation: top-1 and top-5 hits
+    examples: np.ndarray[Any, Any] | None = None  # [towers]; None: equal, whole batches
+    exchange: tuple[HostExchange, ...] = ()  # between several hosts
+    waited_s: float | None = None  # for the input; None: use the source's `waited_s`
 
     @property
     def mean_loss(self) -> float:
-        """Mean loss of the examples: batches may differ, and the last one of an evaluation be short."""
+        """Mean loss of the examples. Batches may differ, and an evaluation's last batch may be short."""
         if self.examples is None or not self.examples.any():
             return float(self.losses.mean())
         return float((self.losses * self.examples).sum() / self.examples.sum())
 
 
 def unequal_batches(spec: RunSpec) -> np.ndarray[Any, Any] | None:
-    """Return the towers' numbers of examples [towers] where they differ, as an outcome has them."""
+    """Return the towers' numbers of examples [towers] as in `StepOutcome`, or None if they are equal."""
     return np.array(spec.batches) if isinstance(spec.batch_size, tuple) else None
 
 
 class VariableSets(Protocol):
-    """Variables of a run: what is compared, saved, restored and exported."""
+    """Variables of a run, which are compared, saved, restored and exported."""
 
     @property
     def places(self) -> Sequence[Sequence[Any]]:
-        """The sets of trained variables, each in the model's order: one for all, or one per tower."""
+        """The sets of trained variables, each in the model's order: one set for all, or one per tower."""
 
     @property
     def states(self) -> Sequence[Sequence[Any]]:
-        """The sets of moving statistics, in the model's order. One: the first tower's are used."""
+        """The sets of moving statistics, in the model's order. A single set holds the first tower's."""
 
     def reset_buffers(self) -> None:
-        """Bring what is carried to the next step in line with variables that were set from outside."""
+        """Update the buffers for the next step after variables were set from outside."""
 
 
 class Observer:
-    """Something done between steps, outside of their time."""
+    """An action between steps, outside of their measured time."""
 
     def before(self, number: int) -> None:
         """Get ready for step `number` (as in `events.Step`)."""
@@ -71,7 +71,7 @@ class Observer:
         """Process a finished step."""
 
     def close(self) -> None:
-        """The steps are over."""
+        """Finish after the last step."""
 
 
 class Stepper:
@@ -81,11 +81,11 @@ class Stepper:
     placement: VariableSets
     source: "InputSource"  # the input; whoever made the stepper closes it
     graph: Any  # the step as a wrapped function
-    says: tuple[str, ...] = ()  # what was assumed, and what ran instead of what was asked
+    says: tuple[str, ...] = ()  # assumptions, and replacements of what was requested
     slots: Sequence[Sequence[Sequence[Any]]] = ()  # the optimizer's variables, [place][variable][slot]
-    own_slots: int = 0  # slots of each variable itself; those behind them belong to all variables
+    own_slots: int = 0  # slots of each variable itself; the slots after them belong to all variables
     scale: "LossScale | None" = None
-    # Returns rank 0's values of some tensors, where each host of the run has a process.
+    # If each host of the run has a process: returns rank 0's values of some tensors.
     from_first: Callable[[Iterable[Any]], list[Any]] | None = None
 
     def __call__(self, number: int) -> StepOutcome:
@@ -109,5 +109,5 @@ class Stepper:
         return nodes
 
     def observers(self, emit: Emit) -> list[Observer]:
-        """Return what this way of taking steps does between them."""
+        """Return the observers that this stepper needs."""
         return []

@@ -14,15 +14,16 @@ from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 
-TOP = 5  # guesses of top-5 accuracy
+TOP = 5  # guesses in top-5 accuracy
 
 
 class TowerMath:
-    """Forward and backward pass of any tower of a run, in the spec's type, compiled by XLA if it asks for it.
+    """Forward and backward pass of any tower of a run, in the spec's type, compiled by XLA if requested.
 
-    Weights stay float32 up to the layer that uses them: kernels are cast to the type of the images, norms
-    take theirs as they are. So gradients come back in float32. `weights` and `state` are on the tower's
-    device, in the model's order; `fed`: what the input feeds from outside the graph; `number`: of the step.
+    Weights are float32 up to the layer that uses them, so that gradients are float32 too. Layers cast kernels
+    to the type of the images; norms use their weights without a cast. `weights` and `state` are on the
+    tower's device, in the model's order. `fed`: the tensors that the input feeds. `number`: the step's
+    number.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class TowerMath:
     ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Return the tower's mean loss, the gradients of its rows, and the state after its batch.
 
-        All float32, and the loss and the gradients without any scale.
+        All are float32. The loss scale is removed from the loss and the gradients.
         """
         images, labels = self._source.read(tower, fed)  # [batch, h, w, c]; [batch]
         scale = self._scale.of(tower)
@@ -67,7 +68,7 @@ class TowerMath:
             if factors:
                 gradients = [gradient * factors[1] for gradient in gradients]
             for gradient, weight in zip(gradients, weights, strict=True):
-                if isinstance(gradient, tf.Tensor):  # of a Python function in a user's model it has no shape
+                if isinstance(gradient, tf.Tensor):  # no shape after a user's Python function
                     gradient.set_shape(weight.shape)
             return loss, gradients, passed.state
 
@@ -78,7 +79,7 @@ class TowerMath:
     def forward(
         self, tower: int, number: Tensor, weights: list[Tensor], state: list[Tensor], fed: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits of the model as it is used, without training, and the labels."""
+        """Return the logits of the model in inference mode, and the labels."""
         images, labels = self._source.read(tower, fed)
 
         def once(number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]) -> Tensor:
@@ -102,17 +103,17 @@ class TowerMath:
         return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
     def _compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
-        """Compile by XLA if the spec asks for it, each tower by itself: XLA compiles for one device."""
+        """Compile by XLA if requested. Each tower is compiled by itself, as XLA compiles for one device."""
         if not self._spec.precision.xla:
             return work
         compiled: Callable[..., Any] = tf.function(work, jit_compile=True, autograph=False)
         return compiled
 
     def _share(self, tower: int) -> float:
-        """Scale of a tower's loss, with which summed gradients are the mean; 1 for separate trainings.
+        """Return the factor of a tower's loss that makes the sum of gradients their mean; 1.0 if independent.
 
-        Its share of the examples, so that each counts as much whatever the batch of its tower. A sum is the
-        mean times the number of towers.
+        It is the tower's share of the examples, so that all examples have the same weight. If the spec
+        requests the sum of gradients, it is multiplied by the number of towers.
         """
         if self._spec.variable_update == "independent":
             return 1.0
@@ -121,13 +122,13 @@ class TowerMath:
 
 
 def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return two numbers (float32): examples whose label is the first guess, and among the first five.
+    """Return the numbers of examples (float32) whose label is the first guess, and among the first five.
 
-    `logits` [batch, classes]; `labels` [batch], of which those below 0 stand for no example. Equal logits
-    count in the order of their classes, as in tf.math.top_k, so that a constant output is not right; NaN is
-    a wrong guess. Plain arithmetic, which GPUs have kernels for.
+    `logits` [batch, classes]; `labels` [batch], below 0 for a row without an example. Equal logits are ranked
+    by class number, as in tf.math.top_k, so that a constant output is not right. NaN is a wrong guess. Uses
+    only plain arithmetic, for which GPUs have kernels.
     """
-    if model.classes == 1:  # one number: yes above zero
+    if model.classes == 1:  # a single logit: yes if above zero
         right = tf.cast(tf.equal(tf.cast(tf.reshape(logits, (-1,)) > 0, labels.dtype), labels), tf.float32)
         return tf.stack([tf.reduce_sum(right), tf.reduce_sum(right)])
     classes = tf.constant([list(range(model.classes))], labels.dtype)  # [1, classes]

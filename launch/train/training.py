@@ -1,7 +1,7 @@
 """A training run from top to bottom: settings, data, model, placement, loop; then comparison and export.
 
-`worker` starts it in its own process. One step is `step.TrainingStep`, one tower's share of it
-`towers.TowerMath`; `stepper_of` lists who else can take the steps.
+`worker` starts it in its own process. One step is `step.TrainingStep`; one tower's share of a step is
+`towers.TowerMath`. `stepper_of` lists the other ways of taking the steps.
 """
 
 import time
@@ -36,9 +36,9 @@ Made = TypeVar("Made", bound=Stepper)
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """`import_s`: seconds that TensorFlow took to load. `versions`: of what was loaded, and its settings.
+    """The start of the worker. `import_s`: seconds that TensorFlow took to load.
 
-    `says`: remarks on what was chosen before.
+    `versions`: versions of the loaded software, and its settings. `says`: remarks on earlier choices.
     """
 
     import_s: float = 0.0
@@ -54,7 +54,7 @@ class WorkerStart:
         parameters: int = 0,
         says: Sequence[str] = (),
     ) -> None:
-        """Emit ModelBuilt. `began`: reading of time.perf_counter before the run was built."""
+        """Emit ModelBuilt. `began`: time.perf_counter() before the run was built."""
         emit(
             ModelBuilt(
                 time_s=time.time(),
@@ -69,7 +69,7 @@ class WorkerStart:
         )
 
 
-NO_START = WorkerStart()  # of a run in a process whose start was not measured, as in tests
+NO_START = WorkerStart()  # for a process whose start was not measured, as in tests
 
 
 def train(
@@ -81,16 +81,15 @@ def train(
     stopped: Stopped = lambda: False,
     strategy: Any = None,
 ) -> VariableSets:
-    """Train by the spec and return the trained variables; each event goes to `emit`.
+    """Train by the spec and return the trained variables. Each event goes to `emit`.
 
-    `strategy`: see `stepper_of`.
+    `strategy`: see `stepper_of`. Once `stopped` returns True, training ends after the current step: a
+    checkpoint is saved if the run has checkpoints, and nothing else is done.
 
-    Once `stopped` returns True, training ends after the current step: a checkpoint is saved where
-    checkpoints are, and nothing else is done.
-    Raises LossError at a loss that is no number, where --on-nan is stop; HardwareError if a reduction adds up
-    wrongly or something is on the wrong device, InputError for
-    a checkpoint of another run or a folder that another run has locked, DiskError if something cannot be
-    written, and whatever TensorFlow raises (`tf.errors.ResourceExhaustedError` when memory is out).
+    Raises LossError if a loss is not finite and --on-nan is stop; HardwareError if a reduction returns wrong
+    sums or something is on the wrong device; InputError if a checkpoint is from another run or another run
+    has locked the folder; DiskError if something cannot be written; and TensorFlow's errors
+    (`tf.errors.ResourceExhaustedError` if memory is exhausted).
     """
     with locked_outputs(spec.lifecycle):
         export = Export(model, spec, emit)
@@ -138,13 +137,13 @@ def train(
 def stepper_of(
     model: Model, spec: RunSpec, *, strategy: Any = None, emit: Emit = lambda event: None
 ) -> Stepper:
-    """Create the variables, the input and the step: our own towers, a Keras method, a tf.distribute strategy.
+    """Create the variables, the input and the step: own towers, a Keras method or a tf.distribute strategy.
 
-    `strategy`: that of several hosts, which had to be made before anything else; None: any other. `emit`: as
-    of `place`.
+    `strategy`: the strategy of several hosts, which must be made before anything else; None: in all other
+    cases. `emit`: see `place`.
 
-    Nothing runs yet. Raises UsageError for what does not go together, HardwareError if a device is not there
-    or has no kernels for the run, or if a reduction fails or adds up wrongly.
+    No step runs yet. Raises UsageError if options cannot be combined. Raises HardwareError if a device is not
+    there or has no kernels for the run, or if a reduction fails or returns wrong sums.
     """
     require_kernels(spec)
     if spec.method is not None:
@@ -167,7 +166,7 @@ def stepper_of(
 def built(
     make: Callable[[Model, RunSpec], Made], model: Model, spec: RunSpec, emit: Emit, start: WorkerStart
 ) -> Iterator[Made]:
-    """Make what takes the steps of a run and emit ModelBuilt; at the end its input is closed.
+    """Make the stepper of a run and emit ModelBuilt. At the end its input is closed.
 
     Raises what `make` raises.
     """
@@ -180,11 +179,10 @@ def built(
 
 @contextmanager
 def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Iterator[list[Observer]]:
-    """Make the observers that the spec names; they are closed when the steps are over.
+    """Make the observers for the spec. They are closed after the last step.
 
-    `losses`: the first of them, None: a new one.
-
-    Raises DiskError for a folder that cannot be written.
+    `losses`: the watch to use as the first observer; None: a new one. Raises DiskError if a folder cannot be
+    written.
     """
     lifecycle = spec.lifecycle
     found: list[Observer] = [losses or LossWatch(emit)]
@@ -200,7 +198,7 @@ def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Ite
 
 
 class _Saving(Observer):
-    """Saves checkpoints between steps, but none after the step that ends the training."""
+    """Saves checkpoints between steps, but not after the last step of the training."""
 
     def __init__(self, checkpoints: Checkpoints, ends: Callable[[], bool]) -> None:
         self._checkpoints = checkpoints

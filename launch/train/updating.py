@@ -1,7 +1,7 @@
-"""The update of every placement: from total gradients to changed variables. Ops only; nothing runs here.
+"""The update for every placement: from total gradients to changed variables. Builds ops; nothing runs here.
 
-The order: the totals are true gradients (see `towers`); weight decay is added; every entry is clipped; all
-gradients of a place are clipped together by their norm; the optimizer takes its step.
+The order: the totals are gradients without a loss scale (see `towers`); weight decay is added; every entry is
+clipped; all gradients of a place are clipped together by their norm; the optimizer takes its step.
 """
 
 import math
@@ -23,11 +23,11 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One of TensorFlow's own training ops: one a variable, in place, with a kernel on CPU and GPU.
+    """One of TensorFlow's own training ops: one op for each variable, in place, with CPU and GPU kernels.
 
-    `slots`: what the op keeps for each variable, on its device: arguments, with first values. `scalars`:
-    numbers that all variables of a device share, with what each is multiplied by after a step, which is its
-    first value too. `rate`, `gradient`: the op's names of them.
+    `slots`: the op's arguments that it keeps for each variable on its device, with initial values. `scalars`:
+    numbers that all variables of a device share. Each is multiplied by its value here after a step, and this
+    is also its initial value. `rate`, `gradient`: the names of the op's arguments.
     """
 
     op: Callable[..., Any]
@@ -53,7 +53,7 @@ ADAM = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}  # in the order of Keras
 
 
 def optimizer_of(spec: Optimization) -> Optimizer:
-    """Return the optimizer that a spec names.
+    """Return the optimizer of a spec.
 
     sgd: variable -= rate x gradient.
     momentum (B. Polyak, 1964): moving = momentum x moving + gradient; variable -= rate x moving; Nesterov's:
@@ -88,10 +88,10 @@ def optimizer_of(spec: Optimization) -> Optimizer:
 class Updater:
     """Slots of every variable of a placement, and the ops of one update.
 
-    `slots`: [place][variable][slot], each on its variable's device. What all variables of a device share
-    (Adam's powers) comes after the first variable's own slots, of which there are `own_slots`. `scale`: with
-    an automatic loss scale, a step whose gradients are not all finite changes nothing but the scale.
-    `independent`: each place is clipped by the norm of its own gradients.
+    `slots`: [place][variable][slot], each on its variable's device. Values that all variables of a device
+    share (Adam's powers) follow the `own_slots` slots of the first variable. `scale`: with an automatic loss
+    scale, a step with non-finite gradients changes only the scale. `independent`: each place is clipped by
+    the norm of its own gradients.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Updater:
         self.own_slots = len(self._optimizer.slots)
         clips = (spec.gradient_clip, spec.gradient_clip_norm)
         self._changes_gradients = bool(spec.weight_decay) or any(limit is not None for limit in clips)
-        self._decisions: dict[int, Tensor] = {}  # of the places that were updated
+        self._decisions: dict[int, Tensor] = {}  # by place that was updated
         self._shared = [self._shared_of(place) for place in variables.places]
         self.slots = [
             self._slots_of(place, shared)
@@ -131,14 +131,14 @@ class Updater:
     ) -> list[Any]:
         """Return the ops that change the places from `first` on by their totals ([place][variable]).
 
-        `number`: of the step. `part`: which part of the step's changes of a place this is; its weight decay
-        is as large a part.
+        `number`: the step's number. `part`: the fraction of a step's change that this call applies; weight
+        decay is multiplied by it.
 
-        The changes come after `after`, the end of the towers, which keeps them in place: a weight still being
-        read would be copied first, and then lie elsewhere (230 MiB more in ResNet-50 on a CPU, as memory
-        becomes fragmented). `early`: but for the kernels of dense layers, which nothing reads any more once
-        the layer before has its gradients, unless decay or clipping change these. Those of AlexNet and VGG
-        are most of all variables, and would be held all through the convolutions' backward pass.
+        The changes wait for `after`, the end of the towers, so that they are in place: TensorFlow would copy
+        a weight that is still being read, and fragment the memory (230 MiB more in ResNet-50 on a CPU).
+        `early`: kernels of dense layers do not wait, unless decay or clipping changes their gradients.
+        Nothing reads them once the preceding layer has its gradients. In AlexNet and VGG they are most of the
+        variables, and their gradients would be held during the convolutions' backward pass.
         """
         rate = learning_rate(self._spec.schedule, self._base_rate, number)
         places = range(first, first + len(totals))
@@ -161,9 +161,9 @@ class Updater:
     def update_place(
         self, place: int, gradients: Sequence[Tensor], rate: Tensor, *, early: bool = False
     ) -> list[Any]:
-        """Change the variables of one place by gradients that are decayed and clipped, whatever they are.
+        """Return the ops that change the variables of one place by gradients that are decayed and clipped.
 
-        `early`: the kernels of dense layers at once.
+        `early`: change the kernels of dense layers without waiting for the towers.
         """
         variables = self._variables.places[place]
         shared = {
@@ -179,9 +179,9 @@ class Updater:
         return ops + self._advance(place, shared, ops)
 
     def accepted(self, states: Sequence[Sequence[Tensor]]) -> Sequence[Sequence[Tensor]]:
-        """Return the statistics to store of the towers' new ones ([tower][number]), after `update`.
+        """Return the statistics to store, given the towers' new ones ([tower][number]); call `update` first.
 
-        The old ones where the step is skipped.
+        If the step is skipped, they are the old statistics.
         """
         if self._scale is None:
             return states
@@ -229,8 +229,8 @@ class Updater:
     ) -> list[list[Tensor]]:
         """Return the gradients with weight decay, clipped: [place][variable].
 
-        Copies that are to stay equal share the factor of the first one's norm: sums of the same numbers
-        differ in their last bits from device to device.
+        Copies that must stay equal use the norm of the first copy, because sums of the same numbers differ in
+        their last bits from device to device.
         """
         factor: Tensor | None = None
         ready = []
@@ -250,7 +250,7 @@ class Updater:
 
 @contextmanager
 def _after(tensors: Sequence[Tensor] | None) -> Iterator[None]:
-    """Have ops wait for these tensors alone; None: for those of the scopes around."""
+    """Let ops wait only for these tensors; None: for the tensors of the enclosing scopes."""
     if tensors is None:
         yield
         return
@@ -261,7 +261,7 @@ def _after(tensors: Sequence[Tensor] | None) -> Iterator[None]:
 def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
     """Return the learning rate of step `number` (int64, from 0) on the host: see `Schedule`."""
     with tf.device(HOST):
-        step = tf.cast(number, tf.float64)  # float32 would miss steps from 16 million on
+        step = tf.cast(number, tf.float64)  # float32 is not exact above 16 million
         factor = _factor(schedule, step)
         if schedule.warmup_steps:
             factor *= tf.minimum(step / schedule.warmup_steps, 1.0)
@@ -271,7 +271,7 @@ def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
 def _decayed(variable: Any, gradient: Tensor, decay: float) -> Tensor:
     if not decay:
         return gradient
-    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it is made long before
+    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it runs long before
         return gradient + decay * variable.read_value()
 
 
@@ -301,7 +301,7 @@ def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: fl
 def _each(
     variables: Sequence[Any], tensors: Sequence[Tensor], change: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Apply a change to each tensor on the device of its variable."""
+    """Apply `change` to each tensor on the device of its variable."""
     changed = []
     for variable, tensor in zip(variables, tensors, strict=True):
         with tf.device(variable.device):

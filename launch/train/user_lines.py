@@ -1,4 +1,4 @@
-"""The line of the user's program that an error comes from."""
+"""Finds the line of the user's program that an error comes from."""
 
 import linecache
 import os
@@ -10,22 +10,22 @@ from pathlib import Path
 
 import gputopo
 
-# A frame as Python and TensorFlow write it, and the headings of stacks in a message of TensorFlow's: that of
-# a Python function that an op calls, and those of the Python lines that made an op.
+# A frame as Python and TensorFlow print it, and the headings of the stacks in a TensorFlow message: the stack
+# of a Python function that an op calls, and the stack of the Python lines that made an op.
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 _STACK = re.compile(r"(Traceback \(most recent call last\):|Detected at node .*)")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/(?:tensorflow|keras|tf_keras)/|^<|/__autograph_generated")
 _OURS = (str(Path(__file__).parents[1]), str(Path(gputopo.__file__).parent))
-_MAX_CHARACTERS = 120  # of a source line, for a screen
+_MAX_CHARACTERS = 120  # of a source line, to fit in a terminal
 
 
 def line_of(error: BaseException) -> str | None:
-    """Return `FILE, line N: SOURCE` for an error that Python code has raised; None: no line of the user's."""
+    """Return `FILE, line N: SOURCE` of an error in the user's Python code, or None if it is elsewhere."""
     return _last((frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__))
 
 
 def line_in(message: str) -> str | None:
-    """Return the same for a message of TensorFlow's, by its stacks: that of a Python function comes first."""
+    """Return the same from the stacks in a TensorFlow message. A Python function's stack has priority."""
     pieces = _STACK.split(message)
     stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda one: one[0][0] != "T")
     found = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)

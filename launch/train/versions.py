@@ -1,6 +1,6 @@
-"""Versions of the software that a worker runs with, and the commit that gputopo runs from.
+"""Versions of the software that a worker uses, and the commit that gputopo runs from.
 
-No TensorFlow is loaded with this module.
+This module does not load TensorFlow.
 """
 
 import importlib.metadata
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gputopo import __version__
 
-GIT_S = 5.0  # seconds until git counts as not there
-# NCCL and cuDNN mostly come with TensorFlow as packages of NVIDIA's, one for each major version of CUDA.
+GIT_S = 5.0  # seconds until git is treated as not installed
+# NCCL and cuDNN are mostly installed with TensorFlow as NVIDIA packages, one for each major version of CUDA.
 _PACKAGES = {
     "keras": ("keras",),
     "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
@@ -22,11 +22,11 @@ _PACKAGES = {
 
 
 def worker_versions(*, gpus: bool) -> dict[str, str]:
-    """Return the versions by name; what is not installed or unknown is left out.
+    """Return the versions by name, without software that is not installed or has no known version.
 
-    Where it trains on `gpus`, `cuda_version` and `cudnn_version` are those that TensorFlow was built for,
-    `nccl` and `cudnn` those of the installed packages. `onednn`: on or off for ops on the CPU, if the
-    environment sets it; TensorFlow's default differs by processor.
+    On `gpus`, `cuda_version` and `cudnn_version` are the versions that TensorFlow was built for; `nccl` and
+    `cudnn` are the versions of the installed packages. `onednn`: on or off for ops on the CPU, if the
+    environment sets it; TensorFlow's default depends on the processor.
     """
     import tensorflow as tf
 
@@ -46,7 +46,7 @@ def worker_versions(*, gpus: bool) -> dict[str, str]:
 
 
 def installed(packages: Mapping[str, tuple[str, ...]], version: Callable[[str], str]) -> dict[str, str]:
-    """Return the versions of the installed packages; of several by one name the first."""
+    """Return the versions of the installed packages by name. If a name has several, the first is used."""
     found: dict[str, str] = {}
     for name, candidates in packages.items():
         for package in candidates:
@@ -63,7 +63,7 @@ def _onednn() -> dict[str, str]:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """Return the flags of the CPU, as far as oneDNN may use them; empty if they are not known."""
+    """Return the CPU flags that oneDNN may use, or an empty set if they are not known."""
     if _onednn().get("onednn") == "off":
         return frozenset()
     try:
@@ -74,13 +74,13 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def own_commit() -> str | None:
-    """Return the commit of the checkout that this package lies in, None if it is installed elsewhere."""
+    """Return the commit of the checkout that contains this package, or None if it is installed elsewhere."""
     root = Path(__file__).resolve().parents[2]
     return commit_of(root) if (root / "pyproject.toml").is_file() else None
 
 
 def commit_of(root: Path) -> str | None:
-    """Return the commit that is checked out in this folder, None if git does not know."""
+    """Return the commit that is checked out in this folder, or None if git does not know it."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=GIT_S

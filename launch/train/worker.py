@@ -1,11 +1,13 @@
-"""The child that trains: `python -m gputopo.launch.train.worker SPEC_FILE EVENTS_FD`.
+"""The child process that trains: `python -m gputopo.launch.train.worker SPEC_FILE EVENTS_FD`.
 
-It reads a frozen spec, writes events to the pipe that the parent gave it, and ends: 0 when the work is done,
-otherwise after a RankFailed with the reason. Its standard output and error belong to the parent.
+It reads a frozen spec and writes events to the pipe that the parent gave it. It exits with 0 when the work is
+done, otherwise it emits a RankFailed with the reason first. Its standard output and error belong to the
+parent.
 
-SIGINT ends it after the current step, with a checkpoint. SIGTERM ends it at once, unless it saves something
-of its steps and has begun with them: batch systems send it to every process of a job, not to the parent only.
-That of a host of rank 1 or above goes on at both until its parent ends it: see `server`.
+SIGINT ends it after the current step, with a checkpoint. SIGTERM does the same if the run saves results and
+the first step is done: batch systems send SIGTERM to every process of a job, not only to the parent.
+Otherwise SIGTERM ends it at once. A worker of rank 1 or above ignores both until its parent ends it: see
+`server`.
 """
 
 import faulthandler
@@ -46,7 +48,7 @@ _NO_MEMORY = re.compile(r"failed to map segment|[Cc]annot allocate memory")
 
 
 def main(arguments: list[str]) -> int:
-    """Train by the spec in the named file and return the exit code."""
+    """Train by the spec in the given file and return the exit code."""
     came: list[int] = []
     spec_file, events_fd = Path(arguments[0]), int(arguments[1])
     spec = schema.decode(spec_file.read_bytes(), RunSpec, origin=str(spec_file))
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
     def emit(event: Event) -> None:
         if spec.rank and not isinstance(event, RankFailed | Silent | PhaseBegun):
-            return  # rank 0 reports what all hosts do
+            return  # rank 0 reports for all hosts
         data = encode_line(event)
         while data:
             data = data[os.write(events_fd, data) :]
@@ -68,7 +70,7 @@ def main(arguments: list[str]) -> int:
             faulthandler.register(signal.SIGTERM, all_threads=False, chain=True)
 
     if spec.rank:
-        emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its own
+        emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its worker
     elif spec.servers:
         ending = (spec.servers[0].host, events_fd, emit)
         threading.Thread(target=_end_without_launcher, args=ending, name="ending", daemon=True).start()
@@ -79,15 +81,15 @@ def main(arguments: list[str]) -> int:
         if failure is None:
             return ExitCode.OK
         emit(failure)
-    except BrokenPipeError:  # the parent is gone: the rest is not needed
+    except BrokenPipeError:  # the parent has exited and needs no more events
         return ExitCode.HARDWARE
     return failure.exit_code
 
 
 def _end_by_sigterm() -> None:
-    """End at once by SIGTERM, also where TensorFlow has put a handler of its own.
+    """Let SIGTERM end the process at once, even if TensorFlow has installed its own handler.
 
-    The stacks of a worker that is ended from outside, perhaps because it hangs, go to worker.log.
+    The stacks go to worker.log, because the worker may be ended because it hangs.
     """
     faulthandler.unregister(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -95,11 +97,11 @@ def _end_by_sigterm() -> None:
 
 
 def _end_without_launcher(host: str, events_fd: int, emit: Callable[[Event], None]) -> None:
-    """End this process of rank 0 once its launcher is stopped for so long that the other hosts have ended."""
+    """End this process of rank 0 once its launcher was stopped so long that the other hosts have ended."""
     from gputopo.launch.train import parent
 
     stopped_s = parent.await_stopped_parent(lambda: threading.Event().wait(parent.LOOK_S))
-    if select.select([], [events_fd], [], 0)[1]:  # a launcher that is stopped empties no pipe
+    if select.select([], [events_fd], [], 0)[1]:  # a stopped launcher does not empty it
         emit(launcher_stopped(host, stopped_s, time_s=time.time()))
     os._exit(ExitCode.HARDWARE)
 
@@ -111,12 +113,12 @@ def _await_the_end() -> None:
 
 
 def _note(signum: signal.Signals, came: list[int]) -> None:
-    """Note each of these signals that comes."""
+    """Append each arriving signal of this number to `came`."""
     signal.signal(signum, lambda number, _: came.append(number))
 
 
 def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> RankFailed | None:
-    """Do the task and return how it failed. `came`: the signals so far, which end it after its step."""
+    """Run the task and return how it failed. `came`: signals so far, which end it after the current step."""
     began = time.perf_counter()
     try:
         import tensorflow as tf
@@ -143,7 +145,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
             from gputopo.launch.compare import multi_worker
 
             options["strategy"] = multi_worker.started(spec)
-            _end_by_sigterm()  # of rank 0: that of the others is blocked
+            _end_by_sigterm()  # on rank 0; other ranks block SIGTERM
         with joined_fastest(spec, emit) as (spec, says):
             if spec.servers and not spec.rank:
                 from gputopo.launch.hosts.addresses import open_ports
@@ -185,7 +187,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
         return _failed(kind, error.what, error.hint, error.exit_code)
     if not came:
         return None
-    # SIGINT may be the launcher's, which asks for the end of the step when it has heard of a SIGTERM.
+    # The launcher sends SIGINT when it gets a SIGTERM, so SIGTERM is the cause if both arrived.
     signum = signal.SIGTERM if signal.SIGTERM in came else signal.SIGINT
     return asked_to_end(signum, spec, time_s=time.time())
 
@@ -204,9 +206,9 @@ def _host_gone(spec: RunSpec, rank: int) -> RankFailed:
 
 
 def _import_remedy(error: Exception, spec: RunSpec) -> str:
-    """Return what to do about TensorFlow that cannot be imported.
+    """Return the remedy if TensorFlow cannot be imported.
 
-    Without memory Python raises SystemError as well, and the loader has its own words.
+    If memory is exhausted, Python may raise SystemError, and the loader has its own message.
     """
     if isinstance(error, MemoryError | SystemError) or _NO_MEMORY.search(str(error)):
         return MORE_SPACE
@@ -214,7 +216,7 @@ def _import_remedy(error: Exception, spec: RunSpec) -> str:
 
 
 def _task_of(spec: RunSpec) -> Callable[..., Any]:
-    """Return the function of the spec's task; it loads with TensorFlow."""
+    """Return the function of the spec's task. Importing it loads TensorFlow."""
     if spec.task == "train":
         from gputopo.launch.train.training import train
 
@@ -229,7 +231,7 @@ def _task_of(spec: RunSpec) -> Callable[..., Any]:
 
 
 def _memory_peak(spec: RunSpec) -> MemoryPeak:
-    """Ask the kernel (`ru_maxrss`, in KiB) and TensorFlow's allocators of GPUs, which CPUs do not have."""
+    """Return the peaks from the kernel (`ru_maxrss`, in KiB) and, on GPUs, from TensorFlow's allocators."""
     import resource
 
     import tensorflow as tf
@@ -237,7 +239,7 @@ def _memory_peak(spec: RunSpec) -> MemoryPeak:
     peaks = {}
     if spec.backend == "gpu":
         for device in spec.devices:
-            if device.rank == (spec.rank or 0):  # TensorFlow has no such figures of other processes
+            if device.rank == (spec.rank or 0):  # TensorFlow knows only this process's memory
                 info = tf.config.experimental.get_memory_info(device.device.rpartition("/")[2])
                 peaks[device.device] = int(info["peak"])
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,1 +1,1 @@
-"""The inputs of a training step: each kind is a `Source`, made by `factory`."""
+"""The inputs of a training step: each kind is an `InputSource`, made by `factory`."""

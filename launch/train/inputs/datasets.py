@@ -1,4 +1,4 @@
-"""CIFAR-10 as batches, all 180 MB of it in memory."""
+"""CIFAR-10 (180 MB, in memory) and ImageNet as batches."""
 
 import contextlib
 import functools
@@ -32,10 +32,10 @@ Bytes = cifar_files.Bytes
 
 @dataclass(frozen=True)
 class Cifar10:
-    """Training: endless, in an order derived from the seed. Evaluation: once.
+    """CIFAR-10. Training: endless, in an order derived from the seed. Evaluation: once.
 
-    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n]: of good records alone. Rank 0
-    reads them; each host gets all of them at the start.
+    Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n] contain only the good records.
+    Rank 0 reads them, and each host gets all of them at the start.
     """
 
     images: Bytes
@@ -45,7 +45,7 @@ class Cifar10:
     notices: tuple[str, ...] = ()
 
     def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
-        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image."""
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting at `first_image`."""
         images = tf.constant(self.images)
         labels = tf.constant(self.labels.astype(np.int64))
 
@@ -57,7 +57,7 @@ class Cifar10:
         return with_threads(joined.map(batch, num_parallel_calls=share.threads), share.threads)
 
     def _order(self, first_image: int) -> Dataset:
-        """Make a dataset of the places of the images, starting with one; no epoch before it is generated."""
+        """Make a dataset of image numbers in order from `first_image`. Earlier epochs are not generated."""
         count = len(self.labels)
         if not self.recipe.training:
             return tf.data.Dataset.range(first_image, count)
@@ -72,23 +72,23 @@ class Cifar10:
 
     @property
     def endless(self) -> bool:
-        """Whether it begins again at the end, as training does."""
+        """Whether the data start again at the end, as in training."""
         return self.recipe.training
 
     def reaches(self, first_image: int) -> bool:
-        """Always: only numbers of pictures are skipped."""
+        """Return True: skipping image numbers is fast."""
         return True
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Always: bad records were left out when the files were read."""
+        """Return True: bad records were skipped when the files were read."""
         return True
 
 
 def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
     """Read files of either version: images [n, 32, 32, 3] and labels [n] of the good records.
 
-    Raises InputError for a file that is not of CIFAR-10, for a bad record where one stops the run, or if
-    no good record is left.
+    Raises InputError if a file is not from CIFAR-10, if there is a bad record and the policy is to stop, or
+    if no good record is left.
     """
     parts = []
     for path in paths:
@@ -119,34 +119,35 @@ def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
 
 
 Labels = np.ndarray[Any, Any]
-# tf_cnn_benchmarks shuffles among 10,000 records; that is 1.1 GB of ImageNet, so bytes bound it as well.
+# tf_cnn_benchmarks shuffles among 10,000 records. That is 1.1 GB of ImageNet, so the bytes are limited as
+# well.
 SHUFFLED_RECORDS = 10_000
 SHUFFLED_BYTES = 512 << 20
-# To start at an image, the records before it are skipped by reading them: 4 GiB take some seconds. Beyond
-# that the order starts again, from another seed.
+# To start at an image, the records before it are read and skipped: 4 GiB take some seconds. Beyond that, a
+# new order with another seed starts instead.
 MAX_SKIPPED_BYTES = 4 << 30
 _SAMPLED_RECORDS = 64  # for the mean size
-_BATCHING = 4  # batches that are put together in parallel
+_BATCHING = 4  # batches that are assembled in parallel
 
 
 @dataclass(frozen=True)
 class ImageNet:
-    """Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
+    """ImageNet. Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
 
-    `cache`: store records in memory after the first pass, raw or decoded; None: read them again.
+    `cache`: keep records in memory after the first pass, raw or decoded; None: read them again in each pass.
     """
 
     paths: tuple[Path, ...]
     recipe: Preprocessing
-    classes: int  # of the model; with 1000 there is no background and labels start at 0
+    classes: int  # the model's classes; with 1000 there is no background and labels start at 0
     cache: Literal["raw", "decoded"] | None
     bad: BadRecords
     notices: tuple[str, ...] = ()
 
     def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
-        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting with an image.
+        """Make a dataset of images [batch, h, w, 3] and labels [batch], starting at `first_image`.
 
-        Each host reads all records, in one order, and decodes those of its share.
+        Each host reads all records in the same order, and decodes only the records of its share.
         """
         files = tf.data.Dataset.range(len(self.paths))
         if self.recipe.training:
@@ -160,16 +161,16 @@ class ImageNet:
         return with_threads(joined, share.threads)
 
     def reaches(self, first_image: int) -> bool:
-        """Whether the records before an image are few enough to skip them by reading."""
+        """Return whether the records before an image are few enough to read and skip."""
         return first_image * self._mean_bytes <= MAX_SKIPPED_BYTES
 
     @property
     def endless(self) -> bool:
-        """Whether it begins again at the end, as training does."""
+        """Whether the data start again at the end, as in training."""
         return self.recipe.training
 
     def label_is_good(self, labels: Labels) -> bool:
-        """Whether all labels are of the model's classes."""
+        """Return whether all labels are classes of the model."""
         low, high = self._range
         return bool((labels >= low).all() and (labels <= high).all())
 
@@ -184,11 +185,11 @@ class ImageNet:
         return self._placed(records, first, share).map(self._of_record, num_parallel_calls=share.threads)
 
     def _with_care(self, files: Dataset, first: int, share: Share, care: FileReading) -> Dataset:
-        """Make the same examples without the bad ones; decoded pictures are not cached: one may not decode.
+        """Make the examples without bad records. Decoded images are not cached, as some may not decode.
 
-        Records that are bad without decoding are left out before the records get their places in the order,
-        so that starting at an image is exact, and all hosts have one order. A picture that cannot be decoded
-        has a place: the next of the share is taken for it.
+        Records that are bad without decoding are skipped before the others are numbered, so that starting at
+        an image is exact and all hosts have the same order. An image that cannot be decoded has a number; the
+        next one of the share replaces it.
         """
         records = read_records.careful(self.paths, files, care).flat_map(
             functools.partial(self._labelled, care)
@@ -202,7 +203,7 @@ class ImageNet:
         )
 
     def _placed(self, records: Dataset, first: int, share: Share) -> Dataset:
-        """Order the records of a share from image `first` on, each with its place in the order."""
+        """Return the records of a share in order from image `first` on, each with its place in the order."""
         if self.recipe.training:
             buffered = min(SHUFFLED_RECORDS, max(SHUFFLED_BYTES // self._mean_bytes, 1))
             records = records.shuffle(buffered, seed=self._seed(first)).repeat()
@@ -214,9 +215,9 @@ class ImageNet:
 
     @functools.cached_property
     def _mean_bytes(self) -> int:
-        """Mean size of the first records of the first file that has any, in bytes.
+        """Mean size in bytes of the first records of the first file that has records.
 
-        Read once: the order depends on it, and must stay the same when files change during a run.
+        It is computed once: the order depends on it, and must not change if files change during a run.
         """
         for path in self.paths:
             with contextlib.suppress(OSError):  # the reader reports it
@@ -235,13 +236,13 @@ class ImageNet:
         return decoded_picture(self.recipe, pixels, boxes, place), label - self._shift
 
     def _labelled(self, care: FileReading, file: Tensor, number: Tensor, record: Tensor) -> Dataset:
-        """Make a dataset of the record, or of none if it is no example with a label of the model's.
+        """Make a dataset with the record. It is empty if the record is not an example with a valid label.
 
-        A dataset can continue after an error, a function cannot.
+        It is a dataset because datasets can continue after an error; functions cannot.
         """
         labels = tf.data.Dataset.from_tensors(record).map(_label_of).ignore_errors()
         label = labels.concatenate(tf.data.Dataset.from_tensors(tf.constant(_UNREAD, tf.int64))).take(1)
-        low, high = (np.int64(end + self._shift) for end in self._range)  # as stored
+        low, high = (np.int64(end + self._shift) for end in self._range)  # as stored in the files
 
         def good(stored: Tensor) -> Tensor:
             return tf.cond(
@@ -255,7 +256,7 @@ class ImageNet:
     def _tried(
         self, care: FileReading, place: Tensor, file: Tensor, number: Tensor, record: Tensor
     ) -> Dataset:
-        """Make a dataset of one example, or of none if its picture cannot be made."""
+        """Make a dataset with one example. It is empty if the image cannot be decoded."""
         one = tf.data.Dataset.from_tensors((place, record)).map(self._of_record).ignore_errors()
         nothing = tf.zeros((self.recipe.height, self.recipe.width, 3)), tf.constant(_UNREAD, tf.int64)
 
@@ -281,11 +282,11 @@ class ImageNet:
         return LABELS[0] - self._shift, min(LABELS[1] - self._shift, self.classes - 1)
 
 
-_UNREAD = np.iinfo(np.int64).min  # in place of a label where there is no example
+_UNREAD = np.iinfo(np.int64).min  # replaces the label if there is no example
 
 
 def _label_of(record: Tensor) -> Tensor:
-    """The label as stored, _UNREAD for an example without a picture."""
+    """Return the label as stored, or _UNREAD if the example has no image."""
     encoded, label, _ = parsed(record)
     return tf.where(tf.strings.length(encoded) > 0, label, tf.constant(_UNREAD, tf.int64))
 

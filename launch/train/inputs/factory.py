@@ -1,4 +1,4 @@
-"""The input that a spec names: synthetic, made in Python, or read from a data folder."""
+"""Makes the input of a run: synthetic, made in Python, or read from a data folder."""
 
 import os
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ from gputopo.launch.train.placement.devices import ask_host, concurrent_towers
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 from gputopo.values.run.spec import Backend, CacheForm, Data, RunSpec
 
-# As tf_cnn_benchmarks: besides its private threads, a GPU occupies two of the host.
+# As in tf_cnn_benchmarks: a GPU needs two host threads in addition to its private threads.
 MONITORING_THREADS = 2
 _COLOURS = 3
 _MIN_CLASSES: dict[DataName, int] = {"imagenet": 2, "cifar10": 10}  # ImageNet's 0 is the background
-_SAMPLED_RECORDS = 32  # for the mean growth by decoding
+_SAMPLED_RECORDS = 32  # for the mean growth in decoding
 _GIB = 2**30
 
 
 class CacheMemoryError(GputopoError):
-    """The records to be cached do not fit into memory."""
+    """The cached records would not fit into memory."""
 
     exit_code = ExitCode.HARDWARE
 
 
 def source_of(model: Shape, spec: RunSpec) -> InputSource:
-    """Make the input that a spec names. The caller closes it.
+    """Make the input of a spec. The caller must close it.
 
-    Raises InputError for a data folder that cannot be used, UsageError for one that is not the model's.
+    Raises InputError if the data folder cannot be used, UsageError if it does not fit the model.
     """
     if spec.data.folder is not None:
         return data_set_source(model, spec)
@@ -50,10 +50,10 @@ def source_of(model: Shape, spec: RunSpec) -> InputSource:
 
 
 def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
-    """Make the source that reads `spec.data.folder`. An evaluation reads the validation files, once.
+    """Make the source that reads `spec.data.folder`. An evaluation reads the validation files once.
 
-    Raises InputError for a folder or records that cannot be used, UsageError for a data set that is not the
-    model's, CacheMemoryError for a cache that does not fit into memory.
+    Raises InputError if the folder or its records cannot be used, UsageError if the data set does not fit the
+    model, and CacheMemoryError if the cache does not fit into memory.
     """
     found = folder.find(Path(spec.data.folder or ""), spec.data.name)
     require_fit(found, model, spec.model)
@@ -72,7 +72,7 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     maker = PipelineMaker(pipeline, spec, shares)
     batches = staged(maker, spec, ahead=spec.data.prefetch)
     facts = _facts(found, subset, spec, shares, images)
-    uncounted = bad.count  # bad records found until now are not among the images
+    uncounted = bad.count  # `images` does not include the bad records found until now
 
     def usable() -> int | None:
         return None if images is None else images - (bad.count - uncounted)
@@ -81,10 +81,10 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
 
 
 def require_fit(found: DataFolder, model: Shape, name: str) -> None:
-    """Raise UsageError if a data set is not what a model is made for.
+    """Raise UsageError if a data set does not fit a model.
 
-    A model of the catalogue names its data set. Another model must have three colours and enough classes;
-    its labels are checked while they are read.
+    A model of the catalogue has a fixed data set. Any other model must take three colours and have enough
+    classes; its labels are checked while they are read.
     """
     folder.require_made_for(found, name)
     colours = model.input_shape[2]
@@ -99,10 +99,10 @@ def require_fit(found: DataFolder, model: Shape, name: str) -> None:
 def private_threads(
     asked: int | None, *, cores: int, backend: Backend, running: int, per_gpu_threads: int
 ) -> int:
-    """Return the threads of an input pipeline: as asked, or the cores that the towers leave, at least 1.
+    """Return the threads of an input pipeline: as requested, or the cores that the towers leave, at least 1.
 
-    `running`: towers that run at once. One on a CPU device needs a core, one on a GPU `per_gpu_threads` and
-    `MONITORING_THREADS`.
+    `running`: towers that run at the same time. A tower on a CPU device needs one core; a tower on a GPU
+    needs `per_gpu_threads` and `MONITORING_THREADS`.
     """
     if asked is not None:
         return asked
@@ -111,7 +111,7 @@ def private_threads(
 
 
 def _threads_of_hosts(spec: RunSpec) -> dict[int, int]:
-    """Return the threads of the input pipeline of each host that reads for this process, by rank."""
+    """Return the number of pipeline threads of each host that reads for this process, by rank."""
     here = spec.rank or 0
     return {
         rank: private_threads(
@@ -130,9 +130,9 @@ def require_cache_memory(
 ) -> None:
     """Raise CacheMemoryError if the records of these files, cached in a form, exceed the free bytes.
 
-    `free` None: what can be allocated without swapping (MemAvailable). `host`: whose bytes they are, None:
-    rank 0's. Checked before the run, because the kernel would end the process in the middle of the first
-    pass. Raises OSError for an unreadable file.
+    `free`: default: the bytes that can be allocated without swapping (MemAvailable). `host`: the host with
+    this memory; None: rank 0. Check this before the run, because the kernel would kill the process during the
+    first pass. Raises OSError if a file cannot be read.
     """
     available = psutil.virtual_memory().available if free is None else free
     raw = sum(path.stat().st_size for path in paths)
@@ -148,17 +148,17 @@ def require_cache_memory(
 
 
 def decoded_growth(paths: Sequence[Path]) -> float:
-    """Return the bytes of decoded pictures per byte of file, from the first records; 1.0 if none decodes."""
+    """Return the decoded size per byte of file, measured on the first records; 1.0 if none decodes."""
     stored = decoded = 0
     with tf.device("/CPU:0"):
         records = tf.data.TFRecordDataset([str(path) for path in paths])
-        # Zipped with a range before errors are ignored: a file that cannot be opened gives endless errors.
+        # Zip with a range before ignoring errors: a file that cannot be opened gives errors without end.
         tried = tf.data.Dataset.zip(tf.data.Dataset.range(_SAMPLED_RECORDS), records).ignore_errors()
         for _, record in tried:
             try:
                 encoded = examples.parsed(record)[0]
                 height, width, colours = tf.image.extract_jpeg_shape(encoded).numpy().tolist()
-            except tf.errors.OpError:  # no JPEG: the reader reports it, or can read it
+            except tf.errors.OpError:  # not a JPEG: the reader reports it, or can read it
                 continue
             stored += len(record.numpy())
             decoded += height * width * max(colours, 3)
@@ -188,7 +188,7 @@ def _pipeline(
 
 
 def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Share]) -> None:
-    """Raise InputError if another host of the run has not the files that it will read."""
+    """Raise InputError if another host of the run does not have the files that it will read."""
     there: dict[str, Listing] = {}
     for share in others:
         answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
@@ -198,7 +198,7 @@ def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Shar
 
 
 def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Sequence[Share]) -> None:
-    """Raise CacheMemoryError for the first host that cannot cache all records, as each does."""
+    """Raise CacheMemoryError for the first host that cannot cache all records: each host caches all."""
     for share in shares:
         free = None
         if share.host is not None:
@@ -216,7 +216,7 @@ def _summary(found: DataFolder, subset: Subset, shares: Sequence[Share], *, seve
 
 
 def _threads(shares: Sequence[Share]) -> int | str:
-    """Return the threads of each host: "6, 6, 2" where hosts differ."""
+    """Return the number of threads of each host, or a text such as "6, 6, 2" if hosts differ."""
     threads = [share.threads for share in shares]
     return threads[0] if len(set(threads)) == 1 else ", ".join(map(str, threads))
 

@@ -1,4 +1,4 @@
-"""Batches that are made on the host and fed into the graph: one after another, ahead, or copied ahead."""
+"""Batches made on the host and fed into the graph: on demand, made ahead, or copied to the devices ahead."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ from gputopo.values.run.spec import RunSpec
 Batch = Sequence[Any]  # images and labels of tower 0, of tower 1, ...: arrays or tensors
 THREAD_NAME = "gputopo-input"
 _PER_TOWER = 2  # images and labels
-# What making a batch in Python may raise for bad data; anything else is our fault, or out of memory.
+# Exceptions that Python code may raise for bad data. Any other is a bug in gputopo, or memory is exhausted.
 FAILURES = (OSError, ValueError, ArithmeticError, LookupError)
 
 
@@ -25,7 +25,7 @@ class Maker:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """As of `InputSource`."""
+        """See `InputSource`."""
         return ()
 
     def make(self, number: int) -> Batch:
@@ -33,30 +33,31 @@ class Maker:
         raise NotImplementedError
 
     def start_at(self, number: int, image: int) -> None:
-        """Let the batch of step `number` begin with that image of a data set."""
+        """Start the batch of step `number` with image `image` of the data set."""
 
     def close(self) -> None:
         """Release files and threads."""
 
 
 class Batches:
-    """The batches of a maker in the order of the steps: each is made when it is asked for."""
+    """The batches of a maker in the order of the steps. Each is made when it is requested."""
 
     def __init__(self, make: Callable[[int], Batch]) -> None:
         self._make = make
 
     def take(self, number: int) -> Batch:
-        """Return the batch of step `number`; raises what making it raised."""
+        """Return the batch of step `number`. Raises the exception that was raised while making it."""
         return self._make(number)
 
     def close(self) -> None:
-        """Stop making batches ahead, and wait until that has stopped."""
+        """Stop making batches ahead, and wait until this has stopped."""
 
 
 class Prefetched(Batches):
-    """A thread makes batches, up to `depth` of them ahead of the step that takes them.
+    """A thread makes up to `depth` batches ahead of the step that takes them.
 
-    A failure waits in its batch's place and is raised by `take`, so that no step waits for a dead thread.
+    An exception is stored in place of its batch and raised by `take`, so that no step waits for a dead
+    thread.
     """
 
     def __init__(self, make: Callable[[int], Batch], depth: int) -> None:
@@ -66,10 +67,10 @@ class Prefetched(Batches):
         self._depth = depth
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=THREAD_NAME)
         self._pending: deque[Future[Batch]] = deque()
-        self._first = 0  # number of the batch that is first in `_pending`
+        self._first = 0  # number of the first batch in `_pending`
 
     def take(self, number: int) -> Batch:
-        """Wait for the batch; the first one, or one out of order, is made from scratch."""
+        """Wait for the batch. The first batch and a batch out of order are not made ahead."""
         if number != self._first:
             self._drop()
             self._first = number
@@ -80,7 +81,7 @@ class Prefetched(Batches):
         return batch.result()
 
     def close(self) -> None:
-        """Wait for the batch in the making, drop all others."""
+        """Wait for the batch that is being made, and drop all others."""
         self._drop()
         self._thread.shutdown(wait=True, cancel_futures=True)
 
@@ -101,11 +102,11 @@ class Staged(Prefetched):
         super().__init__(self._made_and_copied, depth)
         self._on_host = make
         self._devices = devices
-        # A copy to a GPU returns when it is done: one thread for each, to use the links in parallel.
+        # A copy to a GPU blocks until it is done: one thread per device uses the links in parallel.
         self._copying = ThreadPoolExecutor(len(devices), thread_name_prefix=THREAD_NAME)
 
     def close(self) -> None:
-        """Stop making first, then copying."""
+        """Stop making batches first, then copying."""
         super().close()
         self._copying.shutdown(wait=True)
 
@@ -122,20 +123,20 @@ def _copied(part: Batch, device: str) -> Batch:
 
 
 def staged(maker: Maker, spec: RunSpec, *, ahead: int) -> Batches:
-    """Prefetch `ahead` batches onto the devices; 0: one batch ahead, on the host."""
+    """Prefetch `ahead` batches to the devices; 0: one batch ahead, on the host."""
     if ahead == 0:
         return Prefetched(maker.make, 1)
     return Staged(maker.make, [device.device for device in spec.own_devices], ahead)
 
 
 def readiness(spec: RunSpec, ahead: int) -> dict[str, Fact]:
-    """How many batches `staged` has ready, and on which devices."""
+    """Return how many batches `staged` prefetches, and on which devices."""
     on_devices = ", ".join(device.device for device in spec.own_devices)
     return {"ahead": max(ahead, 1), "ready_on": on_devices if ahead else HOST}
 
 
 class FedSource(InputSource):
-    """A source whose batches are fed to the graph."""
+    """A source whose batches are fed into the graph."""
 
     def __init__(
         self,
@@ -148,9 +149,9 @@ class FedSource(InputSource):
         made_format: str,
         images: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`made_format`: the maker's data format; another one is transposed on the device.
+        """Set up the feed. `made_format`: the maker's data format, transposed on the device if necessary.
 
-        `images`: usable images of the data set, as far as known by now.
+        `images`: returns the number of usable images of the data set, as far as known.
         """
         self._devices = [device.device for device in spec.own_devices]
         self._first = spec.own_devices[0].tower
@@ -165,7 +166,7 @@ class FedSource(InputSource):
 
     @property
     def images_per_epoch(self) -> int | None:
-        """Usable images of the data set, as far as known by now."""
+        """Number of usable images of the data set, as far as known."""
         return self._images()
 
     @property
@@ -178,11 +179,11 @@ class FedSource(InputSource):
         return self._facts
 
     def start_at(self, number: int, image: int) -> None:
-        """Pass it on to the maker."""
+        """Tell the maker to start at an image."""
         self._maker.start_at(number, image)
 
     def feed(self, number: int) -> Sequence[Tensor]:
-        """Take the batch, and make tensors of arrays."""
+        """Return the batch of a step as tensors."""
         began = time.perf_counter()
         try:
             batch = self._batches.take(number)
@@ -206,13 +207,13 @@ class FedSource(InputSource):
         return images, labels
 
     def close(self) -> None:
-        """Stop the thread first, then what it reads from."""
+        """Stop the thread first, then close the maker that it calls."""
         self._batches.close()
         self._maker.close()
 
 
 def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
-    """Return the TensorSpecs of this process's part of a joint batch: images and labels of each tower."""
+    """Return the TensorSpecs for this process's part of a joint batch: images and labels of each tower."""
     return [
         one
         for rows in own_rows(spec)
@@ -221,6 +222,6 @@ def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
 
 
 def on_host(batch: Batch) -> list[Tensor]:
-    """Make tensors of arrays, on the host; tensors stay where they are."""
+    """Convert arrays to tensors on the host; leave tensors on their device."""
     with tf.device(HOST):
         return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]

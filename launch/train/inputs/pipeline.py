@@ -1,4 +1,4 @@
-"""Batches from a tf.data pipeline: fast until an error, then again with a check of each record."""
+"""Batches from a tf.data pipeline. After an error the pipeline restarts with a check of each record."""
 
 import itertools
 import traceback
@@ -20,13 +20,13 @@ from gputopo.values.run.spec import RunSpec
 
 Dataset = Any
 Tensor = Any
-_FAILED = np.iinfo(np.int64).max  # in place of a label
+_FAILED = np.iinfo(np.int64).max  # replaces a label
 
 
 class Marked:
-    """A dataset of batches of images and labels that goes on for ever, on the device in scope.
+    """An endless dataset of batches of images and labels, on the device in scope.
 
-    After the last batch, or the first failure, come elements that `ended` and `failed` recognise.
+    After the last batch or the first failure it continues with elements that `ended` or `failed` recognise.
     """
 
     def __init__(self, made: Dataset) -> None:
@@ -37,7 +37,7 @@ class Marked:
             one = tf.zeros((len(labels), *picture)), tf.constant(labels, tf.int64)
             return tf.data.Dataset.from_tensors(one).repeat()
 
-        # After a failure there is one try more than there are batches, and no other.
+        # After a failure the number of tries is greater than the number of batches, and no try follows.
         tries = tf.data.Dataset.counter().map(lambda number: (number, self._taken.read_value()))
         tries = tries.take_while(lambda number, taken: number == taken)
         whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(self._counted)
@@ -49,19 +49,20 @@ class Marked:
 
 
 def ended(labels: np.ndarray[Any, Any]) -> bool:
-    """Whether the labels are those of an element after the end."""
+    """Return whether the labels belong to an element after the end."""
     return not labels.size
 
 
 def failed(labels: np.ndarray[Any, Any]) -> bool:
-    """Whether the labels are those of an element after a failure."""
+    """Return whether the labels belong to an element after a failure."""
     return labels.size == 1 and int(labels[0]) == _FAILED
 
 
 Part = tuple[Any, Any]  # images and labels of a tower
-# No function of a pipeline branches on a tensor: AutoGraph would take a tenth of the building time.
+# AutoGraph is not needed because no pipeline function branches on a tensor; it takes a tenth of the build
+# time.
 plainly = tf.autograph.experimental.do_not_convert
-# What TensorFlow raises for bad data. Other errors, such as out of memory, have other causes.
+# Errors that TensorFlow raises for bad data. Other errors, such as out of memory, have other causes.
 _OF_DATA = (
     tf.errors.DataLossError,
     tf.errors.FailedPreconditionError,
@@ -76,23 +77,23 @@ _OF_DATA = (
 class Share:
     """The rows of each joint batch that a host reads: all rows of its towers.
 
-    `batch`: examples of a batch of the pipeline, a tower's, or all of the host's where the towers' differ.
+    `batch`: examples in a batch of the pipeline: one tower's, or all of the host's if towers' batches differ.
     """
 
     towers: tuple[TowerRows, ...]
     joint: int  # rows of a joint batch
     batch: int
-    device: str  # the CPU that reads, with `threads` of its own
+    device: str  # the CPU that reads, with a pool of `threads`
     threads: int
-    host: str | None = None  # its words, None: rank 0
+    host: str | None = None  # its name and rank for messages; None: this process's host
 
     @property
     def pulls(self) -> int:
-        """Batches of the pipeline in each joint batch."""
+        """Number of this pipeline's batches in each joint batch."""
         return sum(rows.batch for rows in self.towers) // self.batch
 
     def of(self, placed: Dataset, first_image: int) -> Dataset:
-        """Leave other hosts' examples out. `placed`: each with its place, which begins with an image."""
+        """Skip other hosts' examples. `placed`: (place, example), from place `first_image` on."""
         first = self.towers[0].first
         end = first + self.pulls * self.batch
         if (first, end) == (0, self.joint):
@@ -106,7 +107,7 @@ class Share:
 
 
 def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
-    """Return what each host reads for this process, in the order of ranks. `threads`: of each, by rank."""
+    """Return each host's share for this process, in the order of ranks. `threads`: each host's, by rank."""
     even = isinstance(spec.batch_size, int)
     found = []
     for rank, of_host in threads.items():
@@ -128,30 +129,30 @@ class Pipeline(Protocol):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What must be reported of the data."""
+        """Remarks on the data that must be reported."""
 
     @property
     def endless(self) -> bool:
-        """Whether it begins again at its end."""
+        """Whether the data start again at the end."""
 
     def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
-        """Make a dataset of a share's images and labels, starting with the image at that place of the order.
+        """Make a dataset of a share's images and labels, starting at place `first_image` of the order.
 
-        `care`: bad records are named and treated as asked; None: they raise, or their labels are out of
-        range.
+        `care`: reports bad records, and stops or skips them by its policy. None: a bad record raises an
+        error, or has a label out of range.
         """
 
     def reaches(self, first_image: int) -> bool:
-        """Whether it can begin at an image as if it had read all before it."""
+        """Return whether it can start at an image in the same order as after reading all images before it."""
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Whether a batch's labels are all in range."""
+        """Return whether a batch's labels are all in range."""
 
 
 class PipelineMaker(Maker):
-    """Makes joint batches: tower after tower takes the pipeline's next examples, so no two share an image.
+    """Makes joint batches. The towers take the pipeline's next examples in turn, so no two share an image.
 
-    Each host makes those of its own towers.
+    Each host makes the batches for its own towers.
     """
 
     def __init__(self, pipeline: Pipeline, spec: RunSpec, shares: Sequence[Share]) -> None:
@@ -161,25 +162,25 @@ class PipelineMaker(Maker):
         self._readers: list[_Reader] | None = None
         self._careful = spec.data.bad_records == "skip"
         self._next = 0
-        # The first batch that cannot be made, and why. A thread that prefetches asks for later ones too.
+        # The first batch that cannot be made, and why. A prefetching thread also requests later batches.
         self._stopped: tuple[int, Exception] | None = None
         self._restart: tuple[str, ...] = ()
-        self._base = 0, 0  # a step, and the image that it begins with
+        self._base = 0, 0  # a step, and the image that it starts with
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What was assumed, and what was left out so far."""
+        """Assumptions, and the records skipped so far."""
         return (*self._pipeline.notices, *self._restart, *self._pipeline.bad.notices)
 
     def start_at(self, number: int, image: int) -> None:
-        """Let step `number` begin with that image."""
+        """Start step `number` with image `image`."""
         self._base = number, image
 
     def make(self, number: int) -> Batch:
-        """Make the batch of a step. A step out of order starts the pipeline at its place.
+        """Make the batch of a step. A step out of order restarts the pipeline at its first image.
 
-        The last one of an evaluation may be short: it is filled up with rows that are no examples.
-        Raises StopIteration at the end of the data, InputError for a bad record that stops the run.
+        If the last batch of an evaluation is short, it is filled up with rows that are not examples.
+        Raises StopIteration at the end of the data, InputError if a bad record stops the run.
         """
         if self._stopped is not None and number > self._stopped[0]:
             raise self._stopped[1]
@@ -207,13 +208,13 @@ class PipelineMaker(Maker):
         return batch
 
     def close(self) -> None:
-        """Drop the pipeline: that ends its threads."""
+        """Drop the pipeline, which ends its threads."""
         self._readers = None
 
     def _pulled(self, readers: Sequence["_Reader"], number: int) -> Batch:
-        """Take the next batch of each reader. After an error all is read again, with a check of each record.
+        """Take the next batch of each reader. After an error, read it again with a check of each record.
 
-        Rank 0 reads the rows of other hosts then, too: its files are the same.
+        Rank 0 then also reads the rows of other hosts, because its files are the same.
         """
         parts = []
         for reader in readers:
@@ -262,14 +263,14 @@ def _unread(error: Exception) -> InputError:
 
 @dataclass(frozen=True)
 class _Reader:
-    """A share, and the iterator on its host that reads it."""
+    """A share, and the iterator that reads it on its host."""
 
     share: Share
     iterator: Any
-    marked: Marked | None  # of another host, what the iterator reads
+    marked: Marked | None  # the iterator's dataset if the host is another one
 
     def parts(self, pipeline: Pipeline) -> list[Part]:
-        """Return images and labels of each tower, on the reading host; fewer at the end of the data."""
+        """Return images and labels of each tower on the reading host; fewer at the end of the data."""
         found: list[Part] = []
         with tf.device(self.share.device):
             for images, labels in itertools.islice(self.iterator, self.share.pulls):
@@ -289,7 +290,7 @@ class _Reader:
             return [(images[own], labels[own]) for own in cut]
 
     def filled(self, parts: Sequence[Part]) -> list[Part]:
-        """Fill the last batches of an evaluation up with rows that are no examples: their label is -1."""
+        """Fill up the last batches of an evaluation with rows that are not examples, with the label -1."""
         filled: list[Part] = []
         picture = self.iterator.element_spec[0].shape[1:]
         with tf.device(self.share.device):
@@ -303,14 +304,14 @@ class _Reader:
 
 
 def _release(error: BaseException | None) -> None:
-    """Clear the frames of an error: a pipeline referenced from them can keep the interpreter from ending."""
+    """Clear the frames of an error: a pipeline in them can prevent the interpreter from exiting."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 
 
 def with_threads(made: Dataset, threads: int) -> Dataset:
-    """Return the dataset with a private thread pool; its order stays deterministic."""
+    """Return the dataset with a private thread pool. Its order stays deterministic."""
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
     options.deterministic = True
@@ -320,9 +321,10 @@ def with_threads(made: Dataset, threads: int) -> Dataset:
 def untuned(made: Dataset) -> Dataset:
     """Return the dataset without tf.data's autotuning thread.
 
-    All numbers of our pipelines are fixed, so there is nothing to tune. That thread sleeps for as long as the
-    pipeline has run, up to a minute, and sometimes is not woken when the iterator is dropped (TensorFlow
-    2.21: 8 of 20 iterators, each 2 s old): the program then stands still until it wakes by itself.
+    All parameters of gputopo's pipelines are fixed, so there is nothing to tune. The thread sleeps for as
+    long as the pipeline has run, up to a minute, and is sometimes not woken when the iterator is dropped
+    (TensorFlow 2.21: 8 of 20 iterators, each 2 s old). The program then hangs until the thread wakes up by
+    itself.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,12 +1,12 @@
-"""From a stored picture to a model's input, as tf_cnn_benchmarks does it, in today's TensorFlow.
+"""Converts stored images to a model's input as tf_cnn_benchmarks does, in current TensorFlow.
 
-Training on ImageNet: a random box of the picture (at least a tenth of the object in it, sides 3:4 to 4:3, 5 %
-to all of the area), stretched to the model's size, turned left to right half of the time; with distortions
-also brightness, saturation, hue and contrast. Evaluation: resized so that both sides are 1.145 times the
-model's, and the middle of that. CIFAR-10 with distortions: four pixels of zeros around, a random window,
-turned half of the time; without: as it is.
+Training on ImageNet: a random crop (at least a tenth of the object in it, aspect ratio 3:4 to 4:3, 5 % to all
+of the area), stretched to the model's size, flipped left to right half of the time. Distortions also change
+brightness, saturation, hue and contrast. Evaluation: resized so that the sides are 1.145 times the model's,
+then cropped to the middle. CIFAR-10 with distortions: padded by four pixels of zeros, a random crop, flipped
+half of the time; without: unchanged.
 
-All randomness depends on the seed and on the picture's place in the order of the data alone.
+All randomness depends only on the seed and on the image's place in the order of the data.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ _PHILOX = 1
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings of the preprocessing. `height` and `width`: of the model's input."""
+    """Settings of the preprocessing. `height` and `width`: size of the model's input."""
 
     height: int
     width: int
@@ -45,20 +45,20 @@ class Preprocessing:
     seed: int
 
     def key(self, purpose: int, place: Tensor) -> Tensor:
-        """Seed [2] of one random choice for the picture at a place of the order, or for an epoch."""
+        """Return the seed [2] of one random choice, for the image at a place of the order or for an epoch."""
         return tf.stack([tf.constant((self.seed << 8) ^ purpose, tf.int64), tf.cast(place, tf.int64)])
 
 
 def decode(encoded: Tensor) -> Tensor:
-    """Decode a JPEG, a PNG or a GIF of one picture to uint8 [height, width, 3]."""
+    """Decode a JPEG, a PNG or a single-frame GIF to uint8 [height, width, 3]."""
     return tf.io.decode_jpeg(encoded, channels=3, dct_method="INTEGER_FAST")
 
 
 def picture(recipe: Preprocessing, encoded: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
     """Convert a JPEG to float32 [height, width, 3], normalised. `boxes`: [n, 4] as ymin, xmin, ymax, xmax.
 
-    Only the part of a JPEG that is needed is decoded. ImageNet has a PNG under a JPEG's name: it and a GIF of
-    one picture are decoded whole.
+    Only the needed part of a JPEG is decoded. A PNG (ImageNet has one with a JPEG's name) and a single-frame
+    GIF are decoded completely.
     """
     if not recipe.training or recipe.resize == "crop":
         return decoded_picture(recipe, decode(encoded), boxes, place)
@@ -78,7 +78,7 @@ def picture(recipe: Preprocessing, encoded: Tensor, boxes: Tensor, place: Tensor
 
 
 def decoded_picture(recipe: Preprocessing, pixels: Tensor, boxes: Tensor, place: Tensor) -> Tensor:
-    """Do the same for a picture that is decoded already, uint8 [height, width, 3]."""
+    """Do the same as `picture` for an image that is already decoded, uint8 [height, width, 3]."""
     if not recipe.training:
         return _normalised(_middle(recipe, pixels, place))
     if recipe.resize == "crop":
@@ -94,7 +94,7 @@ def decoded_picture(recipe: Preprocessing, pixels: Tensor, boxes: Tensor, place:
 def cifar_pictures(recipe: Preprocessing, pixels: Tensor, first: Tensor) -> Tensor:
     """Convert uint8 [batch, 32, 32, 3] into float32 [batch, height, width, 3], normalised.
 
-    The pictures stand one after the other in the order of the data, from place `first` on.
+    The images are consecutive in the order of the data, from place `first` on.
     """
     if recipe.training and recipe.distortions:
         pixels = _cifar_distorted(recipe, pixels, first)
@@ -134,11 +134,11 @@ def _resized(recipe: Preprocessing, pixels: Tensor, height: Tensor, width: Tenso
         sized = tf.switch_case(chosen, [by(method) for method in _METHODS])
     else:
         sized = by(_NAMED.get(recipe.resize, tf.image.ResizeMethod.BILINEAR))()
-    return tf.clip_by_value(sized, 0.0, 255.0)  # bicubic exceeds it
+    return tf.clip_by_value(sized, 0.0, 255.0)  # bicubic resizing exceeds this range
 
 
 def _other_colours(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tensor:
-    """Change the colours of pixels in 0..1; contrast comes last for every other picture, else second."""
+    """Change the colours of pixels in 0..1. Contrast is changed last for every other image, else second."""
     bright = tf.image.stateless_random_brightness(pixels, 32.0 / 255.0, recipe.key(_BRIGHTNESS, place))
 
     def contrast(one: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def _middle(recipe: Preprocessing, pixels: Tensor, place: Tensor) -> Tensor:
 
 
 def _at_least(recipe: Preprocessing, pixels: Tensor) -> Tensor:
-    """Enlarge a picture that is smaller than the model's input, and no other."""
+    """Enlarge an image if it is smaller than the model's input."""
     shape = tf.shape(pixels)
     enough = tf.logical_and(shape[0] >= recipe.height, shape[1] >= recipe.width)
     return tf.cond(
@@ -176,7 +176,7 @@ def _at_least(recipe: Preprocessing, pixels: Tensor) -> Tensor:
 
 
 def _scaled(recipe: Preprocessing, pixels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Height and width, sides in proportion, that just cover the model's input times `scale`."""
+    """Return the smallest height and width that cover the input times `scale`, in the image's proportions."""
     shape = tf.cast(tf.shape(pixels), tf.float32)
     ratio = scale * tf.maximum(recipe.height / shape[0], recipe.width / shape[1])
     height = tf.maximum(tf.cast(tf.round(shape[0] * ratio), tf.int32), recipe.height)
@@ -186,7 +186,7 @@ def _scaled(recipe: Preprocessing, pixels: Tensor, scale: float) -> tuple[Tensor
 
 def _cifar_distorted(recipe: Preprocessing, pixels: Tensor, first: Tensor) -> Tensor:
     batch, side = tf.shape(pixels)[0], pixels.shape[1]
-    # One counter of Philox yields four numbers: picture n draws from counter n.
+    # One Philox counter yields four numbers: image n draws from counter n.
     drawn = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=tf.stack([batch, 4]),
         key=tf.constant([(recipe.seed << 32) ^ _CIFAR], tf.uint64),

@@ -1,9 +1,9 @@
 """TFRecords in a fixed order: fast, or without the records that cannot be used.
 
-`fast` is TensorFlow's reader, which stops at the first damage with an error that names no file. `careful`
-reads the same records in the same order, each with its file and number; where the reading of a file ends
-early, it walks the file's framing (`FileReading`), notes what is wrong where (`BadRecords`), and continues if
-possible. A bad record stops the run, or all are left out and counted.
+`fast` is TensorFlow's reader, which stops at the first damage with an error that does not report the file.
+`careful` reads the same records in the same order, each with its file and number. If a file ends early, it
+checks the file's framing (`FileReading`), records the damage (`BadRecords`), and continues if possible. Bad
+records either stop the run, or are skipped and counted.
 """
 
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from gputopo.values.errors import InputError
 Dataset = Any
 Tensor = Any
 Policy = Literal["stop", "skip"]
-END = -1  # in place of a record's number
-FILES_AT_ONCE = 10  # files that are read in parallel, as in tf_cnn_benchmarks
+END = -1  # replaces a record's number
+FILES_AT_ONCE = 10  # files read in parallel, as in tf_cnn_benchmarks
 _READ_BYTES = 1 << 20  # size of one read
-# Bad records come again in each pass. After so many passes without one whole batch hardly anything is good.
+# Bad records are read again in each pass. After this many passes without a whole batch, few records are good.
 _MAX_PASSES = 50
 
 
@@ -40,12 +40,12 @@ class BadRecords:
 
     @property
     def count(self) -> int:
-        """Number of different records left out."""
+        """Number of different records skipped."""
         return len(self._found)
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Nothing, or how many records were left out, and which was the first."""
+        """A notice with the number of skipped records and the first one; empty if there is none."""
         if not self._found:
             return ()
         records = "1 bad record was" if self.count == 1 else f"{self.count} bad records were"
@@ -54,7 +54,7 @@ class BadRecords:
     def note(self, path: Path, record: int, why: str) -> None:
         """Count record `record` (from 0) of a file as bad.
 
-        Raises InputError where one bad record stops the run, or where hardly any record is good.
+        Raises InputError if the policy is to stop, or if too few records are good.
         """
         if self.policy == "stop":
             raise self._failed(bad_record(path, record, why))
@@ -74,13 +74,13 @@ class BadRecords:
         self._again = 0
 
     def _failed(self, error: InputError) -> InputError:
-        """Return the first error: TensorFlow may read on after it, and find more."""
+        """Return the first error: TensorFlow may continue reading after it and find more."""
         self.error = self.error or error
         return self.error
 
 
 class FileReading:
-    """A careful reading: where to continue each file. For one file never called from two threads at once."""
+    """A careful reading: where to continue each file. Two threads must not use it for one file at once."""
 
     def __init__(self, bad: BadRecords) -> None:
         self._bad = bad
@@ -88,18 +88,18 @@ class FileReading:
         self._framings: dict[Path, Framing] = {}
 
     def ask(self, question: str, *given: Any, dtype: Any = tf.bool) -> Tensor:
-        """Call a method of this reading by an op, with strings as bytes."""
+        """Return an op that calls a method of this reading, with strings as bytes."""
         answer = tf.numpy_function(getattr(self, question), list(map(tf.convert_to_tensor, given)), dtype)
         answer.set_shape(())
         return answer
 
     def next_start(self, name: bytes) -> np.int64:
-        """Return the record to continue at, or END: then the file's next reading begins at 0 again."""
+        """Return the record to continue at, or END. After END the file's next reading starts at 0 again."""
         path = _path(name)
         start = self._starts.setdefault(path, 0)
         if start == 0:
             try:
-                path.open("rb").close()  # TensorFlow would try again for ever
+                path.open("rb").close()  # TensorFlow would retry forever
             except OSError as error:
                 self._bad.note(path, 0, f"the file cannot be read: {error.strerror}")
                 start = END
@@ -108,9 +108,9 @@ class FileReading:
         return np.int64(start)
 
     def reached(self, name: bytes, number: np.int64) -> np.bool_:
-        """Note that the reading of a file ended before record `number`; return False.
+        """Record that the reading of a file ended before record `number`; return False.
 
-        Raises InputError if the file does not end there and a bad record stops the run.
+        Raises InputError if the file does not end there and the policy is to stop.
         """
         path, at = _path(name), int(number)
         framing = self._framings.get(path) or walk(path)
@@ -127,20 +127,20 @@ class FileReading:
     def wrong_label(
         self, name: bytes, number: np.int64, record: bytes, low: np.int64, high: np.int64
     ) -> np.bool_:
-        """Note what is wrong with a record; return False. `low`, `high`: as stored. Raises as above."""
+        """Record a bad label; return False. `low`, `high`: valid range as stored. Raises as `reached`."""
         stored = wrong_fields(record)
         why = stored if isinstance(stored, str) else f"its label {stored} is not between {low} and {high}"
         self._bad.note(_path(name), int(number), why)
         return np.bool_(False)
 
     def wrong_picture(self, name: bytes, number: np.int64, record: bytes) -> np.bool_:
-        """Note a record with a label whose picture cannot be made; return False. Raises as above."""
+        """Record that a record's image cannot be decoded; return False. Raises as `reached`."""
         self._bad.note(_path(name), int(number), wrong_picture(record))
         return np.bool_(False)
 
 
 def fast(paths: Sequence[Path], order: Dataset) -> Dataset:
-    """Make a dataset of the records of the files whose numbers are in `order`."""
+    """Make a dataset of the records of the files. `order`: a dataset of file numbers."""
     names = tf.constant([str(path) for path in paths])
 
     def of(file: Tensor) -> Dataset:
@@ -150,16 +150,16 @@ def fast(paths: Sequence[Path], order: Dataset) -> Dataset:
 
 
 def careful(paths: Sequence[Path], order: Dataset, care: FileReading) -> Dataset:
-    """Make a dataset of the same as (file, number of the record in it, record); bad records are noted."""
+    """Make a dataset of (file, number of the record in it, record) in the same order; record bad records."""
     names = tf.constant([str(path) for path in paths])
 
     def of(file: Tensor) -> Dataset:
         name = names[file]
 
-        # A file is read in one stretch, and in one more after each record that had to be left out.
+        # A file is read in one stretch, plus one stretch after each skipped record.
         def stretch(start: Tensor) -> Dataset:
             records = tf.data.TFRecordDataset(name, buffer_size=_READ_BYTES).skip(start)
-            # An empty record, which is no example, marks the end of what could be read.
+            # An empty record, which is not an example, marks the end of the readable part.
             read = records.ignore_errors().concatenate(tf.data.Dataset.from_tensors(""))
             return read.enumerate(start).filter(is_example)
 

@@ -16,65 +16,65 @@ _DROPOUT = 4  # purpose of a random stream
 
 
 class Shape(Protocol):
-    """What an input must know of the model that it feeds; each `Model` has it."""
+    """The properties of a model that an input needs. Each `Model` has them."""
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Height, width, channels of one image."""
+        """Height, width and channels of one image."""
 
     @property
     def classes(self) -> int:
-        """Number of classes; 1: a single yes or no."""
+        """Number of classes; 1 for a single yes-or-no output."""
 
 
 class InputSource:
     """Examples for all towers."""
 
-    signature: Sequence[Any] = ()  # the TensorSpecs of what `feed` returns; empty: the graph reads for itself
-    waited_s = 0.0  # seconds that the last `feed` took: making the batch, or waiting for it
+    signature: Sequence[Any] = ()  # TensorSpecs of the tensors from `feed`; empty: nothing is fed
+    waited_s = 0.0  # seconds that the last `feed` took to make the batch or wait for it
 
     @property
     def images_per_epoch(self) -> int | None:
-        """Images of the data set without those left out so far; None: no data set, or counting takes long."""
+        """Images of the data set without the images skipped so far; None: no data set, or not counted."""
         return None
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What must be reported with every result: assumptions, and bad records left out so far."""
+        """Notices that must be reported with every result: assumptions, and bad records skipped so far."""
         return ()
 
     def describe(self) -> Mapping[str, Fact]:
-        """Return the settings by name, for the result."""
+        """Return the settings of the input by name, for the result."""
         raise NotImplementedError
 
     def start_at(self, number: int, image: int) -> None:
-        """Let step `number` begin with that image of a data set, as earlier runs used other batches.
+        """Start step `number` with image `image` of the data set: earlier runs may have had other batches.
 
-        Without it step n begins with image n times the joint batch. No effect where there is no data set.
+        Without this call step n starts with image n times the joint batch. No effect without a data set.
         """
 
     def feed(self, number: int) -> Sequence[Tensor]:
-        """Return the tensors to feed into the graph for step `number`, before the step starts.
+        """Return the tensors to feed into the graph for step `number`. Called before the step starts.
 
-        Raises StopIteration at the end of the data, InputError for data that cannot be used.
+        Raises StopIteration at the end of the data, InputError if data cannot be used.
         """
         return ()
 
     def read(self, tower: int, fed: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Build a tower's images (float32, in the data format) and labels [batch] (int64), in the graph.
+        """Build a tower's images (float32, in the data format) and labels [batch] (int64) in the graph.
 
-        A label of -1 marks a row that is no example, in the last batch of an evaluation. Both are on the
-        tower's device. `fed`: the graph's form of what `feed` returns.
+        Both are on the tower's device. In the last batch of an evaluation, a label of -1 marks a row that is
+        not an example. `fed`: the graph's tensors for the values from `feed`.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Stop the threads that run beside the steps. May be called again."""
+        """Stop the input's threads. May be called again."""
 
 
 @contextmanager
 def noticing(source: InputSource, emit: Callable[[Event], None]) -> Iterator[InputSource]:
-    """Close the source at the end, and emit the notices that it has added since the beginning."""
+    """Close the source at the end, and emit the notices that it has added since the start."""
     with closing(source):
         before = source.notices
         yield source
@@ -84,7 +84,7 @@ def noticing(source: InputSource, emit: Callable[[Event], None]) -> Iterator[Inp
 
 
 def rows_of(spec: RunSpec) -> list[TowerRows]:
-    """Each tower's rows of the joint batch."""
+    """Return each tower's rows of the joint batch."""
     firsts = accumulate(spec.batches, initial=0)
     return [
         TowerRows(first, batch, Stream(spec.seed, _DROPOUT))

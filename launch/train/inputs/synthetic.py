@@ -30,7 +30,7 @@ _IMAGES, _LABELS = 2, 3  # purposes of random streams
 
 
 class SyntheticSource(InputSource):
-    """Images of mean 0 and deviation 1, and labels drawn evenly, stored on the towers' devices."""
+    """Images of mean 0 and deviation 1 and uniformly drawn labels, stored on the towers' devices."""
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         self._on = ", ".join(device.device for device in spec.own_devices)
@@ -53,7 +53,7 @@ class SyntheticSource(InputSource):
 
 
 def host_source(model: Shape, spec: RunSpec) -> FedSource:
-    """Make the source in which a thread draws the next batch and copies it to the devices during a step."""
+    """Make a source whose thread draws the next batch and copies it to the devices during a step."""
     maker = HostMaker(model, spec)
     ahead = spec.data.prefetch
     facts: dict[str, Fact] = {"data": "synthetic", "source": "cpu", **readiness(spec, ahead)}
@@ -63,7 +63,7 @@ def host_source(model: Shape, spec: RunSpec) -> FedSource:
 
 
 class HostMaker(Maker):
-    """Draws each tower's examples of a step on its host's CPU, by the same rule as on the devices."""
+    """Draws each tower's examples for a step on its host's CPU, by the same rule as on the devices."""
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
         def draw(number: Tensor) -> list[Tensor]:
@@ -85,10 +85,10 @@ class HostMaker(Maker):
 def examples(
     model: Shape, rows: TowerRows, *, seed: int, data_format: str, step: Tensor = 0
 ) -> tuple[Tensor, Tensor]:
-    """Make images and labels on the host in scope; other ones for another `step`.
+    """Make images and labels on the host in scope. Each `step` has different ones.
 
     Unit scale keeps the loss finite at the default learning rate (pixels of 0..255 give NaN at once).
-    Row r of the joint batch is the same numbers however the batch is divided among towers.
+    Row r of the joint batch has the same numbers, however the batch is divided among towers.
     """
     shape = (rows.batch, *model.input_shape)
     with tf.device("/CPU:0"):
@@ -101,11 +101,11 @@ def examples(
 
 
 Array = np.ndarray[Any, Any]
-_PURPOSE = 5  # of the random stream; images and labels of other sources have theirs
+_PURPOSE = 5  # of the random stream; different from the purposes of other sources
 
 
 def python_source(model: Shape, spec: RunSpec) -> FedSource:
-    """Make the source with the feed that the spec names."""
+    """Make the source with the spec's feed, whose batches are made in Python."""
     pool = Pool(model, spec)
     ahead = max(spec.data.prefetch, 1)
     facts: dict[str, Fact] = {"data": "synthetic", "source": "python", "feed": spec.data.feed}
@@ -125,10 +125,10 @@ def python_source(model: Shape, spec: RunSpec) -> FedSource:
 
 
 class Pool(Maker):
-    """As many examples as the joint batch has, of which each step's batch is drawn.
+    """Examples for one joint batch, from which each step's batch is taken.
 
-    Row r of the joint batch of step n is example (r + n) mod rows, however it is divided among towers.
-    Drawing new numbers each step would measure numpy's generator, not the method of feeding.
+    Row r of the joint batch in step n is example (r + n) mod rows, however the batch is divided among towers.
+    Drawing new numbers in each step would measure numpy's generator instead of the method of feeding.
     """
 
     def __init__(self, model: Shape, spec: RunSpec) -> None:
@@ -139,7 +139,7 @@ class Pool(Maker):
         self._images = np.empty((self.rows, height, width, channels), np.float32)
         self._labels = np.empty(self.rows, np.int64)
         for row in range(self.rows):
-            # A separate counter for each row: rows do not depend on how many there are.
+            # A separate counter for each row: rows do not depend on the number of rows.
             rng = np.random.Generator(
                 np.random.Philox(key=(spec.seed << 32) ^ _PURPOSE, counter=[0, row, 0, 0])
             )
@@ -150,11 +150,11 @@ class Pool(Maker):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What goes over the network."""
+        """A notice of the bytes sent over the network; empty if none are."""
         return self._notices
 
     def make(self, number: int) -> Batch:
-        """Put the arrays of step `number` together."""
+        """Return each tower's examples for step `number`."""
         batch: list[Array] = []
         for own in self._towers:
             first = own.first + number
@@ -164,7 +164,7 @@ class Pool(Maker):
 
 
 def _of_several_hosts(spec: RunSpec, input_shape: tuple[int, int, int]) -> tuple[str, ...]:
-    """Report what goes over the network: another process cannot call the Python that makes batches here."""
+    """Return a notice of the bytes sent to other hosts, whose processes cannot call Python code here."""
     here = spec.rank or 0
     devices = zip(own_rows(spec), spec.own_devices, strict=True)
     rows = sum(rows.batch for rows, device in devices if device.rank != here)
@@ -191,7 +191,7 @@ class Generated(Batches):
         self._failed: Exception | None = None
 
     def take(self, number: int) -> Batch:
-        """Return the pipeline's next batch; a step out of order restarts it."""
+        """Return the pipeline's next batch. A step out of order restarts the pipeline."""
         if self._iterator is None or number != self._next:
             self._iterator = self._started(number)
         self._next = number + 1
@@ -199,15 +199,15 @@ class Generated(Batches):
             return next(self._iterator)
         except tf.errors.OpError as error:
             self._iterator = None  # it ends with its generator
-            # TensorFlow passes on the text alone of what the generator raised.
+            # TensorFlow passes on only the text of the generator's exception.
             raise self._failed or error from error
 
     def close(self) -> None:
-        """Drop the pipeline: that ends its threads."""
+        """Drop the pipeline, which ends its threads."""
         self._iterator = None
 
     def _started(self, number: int) -> Iterator[Sequence[Any]]:
-        self._failed = None  # of an earlier pipeline
+        self._failed = None  # clear the error of an earlier pipeline
 
         def batches() -> Iterator[Batch]:
             step = number

@@ -1,1 +1,1 @@
-"""Beside the training steps: checkpoints, evaluations, exports, traces, TensorBoard."""
+"""Everything in a run other than training steps: checkpoints, evaluations, exports, traces, TensorBoard."""

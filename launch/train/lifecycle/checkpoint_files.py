@@ -1,13 +1,13 @@
-"""Checkpoints as files: what is in one, how it is written whole or not at all, and which is the newest.
+"""Checkpoint files: their contents, atomic writing, and the search for the newest one.
 
-A checkpoint is an uncompressed zip of `.npy` arrays, which `numpy.load(file)` reads as an `.npz`, with the
-header as JSON in the member `checkpoint.json`. The zip's CRC-32 of every member detects damage. Names:
+A checkpoint is an uncompressed zip of `.npy` arrays, which `numpy.load(file)` reads as an `.npz`. The header
+is JSON in the member `checkpoint.json`. The zip's CRC-32 of every member detects damage. Arrays:
 
 | array                        | what it is                                                         |
 |------------------------------|--------------------------------------------------------------------|
-| variables/PLACE/NAME         | a trained variable; one place, or one per tower where each trains alone |
-| slots/PLACE/NAME/NUMBER      | what the optimizer keeps beside it                                 |
-| shared/PLACE/NUMBER          | what it keeps for all variables together                           |
+| variables/PLACE/NAME         | a trained variable; one place, or one per tower if independent     |
+| slots/PLACE/NAME/NUMBER      | the optimizer's state for this variable                            |
+| shared/PLACE/NUMBER          | the optimizer's state for all variables together                   |
 | state/PLACE/NAME             | moving statistics                                                  |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """
@@ -34,7 +34,7 @@ from gputopo.workload import workloads
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
-# RuntimeError: a flipped bit that means "encrypted" or an unknown compression.
+# RuntimeError: raised if a flipped bit means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
 _OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--strategy kuza55)"}
 
@@ -42,33 +42,33 @@ Array = np.ndarray[Any, Any]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
-    """What a checkpoint is of.
+    """Describes the run that a checkpoint is from.
 
-    `optimizer_of`: whose optimizer it is. With `--strategy kuza55` it once was Keras's, whose numbers have
-    the same shapes and other meanings.
+    `optimizer_of`: the program whose optimizer was used. Older versions used Keras's with `--strategy
+    kuza55`, whose arrays have the same shapes but other meanings.
     """
 
-    steps: int = 0  # trained so far
+    steps: int = 0  # steps trained so far
     model: str
     classes: int
     optimizer: str
     optimizer_of: str = "gputopo"
     variable_update: str
-    places: int = 1  # sets of variables in it
+    places: int = 1  # number of sets of variables
     seed: int
-    images: int | None = None  # taken in these steps, None: unknown
+    images: int | None = None  # images used in these steps, None: unknown
     arrays: dict[str, tuple[int, ...]] = {}  # the shape of every array in the file
-    finite: bool = True  # none holds a NaN or an infinite number
+    finite: bool = True  # no array holds a NaN or an infinite number
     versions: dict[str, str] = {}
 
     @property
     def parameters(self) -> int:
-        """Number of trained numbers of one set."""
+        """Number of trained parameters in one set."""
         return sum(math.prod(shape) for name, shape in self.arrays.items() if name.startswith("variables/0/"))
 
     @property
     def alone(self) -> bool:
-        """True if every tower trained its own copy."""
+        """Whether every tower trained its own copy."""
         return self.variable_update == "independent"
 
 
@@ -80,27 +80,27 @@ class Checkpoint:
     header: Header
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield all arrays. Raises InputError for a file that is damaged."""
+        """Yield all arrays. Raises InputError if the file is damaged."""
         try:
             with zipfile.ZipFile(self.path) as file:
                 for name in self.header.arrays:
                     with file.open(f"{name}.npy") as member:
                         yield name, np.lib.format.read_array(member, allow_pickle=False)
-                        if member.read(1):  # reading to the end is what checks the sum
+                        if member.read(1):  # reading to the end checks the CRC
                             raise ValueError("more numbers than the shape has")
         except (*_DAMAGE, OSError) as error:
             raise _damaged(self.path, error) from error
 
 
 def path_of(folder: Path, steps: int) -> Path:
-    """Path of the checkpoint after so many steps."""
+    """Return the path of the checkpoint after `steps` steps."""
     return folder / f"checkpoint-{steps:08d}.npz"
 
 
 def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> Checkpoint:
-    """Write a checkpoint: to a temporary name, then on the disk for good, then renamed.
+    """Write a checkpoint atomically: to a temporary file, then fsync, then rename.
 
-    Raises DiskError where it cannot be written; then everything is as it was before.
+    Raises DiskError if it cannot be written; earlier checkpoints are not changed.
     """
     path = path_of(folder, header.steps)
     with _replacing(path) as stream, zipfile.ZipFile(stream, "w", allowZip64=True) as file:
@@ -116,11 +116,11 @@ def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> 
 
 
 def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Return the whole checkpoint with the most trained steps, and remarks on damaged ones.
+    """Return the intact checkpoint with the most trained steps, and remarks on skipped ones.
 
-    What counts is what the files hold, not their names or times. A damaged file is skipped and reported, and
-    so is one with numbers that are not finite: training from it gives no others. Not `verify`: headers alone
-    are read. Raises InputError for a folder that cannot be read.
+    The steps come from the headers, not from file names or times. Damaged files are skipped and reported. So
+    are files with numbers that are not finite, because training from them would never give finite ones.
+    Without `verify` only headers are read. Raises InputError if the folder cannot be read.
     """
     found, damaged = _read_headers(folder)
     for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
@@ -138,10 +138,10 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
 
 
 def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | None, tuple[str, ...]]:
-    """Return the checkpoint of its folder that a training goes on from, None: at the start; and remarks.
+    """Return the checkpoint from which a training continues (None: from the start), and remarks.
 
-    Raises InputError if it is to be resumed and is not there, or all are damaged; UsageError if a run would
-    write among the checkpoints of an earlier one.
+    Raises InputError if the run must resume and there is no checkpoint, or all are damaged. Raises UsageError
+    if a new run would write into a folder with checkpoints of an earlier run.
     """
     folder = Path(saved.checkpoints or ".")
     found, remarks = newest(folder, verify=verify)
@@ -164,9 +164,10 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
 def to_evaluate(
     spec: RunSpec, classes: int | None = None, *, verify: bool = True
 ) -> tuple[Checkpoint, tuple[str, ...]]:
-    """Return the checkpoint of its folder that an evaluation takes, however it was trained; and remarks.
+    """Return the checkpoint that an evaluation uses, whatever way it was trained, and remarks.
 
-    `classes`: of the model, None: not known. Raises InputError where there is none of the model.
+    `classes`: the model's number of classes; None: not known. Raises InputError if there is no checkpoint of
+    the model.
     """
     folder = Path(spec.lifecycle.checkpoints or ".")
     found, remarks = newest(folder, verify=verify)
@@ -183,9 +184,9 @@ def to_evaluate(
 
 
 def require_files(spec: RunSpec) -> None:
-    """Check before TensorFlow is loaded what a run does with its folders; they are made if need be.
+    """Check a run's folders and checkpoints before TensorFlow is loaded; create missing folders.
 
-    Of checkpoints only the headers are read. Raises GputopoError, as the worker would.
+    Only the headers of checkpoints are read. Raises the same GputopoError as the worker would.
     """
     saved = spec.lifecycle
     if spec.task == "eval":
@@ -208,7 +209,7 @@ def require_files(spec: RunSpec) -> None:
 
 
 def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
-    """Describe a run for its checkpoints."""
+    """Return the header for a run's checkpoints. `more`: further fields."""
     alone = spec.variable_update == "independent"
     return Header(
         model=spec.model,
@@ -222,7 +223,7 @@ def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
 
 
 def _classes(spec: RunSpec, found: Checkpoint) -> int:
-    """Return the classes of the spec's model; those of a checkpoint where only building it shows them."""
+    """Return the model's number of classes, or the checkpoint's if the model would have to be built."""
     known = spec.model in workloads.names()
     return workloads.require(spec.model).classes if known else found.header.classes
 
@@ -235,10 +236,10 @@ def _all_damaged(damaged: Sequence[str]) -> InputError:
 
 
 def prune(folder: Path, keep: int) -> tuple[Path, ...]:
-    """Remove the oldest checkpoints but `keep`, and temporary files of writers that were killed.
+    """Remove all but the newest `keep` checkpoints, and temporary files of killed writers.
 
-    Those whose numbers are not finite are counted by themselves: they replace no good one. What is no
-    checkpoint, or damaged, stays where it is. Returns what was removed.
+    Checkpoints with non-finite numbers are counted separately, so that they do not replace good ones. Damaged
+    and other files are kept. Returns the removed checkpoints.
     """
     found, _ = _read_headers(folder)
     ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
@@ -254,7 +255,7 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
 
 
 def require_same(found: Checkpoint, wanted: Header) -> None:
-    """Raise InputError, by name, if a run that is `wanted` cannot go on from a checkpoint."""
+    """Raise InputError with the differences if a run with the header `wanted` cannot use a checkpoint."""
     header = found.header
     compared = [
         ("the model", header.model, wanted.model),
@@ -274,7 +275,7 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
 
 
 def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
-    """Raise InputError if a checkpoint lacks an array, or has one of another shape."""
+    """Raise InputError if an array is missing in a checkpoint or has another shape."""
     for name, shape in wanted.items():
         stored = found.header.arrays.get(name)
         if stored != shape:
@@ -319,7 +320,7 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
 
 
 def _header(path: Path) -> Header | None:
-    """Read the header; None for an .npz that is no checkpoint of ours."""
+    """Read the header. Return None if the .npz is not a gputopo checkpoint."""
     with zipfile.ZipFile(path) as file:
         if HEADER not in file.namelist():
             return None
@@ -341,7 +342,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
         handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(handle)  # else the rename may be lost when the power goes
+            os.fsync(handle)  # else the rename may be lost in a power failure
         finally:
             os.close(handle)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: its variables into a file, and back to where they live."""
+"""The checkpoints of a run: saves its variables to files, and restores them on their devices."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,11 +18,11 @@ from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegu
 from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
-Copies = dict[str, list[Any]]  # the name of an array, and the variables that hold it
+Copies = dict[str, list[Any]]  # by name of an array: the variables that hold its value
 
 
 class Checkpoints:
-    """Saves and restores one run. Without a folder in the spec nothing is ever done."""
+    """Saves and restores one run. Does nothing if the spec has no folder for checkpoints."""
 
     def __init__(self, model: Model, spec: RunSpec, step: Stepper, emit: Emit) -> None:
         self._model = model
@@ -34,11 +34,11 @@ class Checkpoints:
         self._begun = 0, 0  # steps and images of all runs before this one
 
     def start(self) -> int:
-        """Bring the variables to where training begins; return the steps that they are trained for.
+        """Restore the variables if requested; return the number of steps that they are trained for.
 
-        With `resume`: the newest whole checkpoint; without one in the folder, from the start where that is
-        asked for, with a notice. Raises as `checkpoint_files.to_begin`, and InputError for a checkpoint of
-        another run; DiskError if the folder cannot be written.
+        With `resume`, restore the newest intact checkpoint. With `resume_or_start` and no checkpoint, start
+        from the beginning with a notice. Raises as `checkpoint_files.to_begin`; also InputError if the
+        checkpoint is from another run, and DiskError if the folder cannot be written.
         """
         trained, saved = 0, self._spec.lifecycle
         resumes = saved.resume or saved.resume_or_start
@@ -56,15 +56,15 @@ class Checkpoints:
         return trained
 
     def save_if_due(self, steps: int) -> None:
-        """Write a checkpoint if it is time for one. `steps`: trained so far."""
+        """Write a checkpoint if one is due. `steps`: steps trained so far."""
         every = self._spec.lifecycle.checkpoint_steps
         if every and steps % every == 0:
             self.save(steps)
 
     def save(self, steps: int) -> None:
-        """Write a checkpoint, unless this step's is written, and remove the oldest.
+        """Write a checkpoint, unless it is already written for this step, and remove the oldest ones.
 
-        Raises DiskError, and leaves the checkpoints before as they are.
+        Raises DiskError; earlier checkpoints are then not changed.
         """
         if self._folder is None or steps == self._saved:
             return
@@ -100,7 +100,7 @@ class Checkpoints:
                 "A checkpoint does not store the gradients of the previous step, so the first "
                 "step applies none."
             )
-        # With another batch or other devices a step takes other images, and none is to be passed over.
+        # With another batch size or other devices, steps have other images. No image must be skipped.
         if header.images is not None:
             self._begun = header.steps, header.images
             self._step.source.start_at(header.steps, header.images)
@@ -114,7 +114,7 @@ class Checkpoints:
         return header.steps
 
     def _share(self, from_first: Callable[[Iterable[Any]], list[Any]], trained: int) -> int:
-        """Bring where rank 0 begins to the processes of the other hosts, which read no checkpoint."""
+        """Send rank 0's variables and start to the processes of other hosts, which read no checkpoint."""
         share({**self._copies(), **_scale(self._step)}, from_first)
         (place,) = from_first([tf.constant((trained, *self._begun), tf.int64)])
         trained, *begun = (int(number) for number in place.numpy())
@@ -138,7 +138,7 @@ class Checkpoints:
             for name, *of_places in zip(names, *slots, strict=True):
                 for number, same in enumerate(zip(*(one[:own] for one in of_places), strict=True)):
                     copies[f"slots/{place}/{name}/{number}"] = list(same)
-            # Every device has a copy of these: how many devices there are is none of a checkpoint's business.
+            # Every device has a copy of these; one is saved, as checkpoints do not depend on the devices.
             shared = [one[own:] for of_place in slots for one in of_place if len(one) > own]
             for number, same in enumerate(zip(*shared, strict=True)):
                 copies[f"shared/{place}/{number}"] = list(same)
@@ -150,10 +150,10 @@ class Checkpoints:
 
 
 def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:
-    """Bring the newest whole checkpoint's variables and statistics into a placement, on any devices.
+    """Load the newest intact checkpoint's variables and statistics into a placement, on any devices.
 
-    Returns the checkpoint and remarks. Of separate trainings the first one's are loaded.
-    Raises InputError if there is none, or it is of another model.
+    Returns the checkpoint and remarks. If it holds separate trainings, the first one is loaded.
+    Raises InputError if there is no checkpoint, or it is from another model.
     """
     found, damaged = files.to_evaluate(spec, model.classes)
     remarks, header = list(damaged), found.header
@@ -166,7 +166,7 @@ def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Ch
 
 
 def share(copies: Copies, from_first: Callable[[Iterable[Any]], list[Any]]) -> None:
-    """Bring the values of rank 0's variables to the processes of the other hosts."""
+    """Copy the values of rank 0's variables to the processes of the other hosts."""
     for variables, value in zip(
         copies.values(), from_first(variables[0] for variables in copies.values()), strict=True
     ):
@@ -176,9 +176,9 @@ def share(copies: Copies, from_first: Callable[[Iterable[Any]], list[Any]]) -> N
 
 
 def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool = False) -> Copies:
-    """Return the names of all variables and statistics, each with its copies, which have one value.
+    """Return the names of all variables and statistics, each with its copies, which have the same value.
 
-    Towers that train alone have a name each; `together`: they are to get the same values.
+    Independent towers have separate names. `together`: use one name, because all get the same values.
     """
     copies: Copies = {}
     for kind, specs, places in (
@@ -195,7 +195,7 @@ def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool 
 def _sets(
     spec: RunSpec, places: Sequence[Any], *, together: bool = False
 ) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Yield the sets with different values: (place, its copies)."""
+    """Yield the sets with different values, as (place, copies of the set)."""
     if spec.variable_update == "independent" and not together:
         for place, own in enumerate(places):
             yield place, [own]

@@ -1,6 +1,6 @@
-"""Runs without training: how fast the input or a forward pass is, how well a checkpoint does on examples.
+"""Runs without training: the speed of the input or of a forward pass, and the accuracy of a checkpoint.
 
-Passes follow the model as it is used: moving statistics in norms, nothing dropped, no gradient, no update.
+Passes run in inference mode: norms use moving statistics; there is no dropout, gradient or update.
 """
 
 import math
@@ -45,11 +45,11 @@ Emit = Callable[[Event], None]
 def measure_input(
     model: Shape, spec: RunSpec, emit: Emit, *, start: WorkerStart = NO_START
 ) -> Mapping[str, Fact]:
-    """Take batches as training would and copy them to the devices; return the input's description.
+    """Take batches as in training and copy them to the devices; return the input's description.
 
-    The events are those of training. A Step has no loss; in its marks `weights_s` is the time of waiting for
-    the batch on the host, and `compute_s` the time from then until it was on the tower's device. The
-    step ends when all towers have theirs. Raises what the input raises.
+    The events are the same as in training. A Step has no loss. In its marks `weights_s` is the time of
+    waiting for the batch on the host, and `compute_s` the time from then until it was on the tower's device.
+    The step ends when all towers have their batches. Raises what the input raises.
     """
     began = time.perf_counter()
     with noticing(source_of(model, spec), emit) as source:
@@ -63,7 +63,7 @@ def measure_input(
 
 
 class _InputLoop(Loop):
-    """A loop without a model: the first step compiles, and so belongs to the warm-up, and places nothing."""
+    """A loop without a model. The first step compiles, so it is always part of the warm-up."""
 
     def __init__(self, step: Stepper, spec: RunSpec, emit: Emit) -> None:
         super().__init__(step, spec, emit)
@@ -85,7 +85,7 @@ class Arrival(Stepper):
         self.graph = tf.compat.v1.wrap_function(self._build, list(source.signature))
 
     def __call__(self, number: int) -> StepOutcome:
-        """Take the batch of a step; its marks: it begins, the batch is there, it is on the tower's device."""
+        """Take the batch of a step. Marks: the step starts; the batch is there; it is on the device."""
         began = time.time()
         fed = self.source.feed(number)
         ready = time.time()
@@ -110,7 +110,7 @@ class Arrival(Stepper):
 
 
 def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, ...]:
-    """Report more images than the data set has: from the second pass on no disk is measured."""
+    """Return a remark if more images were read than the data set has: later passes do not read the disk."""
     known = source.images_per_epoch
     if spec.data.folder is None or not known or images <= known:
         return ()
@@ -123,17 +123,16 @@ def _read_again(source: InputSource, spec: RunSpec, images: int) -> tuple[str, .
 class ForwardStep(GraphStep):
     """One forward pass of all towers as one graph, with the time marks of a training step.
 
-    Its outcome holds the towers' mean losses over their real examples (labels below 0 stand for none), the
-    number of these, and how many were right. By a `strategy` of several hosts each process passes its own
-    towers.
+    Its outcome has each tower's mean loss over its real examples (labels of at least 0), the number of real
+    examples, and the number of hits. With a `strategy` of several hosts each process runs its own towers.
     """
 
     placement: Placement
 
     def __init__(self, model: Model, spec: RunSpec, strategy: tf.distribute.Strategy | None = None) -> None:
-        """Create the variables and the graph. Raises HardwareError for a GPU that cannot compute."""
+        """Create the variables and the graph. Raises HardwareError if a GPU cannot compute."""
         require_gpus(spec)
-        # How gradients travel plays no part; a strategy that buffers some would only use memory.
+        # The exchange of gradients does not matter here, and buffers for it would only use memory.
         plain = msgspec.structs.replace(
             spec,
             exchange=Exchange(ps_spread=spec.exchange.ps_spread),
@@ -163,7 +162,7 @@ class ForwardStep(GraphStep):
         return replace(outcome, marks=self._clocks.since(begin.numpy(), marks))
 
     def _build(self, number: Tensor, of_host: Tensor, *fed: Tensor) -> tuple[Tensor, ...]:
-        """Build all towers: a row each of its loss, number of examples, hits, marks and `of_host`."""
+        """Build all towers. Each has a row with its loss, number of examples, hits, marks and `of_host`."""
         with home():
             begin = clock([])
             towers: list[tuple[Tensor, Tensor]] = []
@@ -181,13 +180,13 @@ class ForwardStep(GraphStep):
     def work(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], weights: list[Tensor], state: list[Tensor]
     ) -> tuple[list[Tensor], Any]:
-        """Go forward: return the logits, and the mean loss, the number of examples and the hits."""
+        """Run the forward pass: return the logits, and (mean loss, number of examples, hits)."""
         logits, labels = self.math.forward(tower, number, weights, state, fed)
         real = tf.cast(labels >= 0, tf.float32)  # [batch]
         count = tf.reduce_sum(real)
         zero = tf.zeros_like(labels)
         of_each = loss_of(self._model, logits, tf.maximum(labels, zero))
-        # where, not times: a row of no example may have a loss of NaN
+        # where, not times: a row without an example may have a loss of NaN
         loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
         loss /= tf.maximum(count, 1.0)
         return [logits], (loss, count, hits(self._model, logits, labels))
@@ -195,7 +194,7 @@ class ForwardStep(GraphStep):
     def _tower(
         self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Build one tower: return its loss, its number of examples and its hits [4], and its marks [3]."""
+        """Build one tower: return [loss, number of examples, two hits], and its marks [3]."""
         _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
         with tf.device(HOST):
             return tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64), marks
@@ -210,7 +209,7 @@ def pass_forward(
     stopped: Stopped = lambda: False,
     strategy: tf.distribute.Strategy | None = None,
 ) -> VariableSets:
-    """Time forward passes, as `training.train` times steps: nothing is trained, saved or exported."""
+    """Time forward passes as `training.train` times steps. Nothing is trained, saved or exported."""
     make = partial(ForwardStep, strategy=strategy)
     with built(make, model, spec, emit, start) as step, observers(spec, emit) as watching:
         watching += step.observers(emit)
@@ -227,10 +226,10 @@ def evaluate(
     stopped: Stopped = lambda: False,
     strategy: tf.distribute.Strategy | None = None,
 ) -> VariableSets:
-    """Evaluate the newest checkpoint of the folder that the spec names, and emit `Evaluated`.
+    """Evaluate the newest checkpoint in the spec's folder, and emit `Evaluated`.
 
-    Over all examples of the data, or the spec's number of batches of every device. Raises InputError without
-    a checkpoint, or for one of another model. Processes of other hosts get the variables from rank 0.
+    Uses all examples of the data, or the spec's number of batches on every device. Raises InputError if there
+    is no checkpoint, or it is from another model. Processes of other hosts get the variables from rank 0.
     """
     found = None
     with built(partial(ForwardStep, strategy=strategy), model, spec, emit, start) as step:
@@ -258,7 +257,7 @@ def evaluate(
 
 
 class Tally(Observer):
-    """Adds up what the passes over the data gave."""
+    """Adds up losses, hits and examples over all steps of an evaluation."""
 
     def __init__(self) -> None:
         self._examples = 0.0
@@ -267,12 +266,12 @@ class Tally(Observer):
         self._seconds = 0.0
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Take a pass."""
+        """Add a step."""
         assert outcome.examples is not None
         assert outcome.hits is not None
         self._examples += float(outcome.examples.sum())
         self._hits += outcome.hits.sum(axis=0)
-        # A tower without an example has the loss 0, and does not count.
+        # A tower without an example has the loss 0, so it adds nothing.
         self._loss += float((outcome.losses.astype(np.float64) * outcome.examples).sum())
         self._seconds += step.seconds
 
@@ -283,7 +282,7 @@ class Tally(Observer):
         return f"Evaluated on {self._examples:.0f} of {images} examples (--num-batches); without it, on all."
 
     def evaluated(self, model: Model, spec: RunSpec, *, steps: int, checkpoint: str) -> Evaluated:
-        """Return the whole: shares and the mean loss over all examples."""
+        """Return the result: accuracies and the mean loss over all examples."""
         count = max(self._examples, 1.0)
         loss = self._loss / count
         return Evaluated(

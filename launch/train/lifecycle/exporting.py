@@ -1,4 +1,4 @@
-"""The trained model as files for one device, which TensorFlow, Keras or numpy load without gputopo.
+"""Exports the trained model to files for one device, which TensorFlow, Keras or numpy load without gputopo.
 
 | file           | what it is                                                                           |
 |----------------|--------------------------------------------------------------------------------------|
@@ -38,11 +38,11 @@ from gputopo.values.run.spec import RunSpec
 
 Emit = Callable[[Event], None]
 Array = np.ndarray[Any, Any]
-_ANY = -1  # as many rows as there are
+_ANY = -1  # any number of rows
 
 
 class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.export/1"):
-    """Contents of model.json. `arrays`: the shape of each array of weights.npz, trained variables first."""
+    """Contents of model.json. `arrays`: the shape of each array in weights.npz, trained variables first."""
 
     model: str
     input_shape: tuple[int, int, int]
@@ -54,10 +54,10 @@ class ExportedModel(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema
 
 
 class Export:
-    """Writes the model of a run into the spec's folder, if it names one."""
+    """Writes the model of a run to the spec's export folder, if there is one."""
 
     def __init__(self, model: Model, spec: RunSpec, emit: Emit) -> None:
-        """Look at the folder before training. Raises UsageError if it holds something, DiskError."""
+        """Check the folder before training. Raises UsageError if it is not empty, and DiskError."""
         self._model = model
         self._spec = spec
         self._emit = emit
@@ -67,7 +67,7 @@ class Export:
             require_empty(self._folder)
 
     def write(self, placement: VariableSets, *, steps: int) -> None:
-        """Write the first place's variables: all files, or none. Raises DiskError."""
+        """Write the first place's variables: all files or none. Raises DiskError."""
         if self._folder is None:
             return
         self._emit(PhaseBegun(time_s=time.time(), phase="export"))
@@ -115,7 +115,7 @@ class Export:
             module,
             str(folder / "saved_model"),
             signatures={"serving_default": module.serve},
-            # Only the forward pass is exported: gradients of our own are not needed.
+            # Only the forward pass is exported: custom gradients are not needed.
             options=tf.saved_model.SaveOptions(experimental_custom_gradients=False),
         )
         if not hasattr(self._model, "put"):
@@ -126,7 +126,7 @@ class Export:
 
 
 def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> Any:
-    """Return a tf.Module with the values as its own variables, and the function `serve`: images to logits."""
+    """Return a tf.Module with the values as its variables, and a function `serve` from images to logits."""
     module = tf.Module()
     with tf.device(HOST):
         module.weights = [tf.Variable(value, trainable=True) for value in weights]

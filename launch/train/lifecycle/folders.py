@@ -1,6 +1,6 @@
-"""The folders that a run writes in: whether they can be written, and how an export gets into its own.
+"""The folders that a run writes to: checks that they can be written, and moves an export to its folder.
 
-An export's folder is empty before training, but for what exports that were killed have left in it.
+An export's folder must be empty before training, except for remains of killed exports.
 """
 
 import errno
@@ -13,7 +13,7 @@ from pathlib import Path
 from gputopo.values.errors import ExitCode, GputopoError, UsageError
 
 _TEMPORARY = re.compile(r"\.export-(?P<pid>[1-9]\d{0,8})")
-# What is written in a folder that an option names: the kind of a DiskError, and its words.
+# By option for a folder: the kind of its DiskErrors, and what is written there.
 _WRITTEN_BY = {
     "--checkpoints": ("checkpoint", "checkpoints"),
     "--export": ("export", "the exported model"),
@@ -24,7 +24,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class DiskError(GputopoError):
-    """The disk does not take what was to be written. `kind`: what that is, as RankFailed names it."""
+    """A file cannot be written to the disk. `kind`: what it is, as in RankFailed."""
 
     exit_code = ExitCode.HARDWARE
 
@@ -34,17 +34,16 @@ class DiskError(GputopoError):
 
 
 class FolderError(DiskError):
-    """The folder that the user named for files cannot be written, and never could: another is to be named."""
+    """The folder that the user gave cannot be written, before training: the user must give another one."""
 
     exit_code = ExitCode.USAGE
 
 
 def require_writable(folder: Path, option: str = "--checkpoints", named_by: str | None = None) -> None:
-    """Make the folder if need be, and try to write in it: better before training.
+    """Create the folder if necessary, and try to write to it. Call this before training.
 
-    Raises FolderError for a place that cannot be written, DiskError for one without free space.
-
-    `option`: what asks for the files on the command line; `named_by`: what names their folder, None: it too.
+    `option`: the option that requests the files; `named_by`: the option that gives their folder, None: the
+    same. Raises FolderError if the folder cannot be written, and DiskError if there is no free space.
     """
     kind, what = _WRITTEN_BY[option]
     try:
@@ -65,15 +64,15 @@ def require_writable(folder: Path, option: str = "--checkpoints", named_by: str 
 
 
 def temporary_in(folder: Path) -> Path:
-    """Name the folder that this process writes its export to, before all of it is moved into `folder`.
+    """Return the folder to which this process writes its export before it is moved to `folder`.
 
-    It lies within: the folder may be a link or a mount, in a place that may not be written.
+    It is inside `folder`, because `folder` may be a link or a mount whose parent cannot be written.
     """
     return folder / f".export-{os.getpid()}"
 
 
 def require_empty(folder: Path) -> None:
-    """Raise UsageError if a folder holds something; what killed exports have left there is removed."""
+    """Remove the remains of killed exports from a folder. Raises UsageError if it is not empty then."""
     for path in folder.iterdir():
         if _abandoned(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -82,10 +81,10 @@ def require_empty(folder: Path) -> None:
 
 
 def move_all(source: Path, target: Path) -> None:
-    """Move what is in a folder to another one; if that fails, nothing of it is there.
+    """Move all contents of a folder to another one. If that fails, move everything back and raise OSError.
 
-    Folders first: the system refuses to replace one of another export that is there by now, and would replace
-    a file. Raises OSError.
+    Subfolders are moved first: if another export has finished meanwhile, the system refuses to replace its
+    subfolder, while it would replace a file.
     """
     moved = []
     try:
@@ -103,13 +102,13 @@ def _abandoned(path: Path) -> bool:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether another process has this number. In a container it may have come to be our own one."""
+    """Return whether another process has this PID. In a container it may now be this process's own PID."""
     if pid == os.getpid():
         return False
     try:
-        os.kill(pid, 0)  # no signal: only asks
+        os.kill(pid, 0)  # only checks, sends no signal
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's process
         return True
     return True

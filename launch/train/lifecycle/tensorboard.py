@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard: what each device did in each step. Written without the package tensorboard."""
+"""Scalars of each device and step for TensorBoard, written without the tensorboard package."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,15 +17,15 @@ from gputopo.values.run.spec import RunSpec
 
 
 class Scalars(Observer):
-    """Writes a TensorBoard run per tower, `tower_0` and so on, and `all` for what they have in common.
+    """Writes a TensorBoard run for each tower (`tower_0`, ...), and one for all together (`all`).
 
-    Tags: images_per_sec (a tower's own pace: its batch by the time it waited for weights and computed; of
-    `all`: by the whole step), loss (of `all` alone where the towers have one loss together, as with a
-    method), learning_rate. Over the steps that the weights are trained for.
+    Tags: images_per_sec (a tower's batch divided by its time for weights and computing; in `all`: the joint
+    batch divided by the step time), loss (only in `all` if the towers share one loss, as with a Keras
+    method), learning_rate. The x axis is the number of steps that the weights are trained for.
     """
 
     def __init__(self, spec: RunSpec) -> None:
-        """Make the files. Raises DiskError."""
+        """Create the files. Raises DiskError."""
         self._spec = spec
         self._compiled = False
         self._folder = folder = Path(spec.lifecycle.tensorboard or ".")
@@ -37,10 +37,7 @@ class Scalars(Observer):
             ]
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Write one point of every line; the first step of all is left out, for its time is compiling.
-
-        Raises DiskError.
-        """
+        """Write one point of every scalar. Skip the first step, which compiles. Raises DiskError."""
         if not self._compiled:
             self._compiled = True
             return
@@ -48,7 +45,7 @@ class Scalars(Observer):
             self._write_points(step, outcome)
 
     def close(self) -> None:
-        """Write out what is buffered. Raises DiskError."""
+        """Write the buffered points. Raises DiskError."""
         with self._disk():
             for writer in (self._all, *self._towers):
                 writer.close()
@@ -63,7 +60,7 @@ class Scalars(Observer):
             _write("loss", outcome.mean_loss)
             _write("learning_rate", float(rate))
         losses = list(outcome.losses) if len(outcome.losses) == len(self._towers) else []
-        if outcome.examples is not None:  # a tower without any has no loss
+        if outcome.examples is not None:  # a tower without examples has no loss
             losses = [loss if count else None for loss, count in zip(losses, outcome.examples, strict=True)]
         for writer, marks, batch, loss in zip_longest(self._towers, event.marks, self._spec.batches, losses):
             with writer.as_default(step):
@@ -75,7 +72,7 @@ class Scalars(Observer):
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """Raise DiskError: TensorFlow reports a full disk as RESOURCE_EXHAUSTED, as it does memory."""
+        """Convert TensorFlow's errors to DiskError: a full disk is RESOURCE_EXHAUSTED, like a full memory."""
         try:
             yield
         except tf.errors.OpError as error:
@@ -87,7 +84,7 @@ class Scalars(Observer):
 
 
 def _write(tag: str, value: float) -> None:
-    # tf.summary.scalar would do the same, but lives in the package tensorboard, which may not be there.
+    # tf.summary.scalar would do the same, but needs the tensorboard package, which may not be installed.
     metadata = SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     with tf.device("/CPU:0"):

@@ -12,14 +12,14 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.events import Event, Noticed, PhaseBegun, Step, Traced
 from gputopo.values.run.spec import RunSpec
 
-_HOST_LEVEL = 2  # every op; level 1 leaves out most of them, level 3 is for those who look into TensorFlow
+_HOST_LEVEL = 2  # every op; level 1 skips most ops, level 3 is for developers of TensorFlow
 Emit = Callable[[Event], None]
 
 
 class Tracer(Observer):
-    """Profiles the steps that the spec names, each sequence of them as one profile in a separate folder.
+    """Profiles the steps in the spec. Consecutive steps are one profile, in a separate folder.
 
-    Of several hosts it is a profile of rank 0.
+    If there are several hosts, only rank 0 is profiled.
     """
 
     def __init__(self, spec: RunSpec, emit: Emit) -> None:
@@ -32,7 +32,7 @@ class Tracer(Observer):
         self._broken = False
 
     def before(self, number: int) -> None:
-        """Start the profiler before the first of the steps."""
+        """Start the profiler before the first of consecutive steps."""
         if number not in self._wanted or self._running is not None or self._broken:
             return
         folder = self._folder / f"step-{number}"
@@ -50,7 +50,7 @@ class Tracer(Observer):
         self._running = folder
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
-        """Stop the profiler after the last of the steps."""
+        """Stop the profiler after the last of consecutive steps."""
         if self._running is None:
             return
         self._steps.append(step)
@@ -90,7 +90,7 @@ class Tracer(Observer):
 
 
 def _named(steps: Iterable[int]) -> str:
-    """Name steps: `step 1`, `steps 3-5`."""
+    """Return a text for steps, such as `step 1` or `steps 3-5`."""
     numbers = set(steps)
     return f"step{'s' if len(numbers) > 1 else ''} {index_ranges(numbers)}"
 

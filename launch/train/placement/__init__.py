@@ -1,1 +1,1 @@
-"""Placement of variables: the devices, a small class for each placement, the check of every op's device."""
+"""Placement of variables: the devices, a class for each placement, and the check of every op's device."""

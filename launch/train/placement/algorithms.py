@@ -21,21 +21,21 @@ Tensor = Any
 Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
 """[variable][tower] -> the sums, [variable][tower]. May be built into several graphs.
 
-What goes in is on the towers' devices, and so is what comes out; all towers get the same bits.
+Inputs and sums are on the towers' devices. All towers get bitwise identical sums.
 """
 
-# TensorFlow reports a missing member of a collective after this time; its default is to wait forever.
+# Seconds after which TensorFlow reports a missing member of a collective; by default it waits forever.
 COLLECTIVE_TIMEOUT_S = 60.0
-_FIRST_GROUP = secrets.randbelow(1 << 30)  # servers of other hosts know the groups of processes before
-# 1, 10, 100, ... as long as float64 holds every sum exactly; in float16 1, 2, 4, ...
+_FIRST_GROUP = secrets.randbelow(1 << 30)  # other hosts' servers remember groups of earlier processes
+# 1, 10, 100, ..., up to the digits that float64 holds exactly; in float16 1, 2, 4, ...
 _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11)}
-# So many times the same sums for each device (of eight at most: 2 MiB on each), so that a reduction that cuts
-# tensors cuts these into two chunks a device.
+# Rows of equal sums for each device (up to eight devices: 2 MiB on each), so that a reduction that cuts
+# tensors cuts them into two chunks per device.
 _ROWS = 2 * MIN_CHUNK
 
 
 def unreduced(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-    """Return the gradients as they are: a `Reducer` of one device."""
+    """Return the gradients unchanged: a `Reducer` for one device."""
     return [list(values) for values in gradients]
 
 
@@ -45,7 +45,7 @@ def add(values: Sequence[Tensor]) -> Tensor:
 
 
 def on(device: str, value: Tensor) -> Tensor:
-    """Return a tensor on a device. Moves it if it is not there."""
+    """Return a tensor on a device; copy it if it is on another device."""
     with tf.device(device):
         return tf.identity(value)
 
@@ -61,8 +61,8 @@ def self_test(
 ) -> None:
     """Check every sum of `probe_sums`.
 
-    Raises HardwareError that names the sum. Why: HierarchicalCopyAllReduce of TensorFlow 2.21 silently loses
-    one device's gradients where their number is odd.
+    Raises HardwareError with the wrong sum. The test is needed because HierarchicalCopyAllReduce of
+    TensorFlow 2.21 silently loses one device's gradients if the number of devices is odd.
     """
     sums, expected = probe_sums(reducer, devices, transfer, first=first, towers=towers)
     for device, found in zip(devices, sums, strict=True):
@@ -85,11 +85,11 @@ def probe_sums(
 ) -> tuple[list[Array], Array]:
     """Add 1, 10, 100, ... over the devices: a lost tower is a missing digit.
 
-    Returns the sums of each device, and what they must be. `towers`: their number, if other processes have
-    some: `devices` are then those from the `first` on.
+    Returns the sums on each device, and the expected sums. `towers`: the total number of towers if other
+    processes have some; `devices` then belong to the towers from `first` on.
 
-    From the 16th tower on they begin anew in another number of the tensor. Where the sums are made in
-    float16, which is exact up to 2048, they are 1, 2, 4, ... and begin anew with the 12th.
+    The 16th tower starts again with 1 in another element of the tensor. With transfer in float16, which is
+    exact up to 2048, the values are 1, 2, 4, ..., and the 12th tower starts again.
     """
     base, digits = _BASE_AND_DIGITS[transfer]
     towers = towers or len(devices)
@@ -109,15 +109,15 @@ def probe_sums(
             return reducer([values])[0]
 
     graph = tf.compat.v1.wrap_function(reduce, [])
-    settle()  # variables of the reduction itself
+    settle()  # for variables of the reduction itself
     return [total.numpy() for total in graph()], expected
 
 
 def copy(devices: Sequence[str]) -> Reducer:
     """Add each variable on one of the devices, spread over them by size, and copy the sum back.
 
-    GPUs add a part each of a variable that is larger than a fair share (`owners_of`).
-    Moves for each variable or part: n - 1 copies to its device and n - 1 from it.
+    If a variable is larger than a fair share, each GPU adds a part of it (`owners_of`).
+    Transfers for each variable or part: n - 1 copies to its device and n - 1 from it.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -128,9 +128,9 @@ def copy(devices: Sequence[str]) -> Reducer:
 
 
 def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
-    """Add all variables on the host's CPU and send the sums back; each tensor in `parts` chunks.
+    """Add all variables on the host's CPU and send the sums back, each tensor in `parts` chunks.
 
-    Moves for each variable: n copies to the host and n from it. A chunk is added as soon as it has come.
+    Transfers for each variable: n copies to the host and n from it. A chunk is added as soon as it arrives.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -140,10 +140,10 @@ def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 
 
 def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
-    """Cut each tensor into `parts`, add each on another tower's device, and copy the sums back.
+    """Cut each tensor into `parts`, add each part on another tower's device, and copy the sums back.
 
-    The devices alternate, by the number of the part counted over all variables. Moves for each part: n - 1
-    copies to its device and n - 1 from it.
+    The devices take turns; parts are counted over all variables. Transfers for each part: n - 1 copies to its
+    device and n - 1 from it.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -157,12 +157,12 @@ def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 
 
 def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
-    """Add within each group on its leader, then the leaders' sums on one of them, and copy back.
+    """Add within each group on its leader, add the leaders' sums on one leader, and copy back.
 
-    `groups`: of towers, each tower in one; the two halves of the towers if empty. Leaders rotate with the
-    variable's number: the group whose leader makes the total changes with every variable, the leader's rank
-    within its group after each round of all groups. Moves for each variable between groups: one
-    copy for every group but one, each way.
+    `groups`: groups of towers, each tower in one group; if empty, the two halves of the towers. Leaders
+    rotate: the group whose leader makes the total changes with every variable, and the leader within a group
+    after each round of all groups. Transfers between groups for each variable: one copy for all groups except
+    one, each way.
     """
     groups = groups or halves(len(devices))
 
@@ -203,7 +203,7 @@ def from_leaders(
 
 
 def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
-    """Add chunk p of all values on `gather[p]`, and put the chunks together on every device."""
+    """Add chunk p of all values on `gather[p]`, and join the chunks on every device."""
     size = values[0].shape.num_elements()
     sizes = chunk_sizes(size, len(gather), MIN_CHUNK, UNIT)
     if len(sizes) == 1:
@@ -221,8 +221,8 @@ def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[
 def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Cut a tensor into flat chunks of these sizes, on a device.
 
-    By slices, which take a chunk that begins and ends at a multiple of `UNIT` out without a copy; a split
-    of a flat tensor copies every chunk.
+    Uses slices, which need no copy if a chunk begins and ends at a multiple of `UNIT`. A split of a flat
+    tensor would copy every chunk.
     """
     with tf.device(device):
         flat = tf.reshape(value, (-1,))
@@ -233,20 +233,21 @@ def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def join_on(device: str, parts: Sequence[Tensor], shape: Any) -> Tensor:
-    """Put flat chunks together to a tensor of a shape, on a device."""
+    """Join flat chunks to a tensor of a shape, on a device."""
     with tf.device(device):
         flat = tf.concat(list(parts), 0) if len(parts) > 1 else tf.identity(parts[0])
         return tf.reshape(flat, shape)
 
 
 def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
-    """Send chunks round the devices in their order: once to add up, once to spread the sums.
+    """Send chunks around the ring of devices twice: once to add them up, once to spread the sums.
 
-    Each tensor is cut into n x `parts` chunks, a small one into fewer. A chunk starts at its own device;
-    every next one adds its own numbers to it, and the last one has the sum, which goes on round the ring. So
-    each device sends and adds one chunk at a time, `parts` with several rings, whose starts are n / parts
-    devices apart (as in the xring of tf_cnn_benchmarks). The first chunk of every tensor starts one device
-    further. Moves for each tensor: 2 (n - 1) / n of its bytes over each link of the ring.
+    Each tensor is cut into n x `parts` chunks, a small tensor into fewer. A chunk starts at its own device.
+    Each following device adds its numbers. The last device has the sum, which continues around the ring. So
+    each device sends and adds one chunk at a time for each of `parts` rings, whose starts are n / parts
+    devices apart (as in the xring of tf_cnn_benchmarks). The first chunk of each tensor starts one device
+    after the previous tensor's. Transfers for each tensor: 2 (n - 1) / n of its bytes over each link of the
+    ring.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -277,15 +278,16 @@ def _around(values: Sequence[Tensor], devices: Sequence[str], rings: int, number
     ]
 
 
-_groups: dict[tuple[str, ...], int] = {}  # in a process, another set of devices must have another key
-_instances = itertools.count(1)  # and so must two collectives that differ
+_groups: dict[tuple[str, ...], int] = {}  # in a process, each set of devices must have its own key
+_instances = itertools.count(1)  # each collective must have its own key as well
 
 
 def collective(devices: Sequence[str], *, hint: str) -> Reducer:
-    """Reduce by TensorFlow's collective op; of several hosts by one device of each for each variable.
+    """Reduce by TensorFlow's collective op. With several hosts, one device per host reduces each variable.
 
-    Gradients are added within each host first, on a device that changes with the variable's number. Of hosts
-    with unequal numbers of devices as many take part as each has, so that a device is always in one group.
+    Gradients are first added within each host, on a device that changes with the variable's number. If hosts
+    have unequal numbers of devices, the smallest number is used on each, so that a device is only in one
+    group.
     """
     hosts = by_host(devices)
     if len(hosts) == 1:
@@ -306,12 +308,12 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
 
 
 def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
-    """Reduce over all devices, one variable after the other on each device, the last one first.
+    """Reduce over all devices, one variable after the other on each device, the last variable first.
 
-    A device's collectives run in sequence because NCCL needs the same order everywhere; tf.distribute does
-    so too, and in this order: gradients of the last layers are there first, so that they travel while the
-    others are computed. Each device has its token, a variable: with a common one, or none, a tf.function of
-    TensorFlow 2.21 puts the devices in sequence as well, and they wait for one another for ever.
+    A device's collectives run in sequence because NCCL needs the same order everywhere. The order is the same
+    as in tf.distribute: gradients of the last layers are ready first, and are sent while the others are
+    computed. Each device has its own token variable: without tokens or with a common one, a tf.function of
+    TensorFlow 2.21 runs the devices in sequence as well, and they wait for each other forever.
     """
     group = _groups.setdefault(tuple(devices), _FIRST_GROUP + len(_groups))
     tokens = []
@@ -337,7 +339,7 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
 
 
 def nccl_op(devices: Sequence[str]) -> Reducer:
-    """Reduce by NcclAllReduce, one variable after the other on each device, the last one first."""
+    """Reduce by NcclAllReduce, one variable after the other on each device, the last variable first."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
@@ -360,21 +362,21 @@ def nccl_op(devices: Sequence[str]) -> Reducer:
 
 
 def tf_hierarchical(devices: Sequence[str], *, packs: int = 1) -> Reducer:
-    """Reduce as tf.distribute does within two halves of the devices, and between these.
+    """Reduce as tf.distribute does: within each half of the devices, then between the halves.
 
-    `packs`: into how many tensors the gradients are joined before; 0: not at all. Wrong for an odd number
-    of devices.
+    `packs`: number of tensors to which the gradients are joined first; 0: they are not joined. The sums are
+    wrong for an odd number of devices.
     """
     return _distributed(devices, tf.distribute.HierarchicalCopyAllReduce(num_packs=packs))
 
 
 def one_device(devices: Sequence[str]) -> Reducer:
-    """Reduce as tf.distribute does on the first device."""
+    """Reduce on the first device, as tf.distribute does."""
     return _distributed(devices, tf.distribute.ReductionToOneDevice())
 
 
 def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
-    from tensorflow.python.distribute.values import PerReplica  # has no public name that can be called
+    from tensorflow.python.distribute.values import PerReplica  # no public name is callable
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         values = [PerReplica(tuple(of_towers)) for of_towers in gradients]

@@ -1,6 +1,6 @@
-"""Where variables and ops really are: read from the graphs that TensorFlow ran, after all its rewriting.
+"""Checks the real devices of variables and ops, read from the rewritten graphs that TensorFlow ran.
 
-No TensorFlow is loaded with this module.
+Importing this module does not load TensorFlow.
 """
 
 import re
@@ -15,19 +15,18 @@ from gputopo.values.run.spec import RunSpec
 
 T = TypeVar("T")
 _TOWER = re.compile(r"(?:^|/)tower_(\d+)/")
-# What the runtime adds at the border between devices, or reads without arithmetic, may be on either side.
+# Ops that the runtime adds at the border between devices, or that compute nothing, may be on either side.
 _BORDER_OPS = {"_Send", "_Recv", "_HostSend", "_HostRecv", "_Arg", "_Retval", "Const", "NoOp", "Identity"}
-# What passes operands into and out of a condition or a loop, on the device that they come from.
+# Ops that pass operands into and out of a condition or a loop run on the operands' device.
 _CONTROL_FLOW_OPS = {"Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond"}
-# On purpose at the variables or on the host: reading weights; the clock, which hosts alone have.
+# Ops that are not on the tower's device on purpose: weights are read on their own, the clock on the host.
 _HOST_OPS = {"Timestamp", "ReadVariableOp"}
 
 
 def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] | None]:
-    """Run once, with all variables as they were assigned (`devices.settle`), and count the ops of each tower.
+    """Run once, after all assignments to variables (`devices.settle`), and count the ops of each tower.
 
-    By the device they were placed on: {(tower, device): ops}. The count is None where this TensorFlow does
-    not return its graphs.
+    The counts are by device: {(tower, device): ops}, or None if this TensorFlow does not return its graphs.
     """
     import tensorflow as tf
     from tensorflow.python.eager import context  # no public name for the executed graphs
@@ -40,7 +39,7 @@ def run_and_collect(run: Callable[[], T]) -> tuple[T, Counter[tuple[int, str]] |
         return run(), None
     current.enable_graph_collection()
     try:
-        with tf.device(None):  # a client's own: the graphs of a server that it calls stay there
+        with tf.device(None):  # in a client: graphs that run on a server are not returned
             outcome = run()
         metadata = current.export_run_metadata()
     finally:
@@ -82,7 +81,7 @@ def check_ops(counts: Counter[tuple[int, str]], spec: RunSpec) -> dict[str, int]
 def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict[str, int]:
     """Return the bytes of variables on each device. Raises HardwareError if one is on the wrong device.
 
-    `sets`: variables, and the expected device of each.
+    `sets`: lists of variables, each with the expected device of every variable.
     """
     placed = Counter[str]()
     for variables, devices in sets:
@@ -98,9 +97,9 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
 
 
 def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
-    """Return the device of each stored variable of each set by the spec.
+    """Return the spec's device for each stored variable of each set.
 
-    `sizes`: of the model's variables, in numbers.
+    `sizes`: number of elements of each of the model's variables.
     """
     devices = [device.device for device in spec.devices]
     if spec.variable_update != "parameter_server":

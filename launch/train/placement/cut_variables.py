@@ -15,10 +15,10 @@ Tensor = Any
 
 
 class CutVariable:
-    """A variable of the model, stored as flat parts in order: what `ParameterServer` spreads over GPUs.
+    """A variable of the model, stored as flat parts in order, which `ParameterServer` spreads over GPUs.
 
-    What lies outside the step (checkpoints, exports, buffers) reads and sets it whole, in its shape, as it
-    does a tf.Variable; the step itself changes the parts.
+    Code outside the step (checkpoints, exports, buffers) reads and sets the whole variable in its shape, like
+    a tf.Variable. The step itself changes the parts.
     """
 
     def __init__(self, parts: Sequence[Any], shape: Sequence[int]) -> None:
@@ -36,7 +36,7 @@ class CutVariable:
         return join_on(HOST, [part.read_value() for part in self.parts], self.shape)
 
     def assign(self, value: Any) -> None:
-        """Set the value, outside the step (eagerly)."""
+        """Set the value outside the step (eagerly)."""
         sizes = [part.shape.num_elements() for part in self.parts]
         for part, own in zip(self.parts, cut_on(HOST, tf.convert_to_tensor(value), sizes), strict=True):
             with tf.device(part.device):
@@ -44,7 +44,7 @@ class CutVariable:
 
 
 class EqualVariables:
-    """Variables of one value, each on its device."""
+    """Variables with the same value, each on its own device."""
 
     def __init__(self, copies: Sequence[Any]) -> None:
         self._copies = copies
@@ -56,14 +56,14 @@ class EqualVariables:
         return self._copies[0].numpy()
 
     def assign(self, value: Any) -> None:
-        """Set all to a value."""
+        """Set all variables to a value."""
         for copy in self._copies:
             with tf.device(copy.device):
                 copy.assign(value)
 
 
 def create_cut(value: Tensor, shape: Sequence[int], devices: Sequence[str], name: str) -> CutVariable:
-    """Create a variable in equal parts, one on each device. `value`: on the host."""
+    """Create a variable in equal parts, one on each device. `value`: the whole value, on the host."""
     sizes = chunk_sizes(value.shape.num_elements(), len(devices), unit=UNIT)
     parts = []
     for own, device in zip(cut_on(HOST, value, sizes), devices, strict=True):
@@ -75,24 +75,24 @@ def create_cut(value: Tensor, shape: Sequence[int], devices: Sequence[str], name
 
 
 def parts_of(variable: Any) -> Sequence[Any]:
-    """Return the tf.Variables that a variable of the model consists of: its parts, or itself."""
+    """Return the tf.Variables of which a variable of the model consists: its parts, or itself."""
     return variable.parts if isinstance(variable, CutVariable) else (variable,)
 
 
 def stored_of(variables: Iterable[Any]) -> list[Any]:
-    """Return the tf.Variables that some variables of the model consist of."""
+    """Return the tf.Variables of which some variables of the model consist."""
     return [part for variable in variables for part in parts_of(variable)]
 
 
 def by_variable(variables: Iterable[Any], of_stored: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each variable of the model with what belongs to its parts, of a list by stored variable."""
+    """Yield each variable of the model with its parts' items in `of_stored`, one for each stored variable."""
     waiting = iter(of_stored)
     for variable in variables:
         yield variable, list(islice(waiting, len(parts_of(variable))))
 
 
 def whole_on(device: str, variables: Iterable[Any], values: Iterable[Tensor]) -> list[Tensor]:
-    """Copy the values of stored variables to a device, and put the parts together there."""
+    """Copy the values of stored variables to a device, and join the parts there."""
     return [
         on(device, own[0]) if len(own) == 1 else join_on(device, own, variable.shape)
         for variable, own in by_variable(variables, values)
@@ -108,10 +108,10 @@ def cut_as(variable: Any, value: Tensor) -> list[Tensor]:
 
 
 def slots_of(variables: Sequence[Any], slots: Sequence[Sequence[Any]], own: int) -> list[list[Any]]:
-    """Return the slots of each variable of the model, of those of the stored ones ([variable][slot]).
+    """Return the slots of each variable of the model. `slots`: of each stored variable ([variable][slot]).
 
-    `own`: number of slots of each variable itself. Behind them is what the variables of a device share; of
-    parts on several devices it is the same number on each.
+    `own`: number of slots of each variable itself. The slots after them are shared by the variables of a
+    device; parts on several devices have equal numbers of them.
     """
     found = []
     for variable, of_parts in by_variable(variables, slots):

@@ -1,4 +1,4 @@
-"""The worker's TensorFlow devices: made once, before anything else touches TensorFlow."""
+"""The worker's TensorFlow devices: set up once, before anything else uses TensorFlow."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -21,16 +21,16 @@ from gputopo.values.run.all_reduce import COLLECTIVES, parse
 from gputopo.values.run.device_names import CLIENT, JOB, host_of, rank_of, short_name, task_name
 from gputopo.values.run.spec import RunSpec
 
-HOST = "/CPU:0"  # where time is read and losses are added up
+HOST = "/CPU:0"  # reads the time and adds up losses
 
 
 def set_up(spec: RunSpec) -> None:
-    """Make the logical devices that the spec names, and forbid TensorFlow to place an op on another.
+    """Create the logical devices of the spec, and forbid TensorFlow to place an op on another device.
 
-    On the CPU backend as many logical CPU devices as the spec names; they share the cores. Threads are those
-    of the spec; without any, CPU devices that run at once divide the cores among their ops, and all else is
-    TensorFlow's own choice. GPU memory grows, or is limited. Raises UsageError for a layout that needs
-    oneDNN without it, HardwareError if TensorFlow sees fewer GPUs than the spec has.
+    On the CPU backend there is one logical CPU device for each of the spec's devices; they share the cores.
+    If the spec sets no threads, CPU devices that run at the same time divide the cores among their ops;
+    TensorFlow chooses all other numbers of threads. GPU memory grows, or is limited. Raises UsageError if a
+    layout needs oneDNN and it is off, and HardwareError if TensorFlow sees fewer GPUs than the spec has.
     """
     check_layout(spec, os.environ)
     tf.config.set_soft_device_placement(False)
@@ -54,14 +54,14 @@ def set_up(spec: RunSpec) -> None:
     for gpu in gpus:
         if limit is None:
             tf.config.experimental.set_memory_growth(gpu, True)
-        else:  # TensorFlow refuses both at once
+        else:  # TensorFlow does not accept both
             tf.config.set_logical_device_configuration(
                 gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
             )
 
 
 def too_few_gpus(seen: int, planned: int) -> HardwareError:
-    """Return the error of a TensorFlow that sees fewer GPUs than are planned, with what it lacks."""
+    """Return the error if TensorFlow sees fewer GPUs than planned, with the cause."""
     what, install = f"TensorFlow sees {seen} of the {planned} planned GPUs", read_tensorflow()
     if install is not None and install.missing_libraries:
         what = f"{what}: {missing_libraries(install.missing_libraries)}"
@@ -78,12 +78,12 @@ def _set_numerics(spec: RunSpec) -> None:
 
 @contextmanager
 def joined(spec: RunSpec) -> Iterator[None]:
-    """Join the servers of the other hosts, after `set_up`, where this process trains over all of them.
+    """Join the servers of the other hosts if this process trains over all of them. Call `set_up` first.
 
-    In this context devices without a task are of this process. One that trains over all hosts joins as rank
-    0, which is 2 to 4 % faster than as a client beside a server that has the devices; but its collectives
-    with those of others wait until their time limit (TensorFlow 2.21: it resolves its own devices within
-    itself). Raises HardwareError if this host's own server cannot listen on its address.
+    In this context devices without a task belong to this process. The process joins as rank 0, which is 2 to
+    4 % faster than a client next to a server that has the devices. For collectives it joins as a client: rank
+    0's collectives with other hosts would wait until their time limit (TensorFlow 2.21: it resolves its own
+    devices within itself). Raises HardwareError if this host's own server cannot listen on its address.
     """
     server = None
     if spec.servers and spec.rank is None:
@@ -94,11 +94,11 @@ def joined(spec: RunSpec) -> Iterator[None]:
             raise cannot_listen(spec, 0, error) from error
     with home():
         yield
-    del server  # to be referenced until here
+    del server  # must be referenced until here
 
 
 def _connect(spec: RunSpec) -> Any:
-    """Join as rank 0, or for collectives as a client, beside a server of rank 0, which is returned."""
+    """Join as rank 0. For collectives, join as a client and return a new server for rank 0's devices."""
     cluster, job, server = cluster_of(spec), JOB, None
     if reduces_by_collectives(spec):
         server = tf.distribute.Server(cluster, JOB, 0, protocol="grpc", config=server_config(spec, 0))
@@ -109,18 +109,18 @@ def _connect(spec: RunSpec) -> Any:
 
 
 def reduces_by_collectives(spec: RunSpec) -> bool:
-    """Return whether TensorFlow's collectives add the gradients of several hosts."""
+    """Return whether TensorFlow's collectives add up the gradients of several hosts."""
     of_replicas = spec.task == "train" and spec.variable_update == "replicated" and len(spec.ranks) > 1
     return of_replicas and parse(spec.all_reduce or "copy").name in COLLECTIVES
 
 
 def cluster_of(spec: RunSpec) -> Any:
-    """Return the servers of the hosts that have devices, each under its rank (ClusterSpec)."""
+    """Return the servers of the hosts that have devices, by rank (ClusterSpec)."""
     return tf.train.ClusterSpec({JOB: {rank: spec.servers[rank].address for rank in spec.ranks}})
 
 
 def cannot_listen(spec: RunSpec, rank: int, error: Exception) -> HardwareError:
-    """Return the error of a host whose server TensorFlow could not start."""
+    """Return the error if TensorFlow cannot start a host's server."""
     return HardwareError(
         f"TensorFlow's server cannot listen on {spec.servers[rank].address}: {first_line(str(error))}",
         "see whether another program has the port, and whether the address is this host's",
@@ -128,9 +128,9 @@ def cannot_listen(spec: RunSpec, rank: int, error: Exception) -> HardwareError:
 
 
 def home() -> AbstractContextManager[Any]:
-    """Return the scope in which names without a task are of this process, also in a graph under construction.
+    """Return the scope in which device names without a task belong to this process. Use it in graphs as well.
 
-    A graph does not inherit the scope that it is made in, and of several hosts `/CPU:0` is ambiguous.
+    A graph does not inherit the scope in which it is built, and with several hosts `/CPU:0` is ambiguous.
     """
     ranks = (rank_of(device.name) for device in tf.config.list_logical_devices())  # a client has none
     own = next((rank for rank in ranks if rank is not None), None)
@@ -138,9 +138,9 @@ def home() -> AbstractContextManager[Any]:
 
 
 def done_by_host(ops: Sequence[Any]) -> list[Any]:
-    """Return for each host of these ops one op that is done when all of them are.
+    """Return one op for each host, which is done when all of these ops on that host are done.
 
-    Who waits for an op of another host asks it over the network, for each op anew.
+    So a wait from another host needs one message over the network, not one for each op.
     """
     by_host: dict[int | None, list[Any]] = {}
     for op in ops:
@@ -155,17 +155,17 @@ def done_by_host(ops: Sequence[Any]) -> list[Any]:
 
 
 def settle() -> None:
-    """Wait until what was assigned to variables is there, also on other hosts.
+    """Wait until all assignments to variables are done, also on other hosts.
 
-    A graph that reads a variable of another host does not wait for a value that was assigned to it from
-    outside just before (TensorFlow 2.21: of 20 variables of 4 MB some are stale in a third of the steps).
+    A graph that reads a variable on another host does not wait for a value that was just assigned from
+    outside (TensorFlow 2.21: some of 20 variables of 4 MB are stale in a third of the steps).
     """
-    with tf.experimental.async_scope():  # its end waits for the executors of all hosts
+    with tf.experimental.async_scope():  # the scope's end waits for the executors of all hosts
         pass
 
 
 def server_config(spec: RunSpec, rank: int) -> Any:
-    """Return the settings (ConfigProto) of a host's server: as those that `set_up` makes on rank 0."""
+    """Return the settings (ConfigProto) of a host's server, which correspond to `set_up` on rank 0."""
     own = [device.device for device in spec.devices if device.rank == rank]
     config = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=spec.runtime.intra_threads or _threads_of_an_op(spec, rank) or 0,
@@ -186,7 +186,7 @@ def server_config(spec: RunSpec, rank: int) -> Any:
 
 
 def settings(spec: RunSpec) -> dict[str, str]:
-    """Return the settings of the runtime, for the result; what TensorFlow chooses itself is left out."""
+    """Return the runtime's settings for the result, without settings that TensorFlow chooses itself."""
     threads = {
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
@@ -211,7 +211,7 @@ def settings(spec: RunSpec) -> dict[str, str]:
 
 
 def require(device: str) -> None:
-    """Raise HardwareError if TensorFlow has no device of that name (`/GPU:0`)."""
+    """Raise HardwareError if TensorFlow has no device with this name (`/GPU:0`)."""
     known = [short_name(logical.name) for logical in tf.config.list_logical_devices()]
     if device not in known:
         raise HardwareError(
@@ -220,10 +220,10 @@ def require(device: str) -> None:
 
 
 def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
-    """Return the share of a host's cores of each CPU device that runs at once; None: TensorFlow's own choice.
+    """Return the number of cores for each CPU device that runs at the same time; None: TensorFlow chooses.
 
-    Two towers on two cores take 3 to 7 % less CPU time so (ResNet-20, ResNet-50): no op is cut into parts
-    that wait for one another.
+    This saves 3 to 7 % of CPU time for two towers on two cores (ResNet-20, ResNet-50), because no op is cut
+    into parts that wait for each other.
     """
     width = concurrent_towers(spec, rank) if rank in spec.ranks else 0
     if spec.backend == "gpu" or width < 2:
@@ -232,17 +232,17 @@ def _threads_of_an_op(spec: RunSpec, rank: int) -> int | None:
 
 
 def concurrent_towers(spec: RunSpec, rank: int) -> int:
-    """Return how many towers run at once on a host."""
+    """Return how many towers run at the same time on a host."""
     return len(tower_groups(spec)[spec.ranks.index(rank)][0])
 
 
 def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
-    """Return the towers of each host, in the groups that run one after another there: [host][group][tower].
+    """Return the towers of each host, in the groups that run one after another: [host][group][tower].
 
-    GPUs: all of a host at once. Logical CPU devices share the cores, so that more towers than cores would
-    only queue inside TensorFlow and their times would mean nothing: the largest divisor of the tower count
-    that is at most the number of usable cores runs at once, and the next group starts when the one before
-    has its gradients.
+    All GPUs of a host run at the same time. Logical CPU devices share the cores: more towers than cores would
+    queue inside TensorFlow, and their times would be meaningless. So a group has the largest divisor of the
+    tower count that does not exceed the usable cores. The next group starts when the previous one has its
+    gradients.
     """
     hosts = []
     for rank in spec.ranks:
@@ -256,18 +256,18 @@ def tower_groups(spec: RunSpec) -> list[list[list[int]]]:
     return hosts
 
 
-# Calls of Python functions in the processes of other hosts: rank 0 asks by an op on that host's device. An op
-# finds a Python function in its own process alone, by a token. So the server of another host registers what
-# answers there before it serves (`server.answers`).
+# Calls of Python functions in the processes of other hosts: rank 0 runs an op on that host's device. An op
+# finds a Python function by a token, and only in the process where it runs. So the other host's server
+# registers the answering function before it serves (`server.answers`).
 Answering = Callable[..., np.int64 | bytes]
-"""Answers a question (bytes) about what is given (numpy values)."""
-_TOKEN = "pyfunc_0"  # of the first function that a process registers
+"""Answers a question (bytes) about the arguments (numpy values)."""
+_TOKEN = "pyfunc_0"  # token of the first function that a process registers
 
 
 def register(answering: Answering) -> Any:
-    """Let ops that another process puts on this one's devices ask, while the returned is referenced.
+    """Let another process's ops on this process's devices call `answering`, while the result is referenced.
 
-    It must be the first Python function that this process gives TensorFlow.
+    It must be the first Python function that this process passes to TensorFlow.
     """
     with tf.Graph().as_default() as kept:
         op = tf.numpy_function(answering, [""], tf.bool).op
@@ -276,7 +276,7 @@ def register(answering: Answering) -> Any:
 
 
 def ask_host(device: str, question: str, *given: Any, dtype: Any) -> Any:
-    """Ask the server on a device now, and return the answer as a numpy value or bytes."""
+    """Ask the server on a device eagerly, and return the answer as a numpy value or bytes."""
     with tf.device(device):
         arguments = [tf.constant(question), *map(tf.convert_to_tensor, given)]
         (answer,) = tf.raw_ops.PyFunc(input=arguments, token=_TOKEN, Tout=[dtype])

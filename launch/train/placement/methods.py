@@ -1,4 +1,4 @@
-"""Wrappers of any reduction: repacking, joining of small gradients, transfer in float16."""
+"""Wrappers for any reduction: repacking, joining of small gradients, transfer in float16."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ Tensor = Any
 def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
     """Reduce all gradients as `count` equal chunks of one long tensor.
 
-    All must be of one type. Costs each device one more copy of all its gradients.
+    All must have the same type. Each device makes one more copy of all its gradients.
     """
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
@@ -50,7 +50,7 @@ def repacked(reducer: Reducer, devices: Sequence[str], count: int) -> Reducer:
 
 
 def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max_tensors: int) -> Reducer:
-    """Reduce adjacent gradients of at most `small_bytes` as one tensor, at most `max_tensors` at a time."""
+    """Reduce adjacent gradients of up to `small_bytes` as one tensor, up to `max_tensors` at a time."""
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         sizes = [one.shape.num_elements() * one.dtype.size for one, *_ in gradients]  # bytes
@@ -77,7 +77,7 @@ def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max
 def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
     """Transfer and add gradients in float16.
 
-    A sum beyond 65504 becomes infinite, and one below 6e-8 zero, without an error: a loss scale is for that.
+    A sum above 65504 becomes infinite, and a sum below 6e-8 zero, without an error. Use a loss scale.
     """
 
     def cast(rows: Sequence[Sequence[Tensor]], types: Sequence[Any]) -> list[list[Tensor]]:
@@ -98,7 +98,7 @@ def narrowed(reducer: Reducer, devices: Sequence[str]) -> Reducer:
 
 
 def moved_together(values: Sequence[Tensor], source: str, device: str) -> list[Tensor]:
-    """Copy tensors of one device to another, those of a type at once: between hosts each copy is a call."""
+    """Copy tensors from a device to another, tensors of one type together: between hosts a copy is a call."""
     moved = list(values)
     for kind in dict.fromkeys(value.dtype for value in values):
         of_kind = [number for number, value in enumerate(values) if value.dtype == kind]
@@ -139,7 +139,7 @@ ALGORITHMS: dict[str, Callable[..., Reducer]] = {
 
 
 def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer:
-    """Return the reduction of a run. With one device nothing is to be reduced and nothing travels."""
+    """Return the reduction of a run. With one device nothing is reduced or transferred."""
     if len(devices) == 1:
         return unreduced
     algorithm, options = options_of(parse(name), exchange.groups)
@@ -149,7 +149,7 @@ def reducer_of(name: str, devices: Sequence[str], exchange: Exchange) -> Reducer
 def wrapped(reducer: Reducer, devices: Sequence[str], exchange: Exchange) -> Reducer:
     """Return a reduction with the wrappers of an exchange.
 
-    From outside: float16, repacking, small gradients joined, the reduction itself.
+    From the outside in: float16, repacking, joining of small gradients, the reduction itself.
     """
     if exchange.small_bytes:
         reducer = small_joined(reducer, devices, exchange.small_bytes, exchange.small_group)

@@ -1,4 +1,4 @@
-"""Sizes and orders of chunks, rings, groups, rows and spread variables: arithmetic alone."""
+"""Sizes and orders of chunks, rings, groups, rows and spread variables. Only arithmetic, no TensorFlow."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -9,16 +9,16 @@ from gputopo.values.run.device_names import rank_of
 from gputopo.workload.spreading import chunk_count, spread
 
 UNIT = 32
-"""Numbers: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
-be taken out of a tensor without a copy."""
+"""Elements: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
+be sliced from a tensor without a copy."""
 
 
 def chunk_sizes(size: int, count: int, min_size: int = 1, unit: int = 1) -> list[int]:
-    """Cut `size` numbers into at most `count` chunks of at least `min_size`, in order.
+    """Cut `size` elements into up to `count` chunks of at least `min_size`, in order.
 
-    They are multiples of `unit` and equal but for one unit, the larger ones first; the last one has the
-    remainder as well. A tensor with fewer numbers than `min_size` is one chunk, and one that has no unit for
-    every chunk is cut at any number.
+    Chunks are multiples of `unit` and differ by up to one unit, larger chunks first. The last chunk also has
+    the remainder. A tensor smaller than `min_size` is one chunk. A tensor with fewer units than chunks is cut
+    at any element.
     """
     count = chunk_count(size, count, min_size)
     if size < count * unit:
@@ -30,10 +30,10 @@ def chunk_sizes(size: int, count: int, min_size: int = 1, unit: int = 1) -> list
 
 
 def small_runs(sizes: Sequence[int], small: int, max_tensors: int) -> list[list[int]]:
-    """Return the indices of tensors in groups that are reduced as one, in order.
+    """Return the indices of tensors in groups that are reduced as one tensor, in order.
 
-    `sizes` in bytes. Neighbours of at most `small` bytes share a group, `max_tensors` of them at a time;
-    every other tensor is a group by itself.
+    `sizes` in bytes. Adjacent tensors of up to `small` bytes share a group of up to `max_tensors`. Every
+    other tensor is a group by itself.
     """
     groups: list[list[int]] = []
     open_ = False
@@ -48,23 +48,23 @@ def small_runs(sizes: Sequence[int], small: int, max_tensors: int) -> list[list[
 
 
 def starts_of(count: int, towers: int, rings: int, first: int = 0) -> list[int]:
-    """Return the tower that each of `count` chunks starts at, ring by ring; the first one at `first`."""
+    """Return the tower at which each of `count` chunks starts, ring by ring; the first starts at `first`."""
     apart = max(1, towers // rings)
     return [(first + chunk % towers + chunk // towers * apart) % towers for chunk in range(count)]
 
 
 def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the devices of each variable, spread over them by size: one, or all of them with a part each.
+    """Return the devices of each variable, spread by size: one device, or all devices with a part each.
 
-    `sizes` in numbers. Logical CPU devices share one memory: nothing travels between them, and a variable
-    that is cut would only need memory again to be put together. There all variables stay whole.
+    `sizes` in elements. Logical CPU devices share memory, so variables are not cut on them: nothing is
+    transferred between them, and joining the parts would only need more memory.
     """
     spread_over = spread(sizes, len(devices), cuts=not share_memory(devices))
     return [tuple(devices[owner] for owner in owners) for owners in spread_over]
 
 
 def by_host(devices: Sequence[str]) -> Groups:
-    """Return the towers of each host, hosts in the order of their first devices."""
+    """Return the towers of each host. Hosts are in the order of their first devices."""
     hosts: dict[int | None, list[int]] = {}
     for tower, device in enumerate(devices):
         hosts.setdefault(rank_of(device), []).append(tower)
@@ -80,9 +80,9 @@ Cut = Literal["even", "rest"]
 
 
 def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
-    """Return (first row, rows) of each tower of a Keras method. Raises UsageError if a tower would get none.
+    """Return (first row, rows) of each tower in a Keras method. Raises UsageError if a tower gets no row.
 
-    even: sizes differ by one at most, the first towers have more; rest: the last tower takes what is left.
+    even: sizes differ by up to one, and the first towers have more; rest: the last tower takes the remainder.
     """
     if batch < towers:
         raise UsageError(

@@ -1,10 +1,10 @@
-"""Placements of variables, a small class each: servers, replicas, towers that train alone; `place` makes one.
+"""Placements of variables, a class each: servers, replicas, independent towers. `place` makes one.
 
-Two are stale by one step, so that transfers and computing overlap. Both change the variables in step t by the
-gradients of step t - 1, which one-step buffers on the towers' devices hold: w(t+1) = w(t) - change by the
-gradients at w(t-1). The first step has none yet and applies zeros (which still moves weights under weight
-decay, or with an optimizer that changes them for zeros). The losses are those of w(t). Memory: one more set
-of gradients on every tower between steps, and for the staged server one of weights.
+`StagedServer` and `RelaxedReplicas` are stale by one step, so that transfers and computing overlap. In step t
+they change the variables by the gradients of step t - 1, which are buffered on the towers' devices: w(t+1) =
+w(t) - change by the gradients at w(t-1). The first step applies zeros, which still changes weights if there
+is weight decay or the optimizer changes them for zeros. The losses are for w(t). Memory: one more set of
+gradients on every tower between steps, and one more set of weights for the staged server.
 """
 
 import math
@@ -34,36 +34,36 @@ from gputopo.values.run.spec import RunSpec
 Emit = Callable[[Event], None]
 Tensor = Any
 Waits = Literal["all", "own_copy", "each_tower", "nothing"]
-"""What an update waits for. all: every tower's gradients. own_copy: its own tower's, which has a copy of all
-variables; the next towers start after these updates. each_tower: one update for each tower's gradients.
-nothing: it applies what the step before buffered."""
+"""The gradients that an update waits for. all: every tower's. own_copy: only its own tower's, which has a
+copy of all variables; the next towers start after these updates. each_tower: there is one update for each
+tower's gradients. nothing: the update applies the gradients that the previous step buffered."""
 
 
 class Placement:
-    """Where variables are placed, and what moves in each step.
+    """The devices of variables, and the transfers in each step.
 
-    It creates the variables, gives a tower its weights, and reduces the gradients. All of it builds graph ops
-    and writes every device out; none decides when it runs.
+    It creates the variables, gives a tower its weights, and reduces the gradients. Its methods build graph
+    ops with explicit devices; the caller decides when the ops run.
     """
 
     places: Sequence[Sequence[Any]]  # sets of trained variables, in the model's order: one, or one per tower
-    states: Sequence[Sequence[Any]]  # sets of moving statistics; one: the first tower's are used
+    states: Sequence[Sequence[Any]]  # sets of moving statistics; a single set holds the first tower's
     waits: Waits = "all"
-    stale = False  # whether a step applies the gradients of the step before
+    stale = False  # whether a step applies the gradients of the previous step
 
     @property
     def stored(self) -> Sequence[Sequence[Any]]:
-        """The sets of trained variables as tf.Variables: in place of a `CutVariable` its parts, in order."""
+        """The sets of trained variables as tf.Variables, with the parts of each `CutVariable` in order."""
         return self.places
 
     def weights(self, tower: int) -> list[Tensor]:
-        """Return the weights on the tower's device. Moves: weights that are on another device."""
+        """Return the weights on the tower's device. Transfers: weights that are on another device."""
         raise NotImplementedError
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce gradients to one total for each stored variable, on its device.
 
-        [tower][variable] -> [place][stored variable]. Moves: gradients.
+        [tower][variable] -> [place][stored variable]. Transfers: gradients.
         """
         raise NotImplementedError
 
@@ -73,26 +73,26 @@ class Placement:
         gradients: Sequence[Sequence[Tensor]],
         updates: Sequence[Any],
     ) -> list[Any]:
-        """Return the ops that buffer something for the next step.
+        """Return the ops that buffer weights or gradients for the next step.
 
-        `weights` and `gradients`: of this step's towers; `updates`: this step's changes of the variables.
+        `weights` and `gradients`: from this step's towers. `updates`: this step's changes of the variables.
         """
         return []
 
     def reset_buffers(self) -> None:
-        """Bring what is carried to the next step in line with variables that were set from outside."""
+        """Update the buffers for the next step after variables were set from outside."""
 
     def check(self, spec: RunSpec) -> dict[str, int]:
-        """Return the bytes of trained variables by device. Raises HardwareError if one is elsewhere."""
+        """Return the bytes of trained variables by device. Raises HardwareError if a device is wrong."""
         sizes = [variable.shape.num_elements() for variable in self.places[0]]
         return checking.check_variables(zip(self.stored, checking.expected_devices(spec, sizes), strict=True))
 
 
 class ParameterServer(Placement):
-    """Variables exist once, each on the device that `servers` names for it, or in parts on several.
+    """Variables exist once, each on its device in `servers`, or in parts on several devices.
 
-    Moves per step: all weights to each tower, all gradients back; they are added and applied at the server.
-    Of a variable in parts each device sends, adds and applies its own; towers put the weights together.
+    Transfers per step: all weights to each tower, and all gradients back, which are added and applied at the
+    server. If a variable is in parts, each device sends, adds and applies its part; towers join the weights.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ParameterServer(Placement):
 
     @property
     def stored(self) -> Sequence[Sequence[Any]]:
-        """The variables, those in parts part by part."""
+        """The variables, with the parts of cut variables in order."""
         return (stored_of(self.places[0]),)
 
     def weights(self, tower: int) -> list[Tensor]:
@@ -112,7 +112,7 @@ class ParameterServer(Placement):
         return whole_on(self._devices[tower], self.places[0], read(self.stored[0]))
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Add the gradients of one or more towers where each variable or part is."""
+        """Add the gradients of one or more towers on the device of each variable or part."""
         totals = []
         for variable, *of_towers in zip(self.places[0], *gradients, strict=True):
             cut = [cut_as(variable, gradient) for gradient in of_towers]
@@ -125,20 +125,20 @@ class ParameterServer(Placement):
 class AsynchronousServer(ParameterServer):
     """A parameter server that each tower changes by its own gradients as soon as it has them.
 
-    A tower does not wait for the others to read, compute or apply; which of their changes it sees in its
-    weights is chance. None gets lost: TensorFlow's training ops lock the variable (and its slots; the two
-    powers of Adam's betas alone are read and written without a lock). The towers of one step start together.
-    Each adds its part of the step's weight decay, and its gradients are clipped separately.
-    Moves per step: as ParameterServer.
+    A tower does not wait for the others to read, compute or apply, so its weights may or may not include
+    their changes. No change is lost: TensorFlow's training ops lock the variable and its slots. Only the two
+    powers of Adam's betas are read and written without a lock. The towers of one step start together. Each
+    adds its part of the step's weight decay, and its gradients are clipped separately. Transfers per step: as
+    ParameterServer.
     """
 
     waits: Waits = "each_tower"
 
 
 class Replicated(Placement):
-    """Every tower has its own copy of all variables; gradients are reduced, so the copies stay equal.
+    """Every tower has its own copy of all variables. Gradients are reduced, so the copies stay equal.
 
-    Moves per step: all gradients, as the reduction does it; no weights.
+    Transfers per step: all gradients, by the reduction; no weights.
     """
 
     def __init__(self, model: Model, devices: Sequence[str], reducer: Reducer, seed: int) -> None:
@@ -157,9 +157,9 @@ class Replicated(Placement):
 
 
 class Independent(Placement):
-    """Every tower trains its own copy alone. Nothing moves: the upper bound, and no common model.
+    """Every tower trains its own copy separately: an upper bound of the speed, without a common model.
 
-    A tower changes its copy as soon as it has its gradients, without waiting for the others.
+    There are no transfers. A tower changes its copy as soon as it has its gradients.
     """
 
     waits: Waits = "own_copy"
@@ -178,13 +178,12 @@ class Independent(Placement):
 
 
 class StagedServer(ParameterServer):
-    """A parameter server whose towers compute with weights that they fetched in the step before.
+    """A parameter server whose towers compute with weights that they fetched in the previous step.
 
-    In step t, while the towers compute: the gradients buffered in step t - 1 go to the server and are
-    applied, and then the new weights go to the towers, for step t + 1. This is what --staged_vars of
-    tf_cnn_benchmarks does, with one difference: there nothing orders the update and the fetch of a step, so
-    that weights may be one step older still; here the fetch comes after the update. Moving statistics are not
-    staged.
+    While the towers compute step t, the gradients buffered in step t - 1 are sent to the server and applied.
+    Then the new weights are sent to the towers for step t + 1. This is like --staged_vars of
+    tf_cnn_benchmarks, with one difference: there the update and the fetch of a step have no order, so that
+    weights may be another step older; here the fetch follows the update. Moving statistics are not staged.
     """
 
     waits: Waits = "nothing"
@@ -198,11 +197,11 @@ class StagedServer(ParameterServer):
         self._gradients = Carried(model, devices)
 
     def weights(self, tower: int) -> list[Tensor]:
-        """Read what was fetched in the step before."""
+        """Read the weights that were fetched in the previous step."""
         return read(self._staged[tower])
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Add the gradients of the step before where each variable is."""
+        """Add the gradients of the previous step on the device of each variable."""
         return super().totals(self._gradients.take())
 
     def store(
@@ -217,7 +216,7 @@ class StagedServer(ParameterServer):
         ops = self._gradients.put(gradients)
         for device, staged, in_use in zip(self._devices, self._staged, weights, strict=True):
             copies = whole_on(device, self.places[0], fetched)
-            with tf.control_dependencies(list(in_use)):  # this step's have been read
+            with tf.control_dependencies(list(in_use)):  # after this step's weights were read
                 ops += assign(staged, copies)
         return ops
 
@@ -230,10 +229,10 @@ class StagedServer(ParameterServer):
 
 
 class RelaxedReplicas(Replicated):
-    """Replicas that apply the reduced gradients of the step before (relaxed consistency).
+    """Replicas that apply the reduced gradients of the previous step (relaxed consistency).
 
-    In step t, while the towers compute: the gradients of step t - 1 are reduced. They are applied when all
-    towers have computed, so that no weights change while a tower reads them. As
+    While the towers compute step t, the gradients of step t - 1 are reduced. They are applied when all towers
+    have computed, so that no weights change while a tower reads them. This is like
     --variable_consistency=relaxed of tf_cnn_benchmarks.
     """
 
@@ -244,7 +243,7 @@ class RelaxedReplicas(Replicated):
         self._gradients = Carried(model, devices)
 
     def totals(self, gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        """Reduce the gradients of the step before."""
+        """Reduce the gradients of the previous step."""
         return super().totals(self._gradients.take())
 
     def store(
@@ -262,7 +261,7 @@ class RelaxedReplicas(Replicated):
 
 
 class Carried:
-    """The gradients that a mode carries to the next step, on the towers' devices."""
+    """The gradients that are buffered for the next step, on the towers' devices."""
 
     def __init__(self, model: Model, devices: Sequence[str]) -> None:
         self._variables = []
@@ -274,12 +273,12 @@ class Carried:
             self._variables.append(own)
 
     def take(self) -> list[list[Tensor]]:
-        """Read the gradients of the step before: [tower][variable]."""
+        """Read the gradients of the previous step: [tower][variable]."""
         self._taken = [read(of_tower) for of_tower in self._variables]
         return self._taken
 
     def put(self, gradients: Sequence[Sequence[Tensor]]) -> list[Any]:
-        """Return the ops that store this step's gradients, after those before were read."""
+        """Return the ops that store this step's gradients after the previous step's were read."""
         ops: list[Any] = []
         for variables, taken, own in zip(self._variables, self._taken, gradients, strict=True):
             with tf.control_dependencies(taken):
@@ -287,7 +286,7 @@ class Carried:
         return ops
 
     def clear(self) -> None:
-        """Set all to zero, outside the step (eagerly)."""
+        """Set all gradients to zero outside the step (eagerly)."""
         for of_tower in self._variables:
             for variable in of_tower:
                 variable.assign(tf.zeros(variable.shape))
@@ -303,10 +302,10 @@ def _copies(variables: Sequence[Any], device: str) -> list[Any]:
 
 
 def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Placement:
-    """Create the variables where the spec places them. A reduction is tested on its devices first.
+    """Create the variables on the spec's devices. If there is a reduction, test it on its devices first.
 
-    `emit` gets the phases of a test that may hang. Raises UsageError for options that do not go together,
-    HardwareError if a device is not there or the reduction fails or adds up wrongly.
+    `emit` gets the phases of a test that may hang. Raises UsageError if options cannot be combined. Raises
+    HardwareError if a device is not there, or the reduction fails or returns wrong sums.
     """
     devices = [device.device for device in spec.devices]
     for device in {*devices, *filter(None, [spec.ps_device])}:
@@ -322,7 +321,7 @@ def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Place
 
 
 def servers_of(model: Model, spec: RunSpec) -> list[tuple[str, ...]]:
-    """Return the devices of each variable of a parameter server, by the spec: several have a part each."""
+    """Return the spec's devices for each variable of a parameter server. Several devices have a part each."""
     if not spec.exchange.ps_spread:
         return [(spec.ps_device or HOST,)] * len(model.variables)
     sizes = [math.prod(variable.shape) for variable in model.variables]
@@ -336,8 +335,8 @@ def _tested_reducer(spec: RunSpec, devices: Sequence[str], emit: Emit) -> Reduce
     reducer = reducer_of(name, devices, exchange)
     test = partial(self_test, reducer, name, devices, exchange.transfer)
     if parse(name).is_by_nccl and not spec.servers:
-        # GPUs for which TensorFlow has PTX only compile the kernels of the test, one GPU later than another.
-        # That is to be over before NCCL's time limits begin.
+        # If TensorFlow has only PTX for the GPUs, they compile the test's kernels at different times. That
+        # must end before NCCL's time limits start.
         probe_sums(wrapped(unreduced, devices, exchange), devices, exchange.transfer)
         _test_nccl(test, name, emit)
     else:
@@ -346,7 +345,7 @@ def _tested_reducer(spec: RunSpec, devices: Sequence[str], emit: Emit) -> Reduce
 
 
 def _test_nccl(test: Callable[[], None], name: str, emit: Emit) -> None:
-    """Test NCCL in a phase of its own, by which the launcher knows what has failed."""
+    """Test NCCL in a separate phase, so that the launcher knows what has failed."""
     emit(PhaseBegun(time_s=time.time(), phase=NCCL_TEST))
     try:
         test()

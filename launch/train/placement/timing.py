@@ -1,4 +1,4 @@
-"""Times reductions on stand-ins for the gradients of a model, and checks the sums of each call."""
+"""Times reductions on tensors with the shapes of a model's gradients, and checks the sums of each call."""
 
 import gc
 import statistics
@@ -23,17 +23,17 @@ from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
 
-# The values to be added are whole numbers and small, so that every sum is exact in float32 in any order,
-# and a lost, doubled or exchanged tensor changes it: (index + 7 x variable) mod 61, and 64 more per tower.
+# The values are small whole numbers, so that every sum is exact in float32 in any order, and a lost, doubled
+# or exchanged tensor changes it: (index + 7 x variable) mod 61, plus 64 x tower.
 _PERIOD, _SHIFT, _STEP = 61, 7, 64
 
 
 class WrongSumError(HardwareError):
-    """A reduction whose result is not the sum."""
+    """A reduction returned a wrong sum."""
 
 
 class Bench:
-    """Stand-ins for the gradients, [variable][tower], on their devices: the reduction's input."""
+    """Test tensors in place of gradients, [variable][tower], on their devices: the reduction's input."""
 
     def __init__(self, shapes: Sequence[Sequence[int]], devices: Sequence[str]) -> None:
         self._devices = devices
@@ -52,8 +52,8 @@ class Bench:
     def call_of(self, reducer: Reducer, *, checked: str | None = None) -> Callable[[], float]:
         """Return a function that reduces once and returns the seconds it took.
 
-        From the call until the host knows that all devices have all sums. `checked`: the name under which a
-        wrong sum raises WrongSumError, None: sums are not checked.
+        The time is from the call until the host knows that all devices have all sums. `checked`: the
+        reduction's name in a WrongSumError; None: sums are not checked.
         """
 
         def build() -> list[Tensor]:
@@ -83,9 +83,9 @@ class Bench:
         return read
 
     def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """Return a number of each device on the host: the first elements of all its sums, added up there.
+        """Return a number on the host for each device: the first elements of its sums, added up on it.
 
-        It cannot be known before every sum is on that device, nor can any sum be left out.
+        It depends on every sum, so that it cannot be computed before all sums are on that device.
         """
         probes = []
         for tower, device in enumerate(self._devices):
@@ -111,18 +111,18 @@ Emit = Callable[[Event], None]
 
 COPIES = "copies"
 ROUNDS = 5
-LIMIT_S = 5.0  # no further round after it, so that a slow network costs two exchanges of each
-TIE = 0.05  # of the time of copies: the other must be faster by more
+LIMIT_S = 5.0  # no new round starts after it, so that a slow network costs only two exchanges of each way
+TIE = 0.05  # share of the time of copies by which the other way must be faster
 
 
 @contextmanager
 def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[str, ...]]]:
-    """Join the servers of the other hosts as `devices.joined`, with the faster exchange where it is open.
+    """Join the servers of the other hosts as `devices.joined`, with the faster exchange if none is given.
 
-    Yields the run with its reduction, and what was measured.
+    Yields the run with its reduction, and the measured times as remarks.
 
-    Collectives need the process to be a client, copies are faster without: where copies win it joins again,
-    as rank 0 with another address. Raises as `joined`, and what the reduction by copies raises.
+    Collectives need the process to be a client, but copies are faster if it is not. So if copies win, it
+    joins again as rank 0 with another address. Raises as `joined`, and what the reduction by copies raises.
     """
     other = by_collectives(spec)
     if other is None:
@@ -139,13 +139,13 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[s
         if way != COPIES:
             yield other, says
             return
-    gc.collect()  # what is left on the servers cannot be deleted later
+    gc.collect()  # objects left on the servers cannot be deleted later
     with joined(_moved(spec)):
         yield spec, says
 
 
 def by_collectives(spec: RunSpec) -> RunSpec | None:
-    """Return the same run with collectives between its hosts, None where nothing is open."""
+    """Return the same run with collectives between its hosts, or None if there is no choice to make."""
     own_towers = spec.rank is None and spec.variable_update == "replicated"
     reduces = spec.task == "train" and own_towers and len(spec.ranks) > 1
     if not reduces or "all_reduce" in spec.asked or spec.all_reduce not in (None, "copy", "hierarchical"):
@@ -155,20 +155,20 @@ def by_collectives(spec: RunSpec) -> RunSpec | None:
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
-    """Return the fastest way; copies unless another is faster by more than `TIE`."""
+    """Return the fastest way. It is copies unless another way is faster by more than `TIE`."""
     best = min(seconds, key=lambda way: seconds[way])
     return best if seconds[best] < (1 - TIE) * seconds[COPIES] else COPIES
 
 
 def said(seconds: Mapping[str, float], failed: Mapping[str, str], way: str) -> str:
-    """Return the times of an exchange of all gradients, and which way is used."""
+    """Return a text with the times of an exchange of all gradients, and the way that is used."""
     found = [f"{name} {1e3 * one:.{0 if one >= 0.01 else 1}f} ms" for name, one in seconds.items()]
     found += [f"{name} failed ({why})" for name, why in failed.items()]
     return f"exchange between hosts: {', '.join(found)}: {way}"
 
 
 def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the median seconds of each way to exchange all gradients, and why one has none."""
+    """Return the median seconds of each way to exchange all gradients, and the errors of ways that failed."""
     spec = ways[COPIES]
     devices = [device.device for device in spec.devices]
     bench = Bench(shapes_of(spec.model, spec), devices)
@@ -182,7 +182,7 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
             if way == COPIES:
                 raise
             failed[way] = error.what if isinstance(error, HardwareError) else first_line(str(error))
-    if failed:  # copies are all there is, and what was aborted may disturb them
+    if failed:  # only copies are left, and aborted collectives may disturb their timing
         return {COPIES: calls[COPIES]()}, failed
     found: dict[str, list[float]] = {way: [] for way in calls}
     while len(found[COPIES]) < ROUNDS and (not found[COPIES] or time.perf_counter() - began < LIMIT_S):
@@ -202,7 +202,7 @@ def _warm_call(bench: Bench, spec: RunSpec, devices: Sequence[str]) -> Callable[
 
 
 def _moved(spec: RunSpec) -> RunSpec:
-    """Return the run with another address of rank 0: TensorFlow cannot end a server, and the first has it."""
+    """Return the run with a new address for rank 0, whose first server cannot be ended and keeps the old."""
     own, *others = spec.servers
     address = f"{own.address.rpartition(':')[0]}:{free_port()}"
     return msgspec.structs.replace(spec, servers=(msgspec.structs.replace(own, address=address), *others))

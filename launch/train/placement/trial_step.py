@@ -1,4 +1,4 @@
-"""One small step on each device before training: whether this TensorFlow can compute there at all."""
+"""Takes a small step on each device before training, to check that this TensorFlow can compute there."""
 
 import traceback
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from gputopo.values.run.spec import DataFormat, PrecisionName, RunSpec
 Tensor = Any
 _IMAGES = (2, 8, 8, 8)  # [batch, height, width, channels]
 _FILTERS = 8
-# The layout in which TensorFlow has kernels on every machine.
+# The layout for which TensorFlow has kernels on every machine.
 _USUAL: Mapping[str, DataFormat] = {"cpu": "NHWC", "gpu": "NCHW"}
-# What TensorFlow raises for a kernel that is missing, or that the GPU, its driver or cuDNN does not run.
+# Errors that TensorFlow raises if a kernel is missing, or the GPU, its driver or cuDNN cannot run it.
 _CANNOT = (
     *(tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.NotFoundError),
     *(tf.errors.InternalError, tf.errors.UnknownError, tf.errors.FailedPreconditionError),
@@ -26,7 +26,7 @@ _CANNOT = (
 def require_gpus(spec: RunSpec) -> None:
     """Take a small step in float32 on every GPU of this process.
 
-    Raises HardwareError with the reason for a GPU that this TensorFlow cannot use. CPU devices need none.
+    Raises HardwareError with the reason if this TensorFlow cannot use a GPU. CPU devices need no such step.
     """
     for device in spec.own_devices if spec.backend == "gpu" else ():
         try:
@@ -41,8 +41,8 @@ def require_gpus(spec: RunSpec) -> None:
 def require_kernels(spec: RunSpec) -> None:
     """Take a small step on every device of this process, on GPUs in float32 first.
 
-    Raises HardwareError with the reason and the nearest that works. Nothing more is tried where TensorFlow
-    has kernels for every machine: float32 in the backend's own layout, and what XLA compiles.
+    Raises HardwareError with the reason and the nearest options that work. The second step is skipped if
+    TensorFlow has kernels on every machine: for float32 in the backend's own layout, and with XLA.
     """
     require_gpus(spec)
     compute = spec.precision.compute
@@ -66,7 +66,7 @@ def _nearest(spec: RunSpec) -> str:
 
 
 def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> None:
-    """Take a step of a convolution, a norm and pools: forward, backward and an update."""
+    """Take a step with a convolution, a norm and pools: forward, backward and an update."""
     channels = _IMAGES[-1]
     with tf.device("/CPU:0"):
         kernel = tf.ones((3, 3, channels, _FILTERS))

@@ -17,31 +17,31 @@ from gputopo.values.run.device_names import rank_of
 
 Tensor = Any
 
-_INITIAL = 1000  # purpose of the random stream of the first variable's initial values
-_COMPARED_AT_ONCE = 2**20  # numbers
-_SCOPE = "statistics/"  # beside those of the towers: these ops are on two hosts on purpose
+_INITIAL = 1000  # purpose of the random stream for the first variable's initial values
+_COMPARED_AT_ONCE = 2**20  # elements
+_SCOPE = "statistics/"  # not in a tower's scope: these ops are on two hosts on purpose
 INFINITE_DIFFERENCE = float(np.finfo(np.float32).max)
-"""The difference of copies of which only one is a finite number: JSON has no infinity."""
+"""The difference of two copies if only one is finite: JSON has no infinity."""
 
 
 @dataclass(frozen=True)
 class VariableSet:
-    """Trained variables and moving statistics, [place][variable], of a trainer that is not our own towers."""
+    """Trained variables and moving statistics, [place][variable], of trainers other than gputopo's towers."""
 
     places: Sequence[Sequence[Any]]
     states: Sequence[Sequence[Any]]
 
     def reset_buffers(self) -> None:
-        """Nothing is carried from step to step."""
+        """Do nothing: there are no buffers between steps."""
 
 
 def create(model: Model, device: str, seed: int) -> list[Any]:
-    """Create the model's variables on a device. The same seed gives the same first values on every device."""
+    """Create the model's variables on a device. A seed gives the same initial values on every device."""
     return create_copies(model, [device], seed)[0]
 
 
 def create_spread(model: Model, owners: Sequence[Sequence[str]], seed: int) -> list[Any]:
-    """Create the model's variables, each on its device, or in parts on several; first values as `create`."""
+    """Create the model's variables, each on its device or in parts on several. Values are as in `create`."""
     variables: list[Any] = []
     for number, (spec, devices) in enumerate(zip(model.variables, owners, strict=True)):
         initial = _initial(spec, seed, number)
@@ -54,11 +54,11 @@ def create_spread(model: Model, owners: Sequence[Sequence[str]], seed: int) -> l
 
 
 def create_copies(model: Model, devices: Sequence[str], seed: int) -> list[list[Any]]:
-    """Create a set of the model's variables on each device, with equal first values, which are drawn once.
+    """Create a set of the model's variables on each device, with equal initial values, which are drawn once.
 
-    Each has its own memory from the start. CPU devices would share it until the first update, which would
-    then allocate every variable between the tensors of the step and fragment the memory: 70 to 90 MiB more
-    in ResNet-50 on two devices, up to 350 in AlexNet.
+    Each has its own memory from the start. Otherwise CPU devices would share it until the first update, which
+    would allocate every variable between the tensors of the step and fragment the memory: 70 to 90 MiB more
+    in ResNet-50 on two devices, up to 350 MiB in AlexNet.
     """
     copies: list[list[Any]] = [[] for _ in devices]
     for number, spec in enumerate(model.variables):
@@ -80,11 +80,11 @@ def create_state(model: Model, device: str) -> list[Any]:
 
 
 def pin(variables: Iterable[Any]) -> None:
-    """Move those of the variables that are on a host into memory that GPUs copy from directly.
+    """Move the variables on a host to pinned memory, from which GPUs copy directly.
 
-    What was assigned, drawn or restored, is pageable, and each copy of it to a GPU goes through a pinned
-    buffer. An update that cannot be in place, since something else has the old value, is what TensorFlow
-    allocates as memory for GPUs.
+    A value that was assigned, drawn or restored is in pageable memory, and each copy to a GPU goes through a
+    pinned buffer. TensorFlow allocates pinned memory for an update that cannot be in place because the old
+    value is still in use; this function makes such an update.
     """
     for variable in variables:
         if ":GPU:" not in variable.device:
@@ -94,7 +94,7 @@ def pin(variables: Iterable[Any]) -> None:
 
 
 def read(variables: Sequence[Any]) -> list[Tensor]:
-    """Read variables where they are."""
+    """Read variables on their own devices."""
     values = []
     for variable in variables:
         with tf.device(variable.device):
@@ -103,7 +103,7 @@ def read(variables: Sequence[Any]) -> list[Tensor]:
 
 
 def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
-    """Return the ops that assign values, which are there already, to variables. Nothing is copied."""
+    """Return the ops that assign values to variables. The values must be on the variables' devices."""
     ops = []
     for variable, value in zip(variables, values, strict=True):
         with tf.device(variable.device):
@@ -112,12 +112,12 @@ def assign(variables: Sequence[Any], values: Sequence[Tensor]) -> list[Any]:
 
 
 def read_state(placement: VariableSets, tower: int, device: str) -> list[Tensor]:
-    """Return the moving statistics on a tower's device: its own, or those that all share."""
+    """Return the moving statistics on a tower's device: its own set, or the set that all towers share."""
     states = placement.states
     own = states[tower if len(states) > 1 else 0]
     if own and rank_of(own[0].device) != rank_of(device):
-        # They leave their host as the step begins: waiting for this tower's start, they would queue behind
-        # the first tower's computing there.
+        # They are sent when the step begins. If they waited for this tower's start, they would queue on their
+        # host until the first tower has computed.
         with tf.name_scope(_SCOPE), tf.control_dependencies(None):
             values = [variable.read_value() for variable in own]
             return moved_together(values, own[0].device, device)
@@ -127,7 +127,7 @@ def read_state(placement: VariableSets, tower: int, device: str) -> list[Tensor]
 
 
 def write_state(placement: VariableSets, new: Sequence[Sequence[Tensor]]) -> list[Any]:
-    """Store the towers' new statistics ([tower][number]); where they share one set, the first tower's."""
+    """Store the towers' new statistics ([tower][number]). If they share a set, store the first tower's."""
     ops = []
     for variables, values in zip(placement.states, new, strict=False):
         ops += assign(variables, values)
@@ -137,14 +137,14 @@ def write_state(placement: VariableSets, new: Sequence[Sequence[Tensor]]) -> lis
 def largest_difference(places: Sequence[Sequence[Any]]) -> float:
     """Return the largest absolute difference between any copy of any variable and the first tower's.
 
-    Where copies are not finite they are equal if both are the same infinity or both NaN; otherwise they
-    differ by `INFINITE_DIFFERENCE`.
+    Values that are not finite are equal if both are the same infinity or both NaN; otherwise they differ by
+    `INFINITE_DIFFERENCE`.
     """
     largest = 0.0
     for copies in zip(*places, strict=True):
         first, *others = map(_on_host, copies)
         for other in others:
-            # A slice at a time, so that comparing allocates no more memory than training did.
+            # Compare a slice at a time, so that comparing does not allocate more memory than training did.
             for start in range(0, len(first), _COMPARED_AT_ONCE):
                 own = slice(start, start + _COMPARED_AT_ONCE)
                 largest = max(largest, _farthest(first[own], other[own]))
@@ -157,7 +157,7 @@ def _initial(spec: Any, seed: int, number: int) -> Tensor:
 
 
 def _on_host(variable: Any) -> Any:
-    """Return a variable's numbers in a row, on a CPU device without a copy."""
+    """Return a variable's values as a flat array, without a copy if it is on a CPU device."""
     with tf.device(HOST):
         value = tf.reshape(tf.identity(variable.read_value()), (-1,))
     return np.asarray(memoryview(value))
