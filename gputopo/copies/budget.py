@@ -71,7 +71,7 @@ FULL_EFFORT = Effort(0.040, 9)
 
 
 class Speeds:
-    """GB/s of single copies, as measured so far. The speed of an unmeasured copy is guessed from its parts."""
+    """GB/s of single copies, as measured so far. Speeds of unmeasured copies are guessed from their parts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], float] = {}
@@ -163,7 +163,7 @@ def peers_of(job: CopyJob) -> set[frozenset[int]]:
 
 
 def peer_seconds(jobs: Iterable[CopyJob], enabled: Iterable[frozenset[int]]) -> float:
-    """Return the estimated seconds to enable the peer access that jobs need. `enabled`: pairs that have it."""
+    """Return the estimated seconds to enable the jobs' peer access. `enabled`: pairs that have it already."""
     needed = {pair for job in jobs for pair in peers_of(job)}
     return _PEER_ACCESS_S * len(needed - set(enabled))
 

@@ -163,7 +163,7 @@ class _WrongDataError(Exception):
 
 
 def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
-    """Return the node of `nodes` farthest from `node`, the lowest of several, or None if there is no other."""
+    """Return the node of `nodes` farthest from `node` (the lowest of several), or None without another."""
     others = [other for other in nodes if other != node]
     distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
     return max(
