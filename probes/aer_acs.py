@@ -8,29 +8,30 @@ from pathlib import Path
 from gputopo.probes.host import read_text
 from gputopo.values.machine import PciNode
 
-NOT_PERMITTED = "NOT_PERMITTED"  # config space beyond its first 64 bytes is for root (CAP_SYS_ADMIN)
+NOT_PERMITTED = "NOT_PERMITTED"  # only root (CAP_SYS_ADMIN) can read config space beyond its first 64 bytes
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 
-# linux: Documentation/ABI/testing/sysfs-bus-pci-devices-aer; one line an error, the sum in the last.
+# linux: Documentation/ABI/testing/sysfs-bus-pci-devices-aer; one line per error, the sum in the last line.
 _AER_FILES = {
     "correctable": "aer_dev_correctable",
     "nonfatal": "aer_dev_nonfatal",
     "fatal": "aer_dev_fatal",
 }
 
-# PCI Express Base Specification, extended capabilities: a list that begins at 0x100, each with its number in
-# 16 bits, its version in 4 and the offset of the next in 12. Here: Access Control Services.
+# PCI Express Base Specification, extended capabilities: a list that starts at 0x100. Each entry has its
+# number in 16 bits, its version in 4 and the offset of the next entry in 12. This one is Access Control
+# Services.
 _EXTENDED = 0x100
 _ACS = 0x000D
-_ACS_CONTROL = 6  # offset of the control register in it, 16 bits
-# Request redirect, completion redirect, egress control: what sends peer traffic up to the root. The same bits
-# are cleared by the kernel option disable_acs_redir (linux: drivers/pci/pci.c).
+_ACS_CONTROL = 6  # offset of the control register in the capability, 16 bits
+# Request redirect, completion redirect and egress control send peer traffic up to the root. The kernel option
+# disable_acs_redir clears the same bits (linux: drivers/pci/pci.c).
 _REDIRECT = 0x4 | 0x8 | 0x20
 _MAX_CAPABILITIES = (4096 - _EXTENDED) // 8
 
 
 def read_aer(folder: str) -> dict[str, int] | None:
-    """Return a function's error counters since boot, or None where the kernel keeps none."""
+    """Return a function's error counters since boot, or None if the kernel keeps none."""
     counts = {}
     for name, file in _AER_FILES.items():
         text = read_text(f"{folder}/{file}")
@@ -41,7 +42,7 @@ def read_aer(folder: str) -> dict[str, int] | None:
 
 
 def aer_total(text: str) -> int | None:
-    """Return the sum in an aer_dev_* file: its TOTAL line, else the lines added up; None for other text."""
+    """Return the sum in an aer_dev_* file: its TOTAL line, or the sum of the lines; None for other text."""
     lines = re.findall(r"^(\S.*?)\s+([0-9]+)$", text, re.MULTILINE)
     totals = [int(number) for name, number in lines if name.startswith("TOTAL")]
     if totals:
@@ -52,7 +53,8 @@ def aer_total(text: str) -> int | None:
 def read_acs(folder: str) -> bool | str:
     """Return whether a bridge redirects peer traffic to the root complex, or the reason why it is unknown.
 
-    A bridge without the capability cannot. Reads a few words: the whole of config space is slow to read.
+    A bridge without the capability does not redirect. Reads only a few words: all of config space is slow to
+    read.
     """
     try:
         file = os.open(f"{folder}/config", os.O_RDONLY | os.O_CLOEXEC)
@@ -79,7 +81,7 @@ def _acs_of(file: int) -> bool | str:
         if len(words) < 4:
             return "NO_EXTENDED_CONFIG_SPACE"
         header = int.from_bytes(words, "little")
-        if header == 0xFFFFFFFF:  # a device that sleeps or is gone answers with ones
+        if header == 0xFFFFFFFF:  # a device that sleeps or is gone returns all ones
             return "UNREADABLE_CONFIG_SPACE"
         if header & 0xFFFF == _ACS:
             control = int.from_bytes(os.pread(file, 2, offset + _ACS_CONTROL), "little")
@@ -89,7 +91,7 @@ def _acs_of(file: int) -> bool | str:
 
 
 def host_acs(nodes: Sequence[PciNode], root: Path) -> tuple[str | None, str]:
-    """Return "on" if any bridge above a GPU sends peer traffic up, "off" if none does, else None and why."""
+    """Return "on" if a bridge above a GPU redirects peer traffic, "off" if none does, or None and why."""
     tree = {node.address: node for node in nodes}
     above: dict[str, PciNode] = {}
     for node in nodes:

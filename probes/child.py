@@ -1,7 +1,8 @@
-"""A child process for calls into a driver: one that hangs or crashes costs that call, not this program.
+"""A child process for calls into a driver: a call that hangs or crashes does not take this program with it.
 
-The child writes lines into a pipe, which outlive it, and notes each call before it is made in memory that it
-shares with its parent. So a call that hangs or crashes is known by name, and what was read before it is kept.
+The child writes its answers as lines into a pipe. Before each call, it writes the name of the call to memory
+that it shares with its parent. So the parent knows which call hung or crashed, and keeps what was read
+before.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from gputopo.values.schema import as_text
 
 # Calls that may initialise GPUs. Without persistence mode the driver initialises a GPU again for each
 # program: 1 to 3 s per GPU (docs.nvidia.com/deploy/driver-persistence). Over 25 s and 30 s were reported for
-# eight A100 (Azure/AgentBaker#2829, Azure/aks-gpu#105), which one of these calls may take: twice that.
+# eight A100 (Azure/AgentBaker#2829, Azure/aks-gpu#105), and one call may take all of it: twice that.
 START_S = 60.0
 _STARTING = (
     "cuInit",
@@ -32,18 +33,20 @@ _STARTING = (
     "nvmlDeviceGetCount",
     "nvmlDeviceGetHandleByIndex",
 )
-# Of any other call of NVML, which takes milliseconds. Not measured; chosen because a busy driver may be slow.
+# Limit for any other NVML call, which takes milliseconds. Not measured; chosen because a busy driver may be
+# slow.
 CALL_S = 10.0
-# All calls of NVML together: nvmlInit, the count and the handle of the first GPU, and for each GPU ten times
-# the 3 s of NVIDIA's page.
+# Limit for all NVML calls together: nvmlInit, the count and the handle of the first GPU, and for each GPU ten
+# times the 3 s of NVIDIA's page.
 WHOLE_S, WHOLE_GPU_S = 3 * START_S, 30.0
-# Ours: memory for the driver library. A garbage count of processes must not fill that of the machine.
+# Memory for the driver library. Not measured; chosen because a wrong process count must not fill the
+# machine's memory.
 _LIBRARY_BYTES = 2**30
 _SLOT_BYTES = 256
 _COUNT_BYTES = 8
 _READ_BYTES = 2**16
-_PIPE_BYTES = 2**20  # linux/pipe(7): the limit of users; 16 GPUs write less, so that the child need not wait
-# How often the calls are looked at. A look counts for no more, so that Ctrl-Z is no hang.
+_PIPE_BYTES = 2**20  # linux/pipe(7): the limit for users; 16 GPUs write less, so the child does not wait
+# How often the calls are checked. A check never counts for more time, so Ctrl-Z does not look like a hang.
 _LOOK_S = 0.1
 _DONE = b"."  # a line: the answer is complete
 _RAISED = b"!"  # first byte of a line that is the traceback of an exception; others are JSON
@@ -55,8 +58,8 @@ class DriverStop(NamedTuple):
     """The call that hung or crashed."""
 
     kind: StopKind
-    function: str  # empty where it was no call of a driver
-    gpus: tuple[int, ...]  # that the call was about
+    function: str  # empty if it was not a driver call
+    gpus: tuple[int, ...]  # the GPUs that the call was about
     how: str  # `did not return within 10 s`
     before: int = 0  # calls about these GPUs that returned before it
 
@@ -69,18 +72,18 @@ class DriverStop(NamedTuple):
 
 
 class CallLimits(NamedTuple):
-    """Seconds without any news after which a child is given up."""
+    """Seconds without a new call or line after which a child is killed."""
 
-    start_s: float = START_S  # of a call that may initialise GPUs
-    # Of any other call of CUDA: the engine's patience and 512 MiB at 50 MB/s from pageable memory are 16 s.
+    start_s: float = START_S  # for a call that may initialise GPUs
+    # For any other CUDA call: the engine's own wait and 512 MiB at 50 MB/s from pageable memory take 16 s.
     call_s: float = 30.0
     nvml_s: float = CALL_S
     quiet_s: float = 600.0  # while no call is in progress; host memory of many NUMA nodes takes minutes
     end_s: float = 10.0  # for the end of a child that is asked to end
-    reap_s: float = 2.0  # of one that was killed; one in an uninterruptible call cannot end
+    reap_s: float = 2.0  # for a killed child to end; it cannot end in an uninterruptible call
 
     def of(self, function: str) -> float:
-        """Return the limit of a call, `""` for none."""
+        """Return the limit of a call. `""` is no call in progress."""
         if not function:
             return self.quiet_s
         if is_starting(function):
@@ -97,12 +100,12 @@ def is_starting(function: str) -> bool:
 
 
 def whole_s(gpus: int) -> float:
-    """Return the seconds that all answers of NVML about so many GPUs may take together."""
+    """Return the seconds that all NVML answers about this number of GPUs may take together."""
     return WHOLE_S + gpus * WHOLE_GPU_S
 
 
 class TimeLimit:
-    """How many seconds the answers of a driver may take together; may be raised while they are read."""
+    """Seconds that the driver's answers may take together. The limit can be raised while they are read."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -110,14 +113,14 @@ class TimeLimit:
 
 
 def look(lines: select.poll) -> tuple[bool, float]:
-    """Wait a little for lines; return whether there are some, and the seconds that this counts for."""
+    """Wait briefly for lines. Return whether there are any, and the seconds to count for the wait."""
     began_s = time.monotonic()
     has_lines = bool(lines.poll(1000 * _LOOK_S))
     return has_lines, min(time.monotonic() - began_s, _LOOK_S)
 
 
 class CallSlot:
-    """The driver call in progress, in shared memory: for one thread of the child."""
+    """The driver call in progress in one thread of the child, in shared memory."""
 
     def __init__(self, memory: mmap.mmap, place: int) -> None:
         self._memory = memory
@@ -127,7 +130,7 @@ class CallSlot:
         self._gpus = ""
 
     def begin(self, function: str, gpus: str = "") -> None:
-        """Note the call that comes next. `gpus`: the indices of those that it is about, `3` or `3-5`."""
+        """Note the next call. `gpus`: the indices of the GPUs that it is about, `3` or `3-5`."""
         self._before = self._before + 1 if gpus == self._gpus else 0
         self._gpus = gpus
         line = f"{function} {self._before} {gpus}\n".encode()[: _SLOT_BYTES - _COUNT_BYTES]
@@ -135,16 +138,16 @@ class CallSlot:
         self._advance()
 
     def end(self) -> None:
-        """Note that it returned."""
+        """Note that the call returned."""
         self._memory[self._text] = 10  # a newline
         self._advance()
 
     def changes(self) -> bytes:
-        """Return what differs after each call."""
+        """Return a count that changes with each call."""
         return self._memory[self._begin : self._text]
 
     def read(self) -> tuple[str, int, tuple[int, ...]]:
-        """Return the function in progress ("": none), the calls before it about its GPUs, and these."""
+        """Return the function in progress ("": none), the count of calls before about its GPUs, and these."""
         text = self._memory[self._text : self._begin + _SLOT_BYTES].partition(b"\n")[0]
         function, before, gpus = (*text.decode(errors="replace").strip("\0").split(" "), "", "")[:3]
         return function, int(before or 0), tuple(int(one) for one in gpus.split("-") if one.isdecimal())
@@ -171,7 +174,7 @@ class Channel:
         self._write(_DONE)
 
     def wait(self) -> bool:
-        """Wait for a request; False: there are no more."""
+        """Wait for a request; return False if there are no more."""
         return bool(os.read(self._requests, 1))
 
     def raised(self, text: str) -> None:
@@ -180,7 +183,7 @@ class Channel:
 
     def _write(self, line: bytes) -> None:
         left = line + b"\n"
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # no half of a line
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # never write only part of a line
         try:
             while left:
                 left = left[os.write(self._lines, left) :]
@@ -191,15 +194,15 @@ class Channel:
 class DriverChild:
     """A fork of this process that runs `work`; what the driver prints is dropped.
 
-    It gives an answer by itself and one for each `request` (`answer`), or lines to the end (`lines`). SIGUSR1
-    is a keyboard interrupt to it (`interrupt`). It is killed when it is closed (`with`), and when this
-    process ends in whatever way. Start it from the main thread. Raises OSError where the system allows no
-    more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
+    It sends one answer without a request and one for each `request` (`answer`), or lines until it ends
+    (`lines`). SIGUSR1 is a keyboard interrupt to it (`interrupt`). It is killed when it is closed (`with`),
+    and when this process ends in whatever way. Start it from the main thread. Raises OSError if the system
+    allows no more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
     """
 
     def __init__(self, work: Callable[[Channel], None], limits: CallLimits | None = None) -> None:
         self.stop: DriverStop | None = None  # why there is no more to read
-        self.abandoned: int | None = None  # the process id, where it was killed and does not end
+        self.abandoned: int | None = None  # the process id, if it was killed and does not end
         self._limits = limits or NVML_LIMITS
         self._memory = mmap.mmap(-1, 2 * _SLOT_BYTES)
         self._slots = (CallSlot(self._memory, 0), CallSlot(self._memory, 1))
@@ -234,7 +237,7 @@ class DriverChild:
         self.close()
 
     def close(self) -> None:
-        """Kill the child and free what it was asked through."""
+        """Kill the child, and close the pipes and the shared memory."""
         self.kill()
         os.close(self._lines)
         os.close(self._requests)
@@ -256,7 +259,7 @@ class DriverChild:
         return function, gpus
 
     def answer(self, limit_s: float = inf) -> list[bytes]:
-        """Return the lines of an answer: of `limit_s` seconds at most, up to a call that hangs or crashes.
+        """Return the lines of an answer. Stops after `limit_s` seconds, and at a call that hangs or crashes.
 
         Never raises for what a driver does.
         """
@@ -270,7 +273,7 @@ class DriverChild:
             yield line
 
     def lines(self, limit: TimeLimit | None = None) -> Iterator[bytes]:
-        """Yield its lines, and an empty one at each pause, until it ends or is given up: `stop`.
+        """Yield the child's lines, and an empty one at each pause, until it ends or is killed (`stop`).
 
         Raises RuntimeError with the traceback of an exception in the child.
         """
@@ -292,8 +295,8 @@ class DriverChild:
                 while self._queue:
                     yield self._checked(self._queue.pop(0))
             else:
-                # The limit is that of the call which was seen: the next one may begin at any time, and the
-                # time of the call before it must not count for it.
+                # The limit belongs to the call that was seen. The next call may start at any time, and the
+                # time of the call before must not count for it.
                 now = [(slot.changes(), slot.read()) for slot in self._slots]
                 if now != seen:
                     seen, idle_s = now, 0.0
@@ -310,7 +313,7 @@ class DriverChild:
         return None
 
     def finish(self) -> None:
-        """Wait a little for the child to end by itself, then kill it."""
+        """Wait briefly for the child to end by itself, then kill it."""
         if self._pid is not None and reaped(self._pid, self._limits.end_s) is not None:
             self._pid = None
         self.kill()
@@ -334,11 +337,11 @@ class DriverChild:
         return [slot.read() for slot in self._slots]
 
     def _call(self) -> tuple[str, int, tuple[int, ...]]:
-        """Return the call in progress, that of CUDA first."""
+        """Return the call in progress: the CUDA call, or the NVML call if there is none."""
         return next((call for call in self._calls() if call[0]), ("", 0, ()))
 
     def _ended(self) -> None:
-        """Note how a child ended that closed its pipe."""
+        """Note how the child ended after it closed its pipe."""
         if self._pid is None:  # killed by another thread
             return
         status = reaped(self._pid, self._limits.end_s)
@@ -357,7 +360,7 @@ class DriverChild:
 
 
 def state_of(pid: int) -> str:
-    """Return the state of a process as ps has it: `D` for an uninterruptible call; "" for none."""
+    """Return the state of a process as ps prints it, such as `D` (uninterruptible); "" without a process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

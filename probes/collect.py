@@ -29,12 +29,12 @@ _NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
-    """Read this machine. `root` holds `sys`, `proc` and `dev`; NVML is that of this process.
+    """Read this machine. `root` contains `sys`, `proc` and `dev`; NVML is the one that this process can load.
 
-    NVML's GPUs are the machine's GPUs, even where /sys shows none (containers, WSL). Where NVML cannot be
-    used, they are the NVIDIA GPUs on the PCI bus, with what /sys shows of them, and `driver.status` is the
-    reason. Without either there are none. Never raises for hardware or a driver that does not answer: NVML
-    is asked in a child process, while this one reads the rest.
+    NVML's GPUs are the machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used,
+    they are the NVIDIA GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the
+    reason. Never raises for hardware or a driver that does not answer: a child process asks NVML while this
+    process reads the rest.
     """
     with begin(root) as read:
         return read()
@@ -44,19 +44,19 @@ def read_machine(root: Path = Path("/")) -> Machine:
 def begin(
     root: Path = Path("/"), on_wait: Callable[[DriverWait], None] = lambda wait: None
 ) -> Iterator[Callable[[], Machine]]:
-    """Begin to read this machine, as `read_machine`; the value of the `with` block returns the machine.
+    """Start to read this machine, as `read_machine` does. The value of the `with` block returns the machine.
 
-    `on_wait` is told what a slow driver does (NvmlReading).
+    `on_wait` is called with what a slow driver does (NvmlReading).
     """
     with NvmlReading(on_wait) as reading:
         yield lambda: read_with(root, reading.answers)
 
 
 def read_tree(root: Path) -> Machine:
-    """Read a copy of another machine's /sys (and /proc, where it was copied too) under `root`.
+    """Read a copy of another machine's /sys (and /proc, if it was copied too) under `root`.
 
-    No NVML is asked, no device is opened: the GPUs are the NVIDIA GPUs on its PCI bus and those that its
-    kernel module lists, and `driver.status` is not_read. Never raises for what a copy lacks.
+    Asks no NVML and opens no device. The GPUs are the NVIDIA GPUs on the PCI bus and the GPUs that the kernel
+    module lists, and `driver.status` is not_read. Never raises for a file that the copy does not have.
     """
     machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
     driver = msgspec.structs.replace(machine.driver, status="not_read", detail=None)
@@ -85,7 +85,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     gpus, links = nvml.gpus, nvml.links
     if not gpus:
         addresses = {node.address for node in on_bus}
-        if nvml.error == _NOT_IN_COPY:  # a copied bus may lack the vendors, or be left out
+        if nvml.error == _NOT_IN_COPY:  # a copied bus may have no vendors, or may be missing
             addresses |= {name for listed in listed_gpus(root) if (name := kernel_address(listed))}
         reason = nvml.error or "NO_GPU_IN_NVML"
         gpus, links = _gpus_of_bus(sorted(addresses, key=address_order), reason, missing)
@@ -112,7 +112,7 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
 
 
 def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
-    """Return the contradiction of a driver whose count, handles, UUIDs and addresses are not as many."""
+    """Return a contradiction if the driver's numbers of GPUs, handles, UUIDs and addresses differ."""
     counts = {"handles": len(nvml.gpus), "nvmlDeviceGetCount": nvml.counted}
     for source, values in (
         ("UUIDs", [gpu.uuid for gpu in nvml.gpus if gpu.uuid is not None]),
@@ -126,7 +126,7 @@ def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
 def _gpus_of_bus(
     addresses: Sequence[str], reason: str, missing: MissingFacts
 ) -> tuple[tuple[Gpu, ...], tuple[Link, ...]]:
-    """Return the GPUs of which only the addresses are known, in their order, and their pairs."""
+    """Return GPUs for which only the addresses are known, in the order of the addresses, and their pairs."""
     gpus = tuple(Gpu(index=index, pci_address=address) for index, address in enumerate(addresses))
     for gpu in gpus:
         miss_all(gpu, reason, missing)
@@ -134,10 +134,10 @@ def _gpus_of_bus(
 
 
 def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu, ...]:
-    """Add CUDA's default numbers where they are certain: CUDA puts the fastest GPU first, then PCI order.
+    """Add CUDA's default numbers if they are certain: CUDA puts the fastest GPU first, then uses PCI order.
 
-    So they are NVML's numbers where no GPU is faster than another: the same model, memory and highest clock.
-    A lost GPU or one that is split into instances changes CUDA's numbers.
+    So they are NVML's numbers if no GPU is faster than another: same model, memory and highest clock. A lost
+    GPU, or a GPU that is split into instances, changes CUDA's numbers.
     """
     kinds = {(gpu.name, gpu.memory_mib.total, gpu.clocks_mhz.graphics.max) for gpu in gpus}
     known = all(gpu.name is not None for gpu in gpus)
@@ -164,7 +164,7 @@ def _nics(
 ) -> tuple[Nic, ...]:
     """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
     found = [node for node in nodes if node.kind == "nic"]
-    is_here = root == Path("/")  # else the tree is a copy, and the kernel is not asked
+    is_here = root == Path("/")  # otherwise the tree is a copy, and the kernel is not asked
     network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in found]
     for index, one in enumerate(network):
         for fact, reason in one.missing.items():
@@ -190,7 +190,7 @@ def _nics(
 
 
 def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
-    """Return a machine that was read before with the ports of its network cards as they are now."""
+    """Return the given machine with the present state of its network cards' ports."""
     nics = tuple(
         msgspec.structs.replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
         for nic in machine.nics
@@ -210,7 +210,7 @@ def _explain(
     listed: Iterable[str],
     nvml_error: str | None,
 ) -> None:
-    """Note a reason for every fact still without one, and remove those of facts found elsewhere."""
+    """Note a reason for every missing fact that has none, and remove the reasons of facts found elsewhere."""
     for link in links:
         no_handle = (missing.reason(at_gpu(gpu, "name")) for gpu in (link.a, link.b))
         reason = next((reason for reason in no_handle if reason), NOT_IN_TREE)
@@ -240,7 +240,7 @@ def _explain(
 
 
 def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:
-    """Add the user of each process. Not in a container: NVML reports process IDs of the host."""
+    """Add the user of each process, except in a container: NVML reports the host's process IDs."""
     if host.container != "none" or not any(gpu.processes for gpu in gpus):
         return tuple(gpus)
     return tuple(

@@ -1,6 +1,7 @@
-"""Why NVML cannot be used although an NVIDIA device is there.
+"""Why NVML cannot be used although the machine has an NVIDIA device.
 
-`decide` is a pure rule over facts; `read_facts` collects the facts from /proc, /sys and /dev under a root.
+`decide` judges facts and reads nothing; `read_facts` collects the facts from /proc, /sys and /dev under a
+root.
 """
 
 import os
@@ -23,12 +24,12 @@ _WITHOUT_DEVICE = ("LIBRARY_NOT_FOUND", "DRIVER_NOT_LOADED")
 
 
 class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of the driver.
+    """What was read about the driver.
 
-    `bound`: the kernel driver of each NVIDIA GPU on the bus, None for one without.
+    `bound`: the kernel driver of each NVIDIA GPU on the bus, None for a GPU without a driver.
     """
 
-    nvml_error: str | None = None  # the reason of nvmlInit, None where it succeeded
+    nvml_error: str | None = None  # nvmlInit's reason, or None if it succeeded
     nvml_gpus: int = 0  # how many GPUs it counted
     stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
     bound: tuple[str | None, ...] = ()
@@ -36,11 +37,11 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     module_version: str | None = None  # of the loaded kernel module
     control_node: NodeAccess = "absent"  # /dev/nvidiactl
     gpu_node: NodeAccess = "absent"  # the best of /dev/nvidia0, /dev/nvidia1, ...
-    other_signs: bool = False  # the kernel module itself lists GPUs (where no PCI bus is seen)
+    other_signs: bool = False  # the kernel module itself lists GPUs (if no PCI bus is visible)
 
 
 def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
-    """Return the state of the driver and, where it is not ok, a sentence of what was seen."""
+    """Return the state of the driver and, if it is not ok, a sentence that says what was read."""
     if facts.stops:
         return facts.stops[0].kind, "; ".join(stop.text for stop in facts.stops)
     if facts.nvml_error is None and facts.nvml_gpus > 0:
@@ -54,8 +55,9 @@ def decide(facts: DriverFacts) -> tuple[DriverStatus, str | None]:
 def _implies_device(facts: DriverFacts) -> bool:
     """Return whether a machine whose driver cannot be used has an NVIDIA device.
 
-    Micro-VMs, gVisor and WSL2 show no PCI bus. There the kernel module shows it (it does not load without a
-    device), its device files, and every error of NVML but the two that a machine without a device gives.
+    Micro-VMs, gVisor and WSL2 show no PCI bus. There, a device is implied by the kernel module (it does not
+    load without a device), by its device files, and by any NVML error except the two of a machine without a
+    device.
     """
     if facts.bound or facts.other_signs:
         return True
@@ -81,7 +83,7 @@ def _status(facts: DriverFacts) -> DriverStatus:
         return "no_permission"
     if not facts.module_loaded:
         return "not_loaded" if facts.nvml_error == "DRIVER_NOT_LOADED" else "failed"
-    # With the module loaded, NVML calls a device file that is not there DRIVER_NOT_LOADED, or counts no GPU.
+    # If the module is loaded and a device file is missing, NVML reports DRIVER_NOT_LOADED or counts no GPU.
     return "no_permission" if "absent" in nodes else "failed"
 
 
@@ -101,7 +103,7 @@ def _seen(facts: DriverFacts) -> list[str]:
 
 
 def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> DriverFacts:
-    """Collect the facts under `root`; reads a few small files, opens no device."""
+    """Collect the facts under `root`. Reads a few small files and opens no device."""
     version = module_version(root)
     return DriverFacts(
         nvml_error=nvml.error,
@@ -117,10 +119,7 @@ def read_facts(root: Path, nodes: Sequence[PciNode], nvml: NvmlAnswers) -> Drive
 
 
 def module_version(root: Path) -> str | None:
-    """Return the version of the loaded kernel module.
-
-    The open one or the other, or None if none is loaded.
-    """
+    """Return the version of the loaded kernel module, open or proprietary, or None if none is loaded."""
     text = read_text(root / "proc/driver/nvidia/version") or ""
     match = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)*)\s", text + "\n", re.MULTILINE)
     return match[1] if match else read_text(root / "sys/module/nvidia/version") or None
@@ -145,7 +144,7 @@ def _best_gpu_node(dev: Path) -> NodeAccess:
 
 
 def listed_gpus(root: Path) -> tuple[str, ...]:
-    """Return the PCI addresses of the GPUs that the kernel module lists, with or without a bus to be seen."""
+    """Return the PCI addresses of the GPUs that the kernel module lists, even if no PCI bus is visible."""
     try:
         return tuple(sorted(os.listdir(root / "proc/driver/nvidia/gpus")))
     except OSError:

@@ -9,13 +9,13 @@ import psutil
 from gputopo.copies.network import ALL_REDUCE, PROGRAMS
 from gputopo.probes.host import read_text
 
-# Of nccl-tests built with MPI=1: without, and as NAME_SUFFIX=_mpi has it, which is preferred.
+# Suffixes of nccl-tests programs built with MPI=1: none, or the one that NAME_SUFFIX=_mpi gives (preferred).
 _SUFFIXES = ("", "_mpi")
 _ETHERNET = "1"  # ARPHRD_ETHER in linux/if_arp.h; InfiniBand is 32, loopback 772
 
 
 class Interface(NamedTuple):
-    """As `ip link` and `ethtool` print it. `rate_gbit_per_s`: None where it is no Ethernet, or not known."""
+    """As `ip link` and `ethtool` print it. `rate_gbit_per_s`: None if it is not Ethernet, or unknown."""
 
     interface: str
     rate_gbit_per_s: float | None
@@ -23,7 +23,7 @@ class Interface(NamedTuple):
 
 
 def interface_of(address: str, sys: Path = Path("/sys")) -> Interface | None:
-    """Return the interface that has an IP address, None where none has."""
+    """Return the interface that has an IP address, or None if no interface has it."""
     bare = address.partition("%")[0]
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address.partition("%")[0] == bare for one in addresses):

@@ -18,7 +18,7 @@ _HEAD_BYTES = 48
 _WORDS_AT = 15  # offset of link_mode_masks_nwords, a signed byte
 _MAX_WORDS = 127
 
-# Gbit/s of the bits of enum ethtool_link_mode_bit_indices in linux/ethtool.h; 0: autonegotiation, connectors,
+# Bits of enum ethtool_link_mode_bit_indices in linux/ethtool.h, by Gbit/s. 0: autonegotiation, connectors,
 # pause frames, backplane and forward error correction.
 _BITS_BY_RATE = {
     0: "6-11,13-14,16,49-51,74",
@@ -46,7 +46,7 @@ def max_rate(interface: str) -> float | str:
 
     Any user may ask. Nothing is sent and nothing is changed.
     """
-    import socket  # while NVML is asked in another process
+    import socket  # imported here, while another process asks NVML
 
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
@@ -61,7 +61,7 @@ def max_rate(interface: str) -> float | str:
 
 
 def rate_of(mask: bytes) -> float | str:
-    """Return the Gbit/s of the fastest mode of a mask of 32-bit words, or why it is unknown."""
+    """Return the Gbit/s of the fastest mode in a mask of 32-bit words, or the reason why it is unknown."""
     bits = int.from_bytes(
         b"".join(word.to_bytes(4, "little") for (word,) in struct.iter_unpack("=I", mask)), "little"
     )

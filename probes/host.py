@@ -1,6 +1,6 @@
-"""Reads the computer around the GPUs from /proc and /sys under a root folder.
+"""Reads the host of the GPUs from /proc and /sys under a root folder.
 
-With another root than "/" only that folder is read, so a copied or generated tree answers for itself.
+If the root is not "/", only that folder is read, so a copied or generated tree never shows this machine.
 """
 
 import os
@@ -15,9 +15,9 @@ from gputopo.values.machine import Host, NumaNode
 
 
 def read_text(path: str | Path) -> str | None:
-    """Return the text of a small file (64 KiB at most) without the blanks around it, or None if unreadable.
+    """Return the stripped text of a small file (64 KiB at most), or None if it is unreadable.
 
-    One read call, as sysfs wants it: a tree has hundreds of such files, and this is the fast method.
+    Uses one read call, as sysfs requires. A tree has hundreds of such files, and this method is fast.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -31,7 +31,7 @@ def read_text(path: str | Path) -> str | None:
         os.close(file)
 
 
-# What the firmware of a virtual machine calls itself: sys_vendor or product_name of DMI, lower case.
+# The firmware of virtual machines: DMI's sys_vendor or product_name, in lower case.
 _VM_FIRMWARE = {
     "kvm": "kvm",
     "qemu": "kvm",
@@ -57,12 +57,12 @@ _CGROUP_KINDS = {
     "lxc": "lxc",
     "containerd": "containerd",
 }
-APPLICATION_ID = "e1e0b90720c541209919c50ec84745d6"  # of gputopo, a random number
-_CPUINFO_HEAD_BYTES = 16384  # holds the first CPU whole; the rest of the file repeats it for each CPU
+APPLICATION_ID = "e1e0b90720c541209919c50ec84745d6"  # gputopo's, a random number
+_CPUINFO_HEAD_BYTES = 16384  # contains the first CPU; the rest of the file repeats it for each CPU
 
 
 def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host:
-    """Return what is known of the host; a fact that is not in the tree is None.
+    """Return what is known about the host. A fact that is not in the tree is None.
 
     `gpu_addresses` are the GPUs whose IOMMU groups decide between `passthrough` and `translated`.
     """
@@ -86,7 +86,7 @@ def read_host(root: Path = Path("/"), gpu_addresses: Sequence[str] = ()) -> Host
 
 
 def fingerprint(machine_id: str | None, application: str = APPLICATION_ID) -> str | None:
-    """Return the application-specific id of a machine id; None if there is none, as in many containers.
+    """Return the application-specific id of a machine id, or None without one, as in many containers.
 
     The same as `systemd-id128 machine-id --app-specific=e1e0b90720c541209919c50ec84745d6`: the first half of
     an HMAC-SHA256 whose key is the machine id, marked as a random UUID (sd_id128_get_machine_app_specific).
@@ -102,7 +102,7 @@ def fingerprint(machine_id: str | None, application: str = APPLICATION_ID) -> st
 
 
 def _completed(host: Host) -> Host:
-    """Ask psutil for the counts that /proc and /sys of this machine lack (gVisor and the like)."""
+    """Ask psutil for the counts that this machine's /proc and /sys do not have (gVisor and the like)."""
     if None not in (host.physical_cores, host.logical_cpus, host.memory_mib):
         return host
     import psutil  # 25 ms, and rarely needed
@@ -134,13 +134,13 @@ def _cpu_model(cpuinfo: dict[str, str]) -> str | None:
     for name in ("model name", "cpu model", "cpu"):
         if cpuinfo.get(name):
             return re.sub(r"\s+", " ", cpuinfo[name])
-    if "CPU part" in cpuinfo:  # ARM has numbers only; 0x41 0xd4f is the Neoverse V2 of Grace
+    if "CPU part" in cpuinfo:  # ARM has only numbers; 0x41 0xd4f is the Neoverse V2 of Grace
         return f"ARM implementer {cpuinfo.get('CPU implementer', '?')} part {cpuinfo['CPU part']}"
     return None
 
 
 def _cpu_counts(root: Path) -> tuple[int | None, int | None, int | None]:
-    """Return sockets, cores and CPUs that are online, each None if unknown."""
+    """Return the numbers of online sockets, cores and CPUs, each None if unknown."""
     packages: set[str] = set()
     cores: set[str] = set()
     cpus = 0
@@ -163,7 +163,7 @@ def _memory_mib(meminfo: str | None) -> int | None:
 
 
 def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes; `cpus` is empty for one without CPUs (a GPU's own memory, CXL)."""
+    """Return the NUMA nodes. `cpus` is empty for a node without CPUs (a GPU's own memory, CXL)."""
     return tuple(
         NumaNode(
             index=int(folder.name.removeprefix("node")),
@@ -179,7 +179,7 @@ def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
-    """Return the entries named by prefix and number, in the order of their numbers."""
+    """Return the entries whose name is the prefix and a number, in the order of the numbers."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -191,7 +191,8 @@ def _numbered(folder: Path, prefix: str) -> Iterator[Path]:
 def _iommu(root: Path, gpu_addresses: Sequence[str]) -> str | None:
     """Return whether device addresses are translated: off, passthrough or translated.
 
-    The type of the GPUs' own IOMMU groups decides (kernel 5.11 and later), else the kernel's command line.
+    The type of the GPUs' own IOMMU groups decides (kernel 5.11 and later), otherwise the kernel's command
+    line.
     """
     if not os.path.isdir(root / "sys/class"):
         return None
@@ -216,7 +217,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _container(root: Path) -> str | None:
-    """Return the kind of container this runs in, "none" outside of any, None where nothing can be read."""
+    """Return the kind of container this runs in, "none" outside any, or None if nothing can be read."""
     if any(os.path.exists(root / run / "secrets/kubernetes.io") for run in ("run", "var/run")):
         return "kubernetes"
     cgroup = read_text(root / "proc/1/cgroup")
@@ -231,10 +232,10 @@ def _container(root: Path) -> str | None:
 
 
 def _virtual_machine(root: Path, cpuinfo: dict[str, str]) -> str | None:
-    """Return the kind of virtual machine, "none" on bare metal, "unknown" for one that does not name itself.
+    """Return the kind of virtual machine: "none" on bare metal, "unknown" if it does not identify itself.
 
-    The processor's `hypervisor` flag decides on x86: a rented bare-metal server has the firmware names of the
-    provider's virtual machines. Other processors have no such flag, there the firmware decides.
+    On x86, the processor's `hypervisor` flag decides: a rented bare-metal server has the same firmware names
+    as the provider's virtual machines. On other processors, which have no such flag, the firmware decides.
     """
     if "microsoft" in (read_text(root / "proc/sys/kernel/osrelease") or "").lower():
         return "wsl"

@@ -1,7 +1,7 @@
-"""The load of the host beside a run, from /proc: CPU time of a run's processes and of others, memory, I/O.
+"""The load of the host during a run, from /proc: CPU time of the run's and other processes, memory and I/O.
 
-Counters become rates between two readings; one that goes back (it wrapped, or a device was replaced) gives no
-rate for that time. A file that cannot be read leaves its fields None.
+Counters become rates between two readings. A counter that goes back (it wrapped, or a device was replaced)
+gives no rate for that time. If a file cannot be read, its fields are None.
 """
 
 import os
@@ -14,11 +14,11 @@ from gputopo.probes.host import read_text
 from gputopo.probes.process_tree import ProcessTree
 from gputopo.values.run.events import HostLoad
 
-_SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are (kernel: admin-guide/iostats.rst)
-# Parts of /proc/stat's lines: user, nice, system, irq, softirq and steal (the host of a virtual machine ran
-# another one); not idle (3) and iowait (4). Guests are part of user.
+_SECTOR_BYTES = 512  # in /proc/diskstats, for any disk (kernel: admin-guide/iostats.rst)
+# Fields of /proc/stat's lines: user, nice, system, irq, softirq and steal (the host of a virtual machine ran
+# another one), but not idle (3) and iowait (4). Guest time is part of user.
 _BUSY = (0, 1, 2, 5, 6, 7)
-_NOT_A_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")  # those that are not, or that others stand for
+_NOT_A_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d")  # not a disk, or backed by other disks
 
 _RATES = (
     "swap_in_bytes_per_s",
@@ -31,10 +31,10 @@ _RATES = (
 
 
 class HostReader:
-    """Reads the load since the reading before; the first is that since this was made.
+    """Reads the load since the previous reading. The first reading covers the time since this was created.
 
-    `pid`: the process that, with its descendants, is the run. Reading takes about half a millisecond, most of
-    it for /proc/stat.
+    `pid`: the process that, with its descendants, is the run. A reading takes about half a millisecond,
+    mostly for /proc/stat.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class HostReader:
         self._before = self._counters()
 
     def note(self) -> None:
-        """Read how many threads run or are ready to, for the mean of `read`."""
-        # proc_loadavg(5): running/all threads is the fourth field; the thread that reads it is one of them.
+        """Read how many threads run or are ready to run, for the mean that `read` returns."""
+        # proc_loadavg(5): the fourth field is running/all threads. The thread that reads it is counted.
         found = re.search(r" (\d+)/\d+ ", read_text(self._root / "proc/loadavg") or "")
         if found:
             self._queue.append(max(0, int(found[1]) - 1))
@@ -89,7 +89,7 @@ class HostReader:
         )
 
     def _counters(self) -> dict[str, float]:
-        """Return CPU seconds and bytes since the machine started."""
+        """Return the counters since the machine started, in CPU seconds and bytes."""
         return {
             **self._cpu_seconds(),
             **_swapped(self._text("vmstat")),
@@ -108,7 +108,7 @@ class HostReader:
         return found
 
     def _memory_available(self) -> float | None:
-        """Return the smaller of the host's share that is available and the share left of a cgroup's limit."""
+        """Return the share of memory that is available, on the host or in a cgroup, whichever is smaller."""
         text = self._text("meminfo")
         total, available = _number(r"MemTotal:\s+(\d+)", text), _number(r"MemAvailable:\s+(\d+)", text)
         shares = [] if not total or available is None else [available / total]
@@ -135,7 +135,7 @@ def _number(pattern: str, text: str) -> int | None:
 
 
 def _busy_ticks(stat: str, cpus: Iterable[int]) -> int | None:
-    """Return the ticks in which these CPUs did work; None where the file shows none of them."""
+    """Return the ticks in which these CPUs did work, or None if the file shows none of them."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy: int | None = None
     for line in stat.splitlines():
@@ -157,7 +157,7 @@ def _swapped(vmstat: str) -> dict[str, float]:
 
 
 def _disks(diskstats: str, root: Path) -> dict[str, float]:
-    """Return the bytes that all disks read and wrote; partitions are not counted beside their disk."""
+    """Return the bytes that all disks read and wrote. Partitions are part of their disk."""
     read = written = 0
     rows = [fields for line in diskstats.splitlines() if len(fields := line.split()) > 9]
     if not rows:
@@ -176,7 +176,7 @@ def _disks(diskstats: str, root: Path) -> dict[str, float]:
 
 
 def _network(dev: str) -> dict[str, float]:
-    """Return the bytes that all interfaces received and sent, but for the loopback."""
+    """Return the bytes that all interfaces except the loopback received and sent."""
     received = sent = 0
     rows = re.findall(r"^\s*([^:\s]+):\s*(.*)$", dev, re.MULTILINE)
     for name, counts in rows:
@@ -187,7 +187,7 @@ def _network(dev: str) -> dict[str, float]:
 
 
 def _allowed_cpus(root: Path) -> frozenset[int]:
-    """Return the CPUs that this process may use; of another tree, all that it shows."""
+    """Return the CPUs that this process may use, or all the CPUs that another tree shows."""
     if root == Path("/"):
         return frozenset(os.sched_getaffinity(0))
     stat = (read_text(root / "proc/stat") or "").splitlines()
@@ -196,7 +196,7 @@ def _allowed_cpus(root: Path) -> frozenset[int]:
 
 
 def _memory_limits(root: Path) -> list[tuple[Path, int]]:
-    """Return the file of the memory in use and the limit of each cgroup of this process that has a limit."""
+    """Return the file of the memory in use, and the limit, of each cgroup of this process with a limit."""
     mount = root / "sys/fs/cgroup"
     found: dict[Path, int] = {}
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
@@ -209,6 +209,6 @@ def _memory_limits(root: Path) -> list[tuple[Path, int]]:
             continue
         for folder in (base / group.lstrip("/"), base):  # a container sees its own group at the top
             limit = _number(r"^(\d+)$", read_text(folder / names[1]) or "")
-            if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 writes a huge number for no limit
+            if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 shows a huge number if there is no limit
                 found[folder / names[0]] = limit
     return list(found.items())

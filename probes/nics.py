@@ -1,4 +1,4 @@
-"""Reads network cards: ports in sysfs, as RDMA device and as network interface."""
+"""Reads network cards: their ports in sysfs, as RDMA devices and as network interfaces."""
 
 import os
 import re
@@ -22,7 +22,7 @@ _DISABLED = "INTERFACE_DISABLED"
 _NO_LINK_MODES = "NOT_REPORTED_FOR_INFINIBAND"
 _NOT_ASKED = "NOT_ASKED"
 
-# linux: Documentation/ABI/stable/sysfs-class-infiniband (counters of a port, hw_counters of its driver) and
+# linux: Documentation/ABI/stable/sysfs-class-infiniband (a port's counters, its driver's hw_counters) and
 # Documentation/ABI/testing/sysfs-class-net-statistics.
 _PORT_ERRORS = (
     "symbol_error",
@@ -48,14 +48,14 @@ _INTERFACE_ERRORS = (
     "tx_carrier_errors",
     "tx_aborted_errors",
 )
-# Names of the port of a virtual function or of a part of a card (linux: Documentation/networking/switchdev):
-# `pf0vf3`, `c1pf0sf2`. The card's own port is `p0`.
+# Port names of virtual functions and subfunctions (linux: Documentation/networking/switchdev): `pf0vf3`,
+# `c1pf0sf2`. The card's own port is `p0`.
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+((vf|sf)\d+)?")
 _INTERFACE_UP = 1  # IFF_UP of linux/if.h
 _UNKNOWN_SPEEDS = (0, 65535, 2**32 - 1)  # Mbit/s; newer kernels write -1
 _RATE = re.compile(r"(\d+(?:\.\d+)?) Gb/sec \((\d+)X")  # "200 Gb/sec (4X HDR)"
 
-# From an interface's name to the Gbit/s of its fastest link mode, or why they are not known.
+# Takes an interface's name; returns the Gbit/s of its fastest link mode, or the reason why it is unknown.
 Ask = Callable[[str], float | str]
 
 _OF_RDMA = ("rdma_device", "rdma_port", "link_layer", "state", "phys_state", "lanes")
@@ -63,14 +63,14 @@ _OF_INTERFACE = ("interface", "operstate", "enabled", "carrier", "duplex", "mtu_
 
 
 class NicFacts(NamedTuple):
-    """What sysfs shows of a card beyond its place: facts by field, and reasons of those it does not show."""
+    """What sysfs shows about a card besides its address: facts by field, and reasons of missing facts."""
 
     facts: dict[str, Any]
     missing: dict[str, str]
 
 
 def not_asked(_: str) -> str:
-    """Return why the link modes are not known: the tree is a copy, or not that of this machine."""
+    """Return why the link modes are not known: the tree is a copy, or belongs to another machine."""
     return _NOT_ASKED
 
 
@@ -103,9 +103,9 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
 
 
 def peer_memory_module(root: Path) -> str | None:
-    """Return the kernel module by which RDMA cards access GPU memory, "none", or None where none is shown.
+    """Return the kernel module that gives RDMA cards access to GPU memory, "none", or None if unknown.
 
-    nvidia_peermem comes with the driver, nv_peer_mem was a package of its own.
+    nvidia_peermem comes with the driver; nv_peer_mem was a separate package.
     """
     modules = root / "sys/module"
     if not modules.is_dir():
@@ -153,7 +153,7 @@ def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[
         | _counts(place / "hw_counters", _TRANSPORT_ERRORS),
     }
     reasons = dict.fromkeys(_OF_RDMA, NOT_IN_SYS)
-    if state != "ACTIVE":  # the kernel shows the lowest rate of the card then
+    if state != "ACTIVE":  # the kernel then shows the card's lowest rate
         return reasons | dict.fromkeys(("rate_gbit_per_s", "lanes"), LINK_DOWN)
     if rate is not None:
         facts["rate_gbit_per_s"] = float(rate[1])
@@ -165,7 +165,7 @@ def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[
 def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
     flags = read_text(place / "flags")
     enabled = None if flags is None or not flags.startswith("0x") else bool(int(flags, 16) & _INTERFACE_UP)
-    carrier = read_text(place / "carrier")  # refused while the interface is disabled
+    carrier = read_text(place / "carrier")  # unreadable while the interface is disabled
     speed = read_text(place / "speed")
     mtu = read_text(place / "mtu")
     duplex = read_text(place / "duplex")
@@ -193,7 +193,7 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
 
 
 def _own_interfaces(folder: Path) -> dict[str, Path]:
-    """Return the card's own interfaces by name: not of virtual functions, nor children of others."""
+    """Return the card's own interfaces by name, without virtual functions and child interfaces."""
     found = {}
     for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
         for name in _names(place):
@@ -204,9 +204,9 @@ def _own_interfaces(folder: Path) -> dict[str, Path]:
 
 
 def _has_port(interface: Path, port: int) -> bool:
-    """Return whether an interface is of a port of its card.
+    """Return whether an interface belongs to a port of its card.
 
-    It names the port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+    The interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
     """
     return read_text(interface / "dev_port") == str(port - 1)
 
@@ -221,7 +221,7 @@ def _first(paths: Iterable[Path]) -> str | None:
 
 
 def _word(text: str | None) -> str | None:
-    """Return `ACTIVE` of `4: ACTIVE`."""
+    """Return `ACTIVE` from `4: ACTIVE`."""
     return None if not text else text.partition(":")[2].strip() or text
 
 

@@ -1,8 +1,8 @@
-"""Memory on a NUMA node: threads bound while it is allocated, and the kernel's report of where pages lie.
+"""Memory on a NUMA node: binds threads while it is allocated, and reads from the kernel where its pages are.
 
-The system calls are those of libnuma (set_mempolicy(2), move_pages(2)), called by number: Python has none of
-them, and libnuma is often missing. Containers refuse them without CAP_SYS_NICE (Docker's seccomp profile);
-then the CPUs of the node decide where memory lies, and /proc/self/numa_maps shows it.
+Uses libnuma's system calls (set_mempolicy(2), move_pages(2)) by number: Python has no functions for them, and
+libnuma is often missing. Containers without CAP_SYS_NICE refuse them (Docker's seccomp profile). Then the
+CPUs of the node decide where memory is, and /proc/self/numa_maps shows it.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ T = TypeVar("T")
 
 
 class NoThreadsError(OSError):
-    """The system starts no more threads (a limit of processes, as containers have)."""
+    """The system starts no more threads (a process limit, as in containers)."""
 
 
 def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda: None) -> list[T]:
     """Run tasks, each in its own thread, and return their results in order.
 
-    All have ended when it returns, also where it is interrupted. `abort` is called before that is waited
-    for: tasks that wait for one another must then go on. Raises NoThreadsError, and what the first of the
-    tasks in order raised.
+    All tasks have ended when it returns, even if it is interrupted. It calls `abort` before it waits for
+    their end: tasks that wait for one another must then continue. Raises NoThreadsError, or the exception of
+    the first task that raised one.
     """
     with ThreadPoolExecutor(max(len(tasks), 1)) as pool:
         try:
-            # An interruption while threads start would be raised before the pool knows the last one.
+            # An interruption while threads start would be raised before the pool knows the last thread.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
             try:
                 futures = [pool.submit(task) for task in tasks]
@@ -49,17 +49,17 @@ def at_once(tasks: Sequence[Callable[[], T]], abort: Callable[[], None] = lambda
     return [future.result() for future in futures]
 
 
-# Of the pages that were looked at; below it memory is spread over nodes.
+# Share of the sampled pages; below it, memory is spread over nodes.
 MOSTLY = 0.9
 _PAGES_LOOKED_AT = 512
-# Where a node has less to give, binding to it might have the kernel end the process (out of memory).
+# If a node has less available memory, binding to it might make the kernel kill the process (out of memory).
 _MIN_AVAILABLE_KIB = 2 * 2**20  # twice what is allocated on one node at most
 _DEFAULT, _BIND = 0, 2  # MPOL_DEFAULT, MPOL_BIND (linux/mempolicy.h)
-_MASK_WORDS = 16  # 1024 nodes, as the kernel has at most
+_MASK_WORDS = 16  # 1024 nodes, the kernel's maximum
 
 
 class _Numbers(NamedTuple):
-    """Numbers of the system calls of one architecture (asm/unistd.h)."""
+    """System call numbers of one architecture (asm/unistd.h)."""
 
     get_mempolicy: int
     set_mempolicy: int
@@ -75,9 +75,9 @@ _Mask = ctypes.c_ulong * _MASK_WORDS
 
 
 class NumaMemory:
-    """Memory of this process on the nodes of the machine. `root` holds /proc and /sys.
+    """Memory of this process on the machine's NUMA nodes. `root` contains /proc and /sys.
 
-    `refusals`: which calls the system refused, each once, in words.
+    `refusals`: a text for each call that the system refused, each once.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -88,15 +88,15 @@ class NumaMemory:
 
     @contextlib.contextmanager
     def bound(self, node: int | None, cpus: Sequence[int] | None) -> Iterator[None]:
-        """Bind the calling thread, and those that it starts, to the memory and the CPUs of a node.
+        """Bind the calling thread, and the threads that it starts, to the memory and the CPUs of a node.
 
-        What is refused is left out. Both are restored.
+        A binding that the system refuses is skipped. Both bindings are undone afterwards.
         """
         with bound_to(cpus), self._policy(node):
             yield
 
     def nodes(self, address: int, size: int) -> Mapping[int, int]:
-        """Return how many of the pages looked at lie on each node; empty where that is unknown."""
+        """Return how many of the sampled pages are on each node; empty if unknown."""
         return self._by_move_pages(address, size) or self._by_maps(address)
 
     @contextlib.contextmanager
@@ -120,7 +120,7 @@ class NumaMemory:
             self._called("set_mempolicy", put, mode.value, None if empty else before, 0 if empty else _bits())
 
     def _has_memory(self, node: int) -> bool:
-        """Return whether binding to a node is safe: it has memory that is free, or of files."""
+        """Return whether binding to a node is safe: it has enough free memory or file cache."""
         text = read_text(self._root / f"sys/devices/system/node/node{node}/meminfo") or ""
         found = {
             fields[2].rstrip(":"): int(fields[3])
@@ -144,7 +144,7 @@ class NumaMemory:
         return Counter(node for node in status if node >= 0)
 
     def _by_maps(self, address: int) -> Mapping[int, int]:
-        """Return the nodes of the mapping that an address is in, as /proc/self/numa_maps has them."""
+        """Return the pages on each node for the mapping of an address, from /proc/self/numa_maps."""
         last = ""
         for line in (read_text(self._root / "proc/self/numa_maps") or "").splitlines():
             if int(line.split(" ", 1)[0], 16) > address:
@@ -162,12 +162,12 @@ class NumaMemory:
 
 
 def most_of(nodes: Mapping[int, int]) -> int | None:
-    """Return the node with the most pages, the lowest of several; None where there are none."""
+    """Return the node with the most pages (the lowest if several have them), or None without pages."""
     return max(sorted(nodes), key=lambda node: nodes[node], default=None)
 
 
 def lies_on(nodes: Mapping[int, int], node: int) -> bool:
-    """Return whether memory lies on a node, but for a few pages."""
+    """Return whether memory is on a node, except for a few pages."""
     return nodes.get(node, 0) >= MOSTLY * sum(nodes.values())
 
 
@@ -175,8 +175,8 @@ def lies_on(nodes: Mapping[int, int], node: int) -> bool:
 def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
     """Bind the calling thread to CPUs and restore it afterwards. Yields whether it is bound.
 
-    It is not where no CPU is given, none of them may be used (a container's cpuset), or the system has no
-    such call. CPUs that may not be used are left out.
+    It is not bound if no CPU is given, if none of them may be used (a container's cpuset), or if the system
+    has no such call. CPUs that may not be used are skipped.
     """
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     wanted = set(cpus or ()) & before
@@ -196,4 +196,4 @@ def bound_to(cpus: Sequence[int] | None) -> Iterator[bool]:
 
 
 def _bits() -> ctypes.c_ulong:
-    return ctypes.c_ulong(64 * _MASK_WORDS)  # of the mask, plus one, less one: the kernel has at most 1024
+    return ctypes.c_ulong(64 * _MASK_WORDS)  # the mask's bits, plus one, less one: the kernel allows 1024

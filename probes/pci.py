@@ -1,6 +1,7 @@
-"""Reads the PCI tree from sysfs: NVIDIA GPUs, network cards, the bridges above them, their errors and ACS.
+"""Reads the PCI tree from sysfs: NVIDIA GPUs, network cards, the bridges above, their errors and ACS.
 
-The kernel's own view, so it needs neither driver nor privileges. `root` is the folder that holds `sys`.
+This is the kernel's view, so it needs neither driver nor privileges. `root` is the folder that contains
+`sys`.
 """
 
 import os
@@ -18,16 +19,16 @@ _KERNEL_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 _NVIDIA = "10de"
-_GPU_CLASSES = ("0300", "0302")  # VGA and 3D controller; the card's sound and USB functions are no GPUs
+_GPU_CLASSES = ("0300", "0302")  # VGA and 3D controller; not the card's sound and USB functions
 _NIC_CLASS = "02"
 
 
 def read_pci(root: Path) -> tuple[PciNode, ...]:
-    """Return the GPUs, NICs and the bridges above them, ordered by address. Nothing where there is no /sys.
+    """Return the GPUs, NICs and the bridges above them, ordered by address; empty without /sys.
 
-    A device's parents are taken from where its link under bus/pci/devices points to, so a bridge that has no
-    separate link is found too. Where the tree does not show what a device is attached to, its `root` is
-    empty. Virtual functions of a NIC (SR-IOV) are left out: they are the same card once more.
+    A device's parents come from the target of its link under bus/pci/devices, so a bridge that has no
+    separate link is found too. If the tree does not show what a device is attached to, its `root` is empty.
+    Virtual functions of a NIC (SR-IOV) are skipped: they are the same card.
     """
     devices = root / "sys/bus/pci/devices"
     nodes: dict[str, PciNode] = {}
@@ -44,10 +45,7 @@ def read_pci(root: Path) -> tuple[PciNode, ...]:
 
 
 def interface_name(root: Path, address: str) -> str | None:
-    """Return the name of a NIC.
-
-    Of its InfiniBand device (`mlx5_0`), else of its network interface (`eth0`).
-    """
+    """Return the name of a NIC's InfiniBand device (`mlx5_0`), or of its network interface (`eth0`)."""
     folder = root / "sys/bus/pci/devices" / address
     for pattern in ("infiniband/*", "net/*", "virtio*/net/*"):
         names = sorted(found.name for found in folder.glob(pattern))
@@ -57,7 +55,7 @@ def interface_name(root: Path, address: str) -> str | None:
 
 
 def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:
-    """Return the address and the true folder of each PCI function; links that lead nowhere are left out."""
+    """Return the address and the real folder of each PCI function, without broken links."""
     try:
         names = sorted(os.listdir(devices))
     except OSError:
@@ -71,7 +69,7 @@ def _functions(devices: Path, root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _target(link: Path, root: Path) -> Path:
-    """Follow one link without leaving `root`: a copied tree may hold links that begin with /sys."""
+    """Follow one link without leaving `root`: a copied tree may contain links that start with /sys."""
     try:
         target = os.readlink(link)
     except OSError:
@@ -93,9 +91,9 @@ def _kind(folder: Path) -> Literal["gpu", "nic", "other"]:
 
 
 def _path_to(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
-    """Return the root complex above a device and the bridges between, from the root down.
+    """Return the root complex above a device and the bridges between them, from the root down.
 
-    A path may hold two roots, as behind an Intel VMD: the nearer one counts.
+    A path may contain two roots, as behind an Intel VMD. The nearer one is used.
     """
     root_name = ""
     bridges: list[tuple[str, Path]] = []
@@ -110,7 +108,7 @@ def _path_to(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
 def _node(
     folder: Path, address: str, kind: Literal["gpu", "nic", "bridge"], root_name: str, parent: str | None
 ) -> PciNode:
-    place = os.fspath(folder)  # joining strings is several times as fast as joining paths
+    place = os.fspath(folder)  # joining strings is several times faster than joining paths
     driver = f"{place}/driver"
     acs = read_acs(place) if kind == "bridge" else None
     return PciNode(
@@ -138,5 +136,5 @@ def _hex_id(path: str, digits: int) -> str | None:
 
 
 def _numa_node(text: str | None) -> int | None:
-    """Read a node number; the kernel writes -1 where the firmware did not report it."""
+    """Read a node number. The kernel writes -1 if the firmware did not report it."""
     return int(text) if text and text.isascii() and text.isdigit() else None

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from gputopo.probes.host import read_text
 
-_MAX_DEPTH = 64  # of a tree of processes; a longer chain is one that changed while it was read
-# Which processes belong to the tree is looked up in at most this share of the time. Ours.
+_MAX_DEPTH = 64  # of a process tree; a longer chain changed while it was read
+# The largest share of time for finding the processes of the tree. Not measured.
 _LOOK_UP_SHARE = 1 / 1000
 
 
 def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
-    """Whether a process is `ancestor` or descends from it; False for one that cannot be seen."""
+    """Whether a process is `ancestor` or descends from it; False if the process is not visible."""
     for _ in range(_MAX_DEPTH):
         if pid == ancestor:
             return True
@@ -25,7 +25,7 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
 
 
 class ProcessTree:
-    """The CPU time of a process and of all its descendants, the ended ones that were waited for included."""
+    """The CPU time of a process and of all its descendants, including ended ones that were waited for."""
 
     def __init__(self, pid: int, root: Path = Path("/")) -> None:
         self._pid = pid
@@ -35,9 +35,9 @@ class ProcessTree:
         self._next_s = 0.0
 
     def cpu_ticks(self) -> int | None:
-        """Return user and system time in clock ticks; None where /proc does not show this process."""
+        """Return user and system time in clock ticks, or None if /proc does not show the process."""
         found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
-        # proc(5), from the state on, which is field 3: utime, stime, cutime, cstime are 14 to 17.
+        # proc(5): the state is field 3, and utime, stime, cutime and cstime are fields 14 to 17.
         return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
 
     def _pids(self) -> tuple[int, ...]:
@@ -70,6 +70,6 @@ class ProcessTree:
 
 
 def _fields(root: Path, pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    """Return the fields of /proc/PID/stat from the state on. The name before it may contain anything."""
     text = read_text(root / f"proc/{pid}/stat")
     return None if not text else text.rpartition(")")[2].split()

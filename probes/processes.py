@@ -1,12 +1,12 @@
 """Child processes that do not outlive this one: programs and forks.
 
-- `tethered`: the command of a program that the kernel signals when this process dies, however it dies. The
+- `tethered`: the command for a program that the kernel signals when this process dies for any reason. The
   setting (PR_SET_PDEATHSIG, prctl(2)) outlives exec, so this file runs first in the child, by its path
   (`python processes.py SIGNAL PARENT PROGRAM ARGS...`), and becomes the program. It imports no other module
-  of gputopo, and starts in milliseconds. Signals that the launcher blocked are unblocked. It takes the CPUs
-  and the NUMA node that its environment names (`gputopo.launch.spec.env`), as far as it may: CPUs
-  that it was refused before, and a memory policy that was set before (numactl), stay.
-- `forked`: a fork that runs a function, prints nothing and holds no file of others.
+  of gputopo, and starts in milliseconds. It unblocks signals that the launcher blocked. It uses the CPUs and
+  the NUMA node that its environment specifies (`gputopo.launch.spec.env`), as far as it is allowed to. It
+  keeps earlier limits on its CPUs, and a memory policy that was set before (numactl).
+- `forked`: a fork that runs a function, prints nothing and keeps no other files open.
 
 The signal of PR_SET_PDEATHSIG comes when the *thread* that started the child ends: use the main one.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # typing and collections.abc take as long to import as all th
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _CANNOT_RUN, _NOT_FOUND = 126, 127  # the exit codes of a shell
 _CPUS, _MEMORY_NODE = "GPUTOPO_CPUS", "GPUTOPO_MEMORY_NODE"
-# get_mempolicy(2), set_mempolicy(2): their numbers, which libc has no functions for; linux/mempolicy.h.
+# Numbers of get_mempolicy(2) and set_mempolicy(2), which libc has no functions for; linux/mempolicy.h.
 _SYSCALLS = {"x86_64": (239, 238), "aarch64": (236, 237)}
 _MPOL_DEFAULT, _MPOL_PREFERRED = 0, 1
 _BITS = 64  # of a word of a node mask
@@ -39,13 +39,13 @@ def end_with_parent(parent: int, signum: int = signal.SIGKILL) -> bool:
 
 
 def tethered(program: list[str], signum: int = signal.SIGKILL) -> list[str]:
-    """Return the command that runs a program which gets a signal when this process dies."""
+    """Return the command that runs a program and signals it when this process dies."""
     me = os.path.abspath(__file__)
     return [sys.executable, "-I", "-S", me, str(int(signum)), str(os.getpid()), *program]
 
 
 def kill_group(pid: int) -> None:
-    """Kill all processes of the group that a process leads; a group without processes is fine."""
+    """Kill all processes in the group that a process leads. The group may be empty."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
@@ -53,7 +53,7 @@ def kill_group(pid: int) -> None:
 def reaped(pid: int, wait_s: float) -> int | None:
     """Wait for a child that was killed or ends by itself, and return its status; None if it does not end."""
     until_s = time.monotonic() + wait_s
-    with contextlib.suppress(ChildProcessError):  # where SIGCHLD is ignored, the kernel reaps it
+    with contextlib.suppress(ChildProcessError):  # if SIGCHLD is ignored, the kernel reaps it
         while time.monotonic() < until_s:
             found, status = os.waitpid(pid, os.WNOHANG)
             if found:
@@ -75,19 +75,20 @@ def forked(
     files: "Iterable[int]",
     data_bytes: int | None = None,
 ) -> int:
-    """Fork a child that does `work` and ends, and return its process id. Raises OSError.
+    """Fork a child that runs `work` and ends, and return its process id. Raises OSError.
 
-    It ends with its parent, prints nothing and dumps no core; signals to the process group (Ctrl-C) are for
-    the parent. `raised` gets the traceback of an exception. `files`: those that the child keeps open;
-    `data_bytes`: memory that it may allocate, None: no limit. Nothing of the parent's is flushed in it.
+    The child ends with its parent, prints nothing and dumps no core. Signals to the process group (Ctrl-C)
+    reach only the parent. `raised` gets the traceback of an exception. `files`: the files that the child
+    keeps open. `data_bytes`: the memory that it may allocate, None for no limit. It flushes no buffer of the
+    parent.
     """
     import gc
     import warnings
 
     parent = os.getpid()
-    gc.freeze()  # or a collection in either process would copy all that they share
+    gc.freeze()  # otherwise a collection in either process would copy all shared memory
     with warnings.catch_warnings():
-        # Python 3.12 warns of locks that other threads hold: a child that waits for one hangs, and is killed.
+        # Python 3.12 warns about locks of other threads: a child that waits for one hangs, and is killed.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
@@ -112,7 +113,7 @@ def _set_apart(files: "Iterable[int]", parent: int, data_bytes: int | None) -> N
     if not end_with_parent(parent):
         os._exit(0)
     if "faulthandler" in sys.modules:
-        sys.modules["faulthandler"].disable()  # it writes to a file that is another one's number soon
+        sys.modules["faulthandler"].disable()  # it writes to a file number that soon belongs to another file
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -124,19 +125,19 @@ def _set_apart(files: "Iterable[int]", parent: int, data_bytes: int | None) -> N
         with contextlib.suppress(OSError):
             os.close(number)
     with contextlib.suppress(OSError, ValueError):
-        # core(5): 1 also stops a core that would be piped to a program, which 0 does not
+        # core(5): 1 also prevents a core that is piped to a program; 0 does not
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     if data_bytes is None:
         return
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", "rb") as sizes:
         now = int(sizes.read().split()[5]) * resource.getpagesize()
-        # of data, not of address space: a library may reserve much more than it uses, as Go's runtime does
+        # limits data, not address space: a library may reserve much more than it uses, as Go's runtime does
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (now + data_bytes, hard))
 
 
 def main(arguments: list[str]) -> int:
-    """Set the tether and become the program; returns only the exit code of a failure."""
+    """Set the signal and become the program. Returns only if that fails, with an exit code."""
     signum, parent, program = int(arguments[0]), int(arguments[1]), arguments[2:]
     if not end_with_parent(parent, signum):
         return 128 + signum
@@ -150,13 +151,13 @@ def main(arguments: list[str]) -> int:
     try:
         os.execvp(program[0], program)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a stderr that is full or closed; a stream would try again
+        with contextlib.suppress(OSError):  # stderr is full or closed; a stream would try again
             os.write(2, os.fsencode(f"cannot run {program[0]}: {error.strerror}\n"))
         return _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
 
 
 def _take_cpus(listed: str) -> None:
-    """Run on the CPUs of a list such as `0-9,20-29` that this process may use, if there are any."""
+    """Run on the CPUs of a list such as `0-9,20-29`, as far as this process may use them."""
     cpus: set[int] = set()
     for part in listed.split(","):
         first, _, last = part.partition("-")
@@ -167,7 +168,7 @@ def _take_cpus(listed: str) -> None:
 
 
 def _prefer_memory(libc: ctypes.CDLL, node: int) -> None:
-    """Prefer a NUMA node's memory; a container may forbid it, and then memory comes from the CPUs' node."""
+    """Prefer a NUMA node's memory. If a container forbids it, memory comes from the CPUs' node."""
     if os.uname().machine not in _SYSCALLS:
         return
     asks, sets = _SYSCALLS[os.uname().machine]

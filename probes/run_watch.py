@@ -1,4 +1,4 @@
-"""Samples of a run: its GPUs, through a child that may hang or crash, and the host beside them."""
+"""Samples the GPUs of a run, through a child that may hang or crash, and the host."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,25 +14,25 @@ from gputopo.probes.nvml.monitor import Closed
 from gputopo.values.run.events import GpuSample, MachineSample, Noticed, Sample
 
 _HOST_EVERY = 4  # samples
-# Ours: several samples in the shortest windows that are judged, within half a percent of a core. NVML's own
-# power and utilization are means of up to a second.
+# Not measured; chosen because it gives several samples in the shortest windows that are judged, for half a
+# percent of a core. NVML's power and utilization are means over up to a second.
 FEW_GPUS, EVERY_S, EVERY_S_OF_MANY = 1, 0.25, 0.5
 
 
-# A driver that hung or crashed is asked again after so many seconds, in a new child, and so often: one that
-# is being reset answers within a minute. Ours.
+# Seconds until a driver that hung or crashed is asked again, in a new child, and how often. Not measured;
+# chosen because a driver that is being reset answers within a minute.
 AGAIN_S, ATTEMPTS = 20.0, 3
-# Counters of a sample that count from the begin of the watch on.
+# Counters of a sample that count from the start of the watch.
 _COUNTERS = ("pcie_replays", "nvlink_errors")
 
 
 class RunWatch(Closed):
-    """Samples the GPUs of a run (indices of the machine) and the host; a context manager.
+    """Samples the GPUs of a run (indices of the machine) and the host. A context manager.
 
-    Where NVML cannot be opened, a notice reports it, and the host is sampled alone. So it is where NVML hangs
-    or crashes, until a new child can sample the GPUs again: then the first sample has the length of the gap.
-    Make it in the main thread; another may take the samples, one every `every_s` seconds: the same one all
-    the time, with which a child that it started ends.
+    If NVML cannot be opened, a notice reports it, and only the host is sampled. The same happens if NVML
+    hangs or crashes, until a new child can sample the GPUs. The first sample after that has the length of the
+    gap. Create it in the main thread. Another thread may take the samples, one every `every_s` seconds. It
+    must always be the same thread, because a child ends with the thread that started it.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class RunWatch(Closed):
         open_gpus: Callable[[Sequence[int], Sequence[int]], GpuWatchChild] = GpuWatchChild,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`others`: GPUs beside those of the run, of which only the processes are asked.
+        """`others`: GPUs outside the run, which are asked only for their processes.
 
-        `host`: by default, of this machine, with this process and its children as the run.
+        `host`: by default, a reader of this machine with this process and its children as the run.
         """
         self._notices: list[str] = []
         self._open_gpus = partial(open_gpus, gpus, others)
         self._clock = clock
         self._gpus: GpuWatchChild | None = None
-        self._again_s: float | None = None  # when to start a new child; None: not
+        self._again_s: float | None = None  # when to start a new child; None: never
         self._attempts = 0
         self._sampled_s = clock()
         self._counted = Counted()
@@ -67,9 +67,9 @@ class RunWatch(Closed):
         self.every_s = EVERY_S if len(gpus) <= FEW_GPUS else EVERY_S_OF_MANY
 
     def look(self) -> tuple[Sample | Noticed, ...]:
-        """Return a sample, after the notices that are new. Never raises.
+        """Return new notices, then a sample. Never raises.
 
-        Without GPUs there is one of four: that of the host.
+        Without GPUs, only every fourth call returns a sample, of the host.
         """
         self._number += 1
         self._host.note()
@@ -104,14 +104,14 @@ class RunWatch(Closed):
         return msgspec.structs.replace(sample, gpus=tuple(map(self._counted.add, sample.gpus)))
 
     def _stopped(self, why: str) -> None:
-        """Note that the GPUs are not sampled any more, and when that is tried again."""
+        """Note that the GPUs are no longer sampled, and when to try again."""
         left = ATTEMPTS - self._attempts
         self._again_s = self._clock() + AGAIN_S if left else None
         again = f"; tried again in {AGAIN_S:g} s" if left else ""
         self._notices.append(f"The GPUs are no longer sampled: {why}{again}")
 
     def _mended(self) -> float | None:
-        """Start a new child if it is time to; return the length of the gap where it samples."""
+        """Start a new child if it is time to. Return the length of the gap if the child samples."""
         if self._again_s is None or self._clock() < self._again_s or self._closed:
             return None
         self._attempts += 1
@@ -130,14 +130,14 @@ class RunWatch(Closed):
 
 
 class Counted:
-    """Counters that go on where the last child's ended: what was counted in a gap is not known."""
+    """Counters that continue from the last child's totals. What was counted in a gap is unknown."""
 
     def __init__(self) -> None:
         self._last: dict[int, GpuSample] = {}
         self._before: dict[int, GpuSample] = {}
 
     def begin_again(self) -> None:
-        """From here on counters begin at 0."""
+        """Note that the counters start again at 0."""
         self._before = dict(self._last)
 
     def add(self, sample: GpuSample) -> GpuSample:

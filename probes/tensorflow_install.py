@@ -47,8 +47,8 @@ def read_tensorflow(
 ) -> TensorFlowInstall | None:
     """Return the TensorFlow that `import tensorflow` would load, or None if there is none.
 
-    `path`: folders of packages, as in sys.path; None: those of this process. Never raises for a file that is
-    absent or unreadable: what it would have said is None.
+    `path`: folders of packages, as in sys.path; None: this process's folders. Never raises for a file that is
+    absent or unreadable: its facts are None.
     """
     package = _package(path)
     if package is None:
@@ -73,11 +73,11 @@ def read_tensorflow(
 def load_cuda_libraries(
     path: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[str, ...]:
-    """Load the CUDA libraries that are installed and that TensorFlow would not find. Return their names.
+    """Load the installed CUDA libraries that TensorFlow would not find. Return their names.
 
-    Call it before TensorFlow looks for GPUs: the loader then takes the library that the process has.
+    Call it before TensorFlow looks for GPUs: the loader then uses the library that the process has loaded.
     TensorFlow 2.21.0 with its CUDA libraries from PyPI needs it: the library that opens libcusolver.so.11
-    does not name its folder, so that TensorFlow finds no GPU.
+    does not have that folder in its RUNPATH, so TensorFlow finds no GPU.
     """
     package = _package(path)
     if package is None:
@@ -92,7 +92,7 @@ def load_cuda_libraries(
 
 
 class _Library(NamedTuple):
-    """A library that TensorFlow opens. `is_unreached`: it is installed where the loader does not look."""
+    """A library that TensorFlow opens. `is_unreached`: it is installed where the loader does not search."""
 
     name: str
     file: Path | None
@@ -107,10 +107,10 @@ def _package(path: Sequence[str] | None) -> Path | None:
 def _cuda_libraries(
     package: Path, build: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[_Library, ...]:
-    """Return the libraries without which TensorFlow registers no GPU, cuDNN last; () if they are not known.
+    """Return the libraries that TensorFlow needs to register a GPU, cuDNN last; () if they are unknown.
 
-    The loader looks in LD_LIBRARY_PATH, the folders in the library that opens another one (RUNPATH), what
-    ldconfig recorded, and the default folders (ld.so(8)).
+    The loader searches LD_LIBRARY_PATH, the RUNPATH of the library that opens another one, what ldconfig
+    recorded, and the default folders (ld.so(8)).
     """
     names = CUDA_LIBRARIES.get(str(build.get("cuda_version")).partition(".")[0])
     cudnn = build.get("cudnn_version")
@@ -145,7 +145,7 @@ def _loader_cache() -> bytes:
 
 
 def _file_in_cache(cache: bytes, name: str) -> Path | None:
-    """Return the file that ldconfig recorded. Its cache holds the paths as strings that end with NUL."""
+    """Return the file that ldconfig recorded. Its cache contains the paths as NUL-terminated strings."""
     end = cache.find(f"/{name}\0".encode())
     return None if end < 0 else Path(os.fsdecode(cache[cache.rfind(b"\0", 0, end) + 1 : end]), name)
 
@@ -162,9 +162,9 @@ def _build_info(package: Path) -> dict[str, Any]:
 
 
 def _distribution(site_packages: Path) -> tuple[str | None, str | None]:
-    """Return name and version of the distribution that installed TensorFlow there, as far as pip recorded it.
+    """Return the name and version of the distribution that installed TensorFlow, if pip recorded it.
 
-    importlib.metadata knows it, too, but takes 10 ms to load.
+    importlib.metadata can do this too, but takes 10 ms to load.
     """
     for name in _DISTRIBUTIONS:
         prefix = f"{name.replace('-', '_')}-"
@@ -174,7 +174,7 @@ def _distribution(site_packages: Path) -> tuple[str | None, str | None]:
 
 
 def _version_of_cudnn(library: Path | None) -> str | None:
-    """Return the version of a cuDNN: of its package from PyPI, or in the name of the file behind its link."""
+    """Return cuDNN's version: from its PyPI package, or from the name of the file that its link points to."""
     if library is None:
         return None
     for folder in library.parent.glob("../../../nvidia_cudnn_cu*.dist-info"):
@@ -184,7 +184,7 @@ def _version_of_cudnn(library: Path | None) -> str | None:
 
 
 def _run_path(file: Path) -> list[Path]:
-    """Return the folders that a library names for what it opens; none if it cannot be read."""
+    """Return the folders in a library's RPATH and RUNPATH; none if the library cannot be read."""
     origin = str(file.parent)
     texts = [text.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for text in _run_path_texts(file)]
     words = dict.fromkeys(word for text in texts for word in text.split(":") if word)
@@ -192,7 +192,7 @@ def _run_path(file: Path) -> list[Path]:
 
 
 def _run_path_texts(file: Path) -> Iterator[str]:
-    """Yield RPATH and RUNPATH of an ELF file, as its dynamic section has them; none if it is no such file."""
+    """Yield RPATH and RUNPATH from an ELF file's dynamic section; nothing if it is not such a file."""
     try:
         with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if data[: len(_ELF_64_LITTLE_ENDIAN)] != _ELF_64_LITTLE_ENDIAN:

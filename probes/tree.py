@@ -1,4 +1,4 @@
-"""What the PCI tree adds to NVML's GPUs and pairs: addresses, slots, links and hops; where the two differ."""
+"""Adds addresses, slots, links and hops from the PCI tree to NVML's GPUs and pairs; finds contradictions."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ NOT_IN_TREE = "NOT_IN_PCI_TREE"
 
 
 def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: MissingFacts) -> tuple[Gpu, ...]:
-    """Find the addresses of GPUs that no longer report them, such as lost ones.
+    """Find the addresses of GPUs that no longer report them, such as lost GPUs.
 
-    NVML counts GPUs in PCI order. Where the bus has as many and the known ones stand in their places, so do
-    the others.
+    NVML numbers GPUs in PCI order. If the bus has the same number of GPUs, and the known addresses are in
+    their positions, the other GPUs are in their positions too.
     """
     fits = len(on_bus) == len(gpus) and all(
         gpu.pci_address in (None, node.address) for gpu, node in zip(gpus, on_bus, strict=True)
@@ -31,7 +31,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
 
 
 def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
-    """Add a GPU's slot and what NVML did not report of its link and NUMA node; `missing` follows."""
+    """Add a GPU's slot, and facts of its link and NUMA node that NVML did not report. Updates `missing`."""
     path = at_gpu(gpu.index)
     pcie_path = within(path, "pcie")
     tree = {node.address: node for node in nodes}
@@ -75,7 +75,7 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
 
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
-    """Return the link as sysfs shows it. Its maximum is what card and slot support together."""
+    """Return the link as sysfs shows it. Its maximum is what both card and slot support."""
     own = generation_of(node.max_speed_gt_per_s)
     return {
         "gen_now": generation_of(node.speed_gt_per_s),
@@ -91,9 +91,9 @@ def _min(a: int | None, b: int | None) -> int | None:
 
 
 def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None) -> Hop | None:
-    """Return the hop between two addresses by the PCI tree, None where it is unknown.
+    """Return the hop between two addresses in the PCI tree, or None if it is unknown.
 
-    A tree without any NUMA number on a host with several NUMA nodes does not distinguish NODE from SYS.
+    On a host with several NUMA nodes, a tree without NUMA numbers does not distinguish NODE from SYS.
     """
     if a is None or b is None:
         return None
@@ -109,9 +109,9 @@ def tree_hop(nodes: Sequence[PciNode], host: Host, a: str | None, b: str | None)
 def join_tree(
     links: Sequence[Link], gpus: Sequence[Gpu], nodes: Sequence[PciNode], host: Host
 ) -> tuple[tuple[Link, ...], tuple[Contradiction, ...]]:
-    """Add the hops of the PCI tree where NVML gave none, and list where the two differ; NVML's stands.
+    """Add the PCI tree's hop if NVML reported none, and list the differences. NVML's hop is kept.
 
-    INTERNAL and PIX are no contradiction: in the tree, two GPUs of one board are a switch like any other.
+    INTERNAL and PIX do not contradict: in the tree, a board with two GPUs is a switch like any other.
     """
     joined, contradictions = [], []
     for link in links:
@@ -128,10 +128,10 @@ def join_tree(
 
 
 def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
-    """Count the NVLinks between two GPUs, direct ones and those through NVSwitches; None if not known.
+    """Count the NVLinks between two GPUs, direct or through NVSwitches; None if unknown.
 
-    A link is seen from both ends, so one GPU with all its links known is enough. Through switches a pair can
-    use as many links as the GPU with fewer of them has.
+    Both ends report a link, so it is enough to know all links of one GPU. Through switches, a pair can use
+    the number of links of the GPU that has fewer.
     """
     sides = [_direct_links(a, b), _direct_links(b, a)]
     known = [count for count in sides if count is not None]
@@ -141,7 +141,7 @@ def nvlinks_between(a: Gpu, b: Gpu) -> int | None:
 
 
 def _direct_links(here: Gpu, there: Gpu) -> int | None:
-    """Count one GPU's active links to another, or None if one with an unknown remote end may lead there."""
+    """Count one GPU's active links to another; None if a link with an unknown remote end may lead there."""
     if here.nvlinks is None:
         return None
     up = [link for link in here.nvlinks if link.active is not False]

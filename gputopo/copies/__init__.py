@@ -1,1 +1,1 @@
-"""What measured copies mean: which to make, what they should reach, who shares a link. Pure, values alone."""
+"""Decides which copies to measure, what they should reach, and which GPUs share a link."""

@@ -1,8 +1,8 @@
-"""How much is copied and how often, so that a quick session ends in time. Pure.
+"""How much is copied and how often, so that a quick session ends in time.
 
-First windows are shorter, then there are fewer, then what comes last is left out. No window copies less than
-what makes the cost of starting a copy small, and a copy within a GPU's memory no less than its caches are
-exceeded by: a number of fewer bytes would be another one.
+To save time, windows get shorter, then fewer, and then the last jobs are skipped. A window always copies
+enough bytes that the cost of starting a copy is small. A copy within a GPU's memory is always larger than its
+caches. With fewer bytes, the rate would mean something else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,29 +16,30 @@ from gputopo.values.bandwidth import LARGE_BYTES, Level
 MIB = 2**20
 GB = 1e9
 
-# The whole command is to end within 60 s on eight GPUs; the rest is for the start, the driver and the report.
+# The command must end within 60 s on eight GPUs; the rest is for the start, the driver and the report.
 QUICK_SECONDS = 48.0
-# A window copies at least this much per copy: what gputopo.values.bandwidth.LARGE_BYTES asks of a number that
-# is to be judged. 20 ms on one lane of Gen3.
+# The minimum bytes of each copy in a window: gputopo.values.bandwidth.LARGE_BYTES, the minimum for a rate
+# that is judged. 20 ms on one lane of Gen3.
 MIN_BYTES = LARGE_BYTES
 FEWEST_REPEATS = 3
 # Starting a copy costs some 10 us (`gputopo.values.bandwidth.LARGE_BYTES`): 1 % of a window of 1 ms.
 MIN_WINDOW_S = 0.001
-# A speed that was seen once may be this much too low: the start of a short copy was part of it.
+# A speed that was measured once may be this much too low: it includes the start of a short copy.
 _SPEED_MARGIN = 1.2
-# No window copies more, however fast the copy: so much the engine can compare, every byte, on a GPU of 72 GB.
+# No window copies more, however fast the copy: the engine can compare every byte of this size on a GPU with
+# 72 GB.
 MAX_BYTES = 1024 * MIB
 
-# Before anything is known: about eight lanes of Gen3. A wrong guess costs one warm-up window.
+# The first guess: about eight lanes of Gen3. A wrong guess costs one warm-up window.
 _GUESS_GB_PER_S = 6.0
 _GUESS_LOCAL_GB_PER_S = 150.0
-# What a window costs beside the copies: filling, checking what arrived, calls, readings. A first guess, which
-# the session replaces by what it sees (`Pace`).
+# The cost of a window in addition to the copies: filling, checking, calls, readings. A first guess, which the
+# session replaces by its measurements (`Pace`).
 _OVERHEAD_S = 0.004
 _CHECKING = 2.0  # a copy is filled and checked at about its own speed
 # cuCtxEnablePeerAccess maps all memory of a GPU for another one: milliseconds for each direction. A guess.
 _PEER_ACCESS_S = 0.010
-# Where readings of NVML are slower than this, they are not waited for.
+# If NVML readings are slower than this, windows do not wait for them.
 _MAX_READING_S = 0.012
 _READING_MARGIN = 1.5
 
@@ -47,15 +48,15 @@ _LONG_JOB_S = 3.0
 
 
 class Effort(NamedTuple):
-    """How long the copies of one window shall take (0: the fewest bytes), and how many windows count.
+    """How long the copies of one window should take (0: the fewest bytes), and how many windows are counted.
 
-    `host_window_s`: at least, of single copies with the host, so that a reading of the link fits into it.
+    `host_window_s`: the minimum for single copies with the host, so that a reading of the link fits into it.
     """
 
     window_s: float
     repeats: int
     host_window_s: float = 0.0
-    exact: bool = False  # no more and no fewer windows, however long they take and much they differ
+    exact: bool = False  # exactly this number of windows, however long they take or differ
 
 
 QUICK_EFFORTS: tuple[Effort, ...] = (
@@ -70,24 +71,24 @@ FULL_EFFORT = Effort(0.040, 9)
 
 
 class Speeds:
-    """GB/s of single copies, as seen so far; a copy not yet seen is guessed from its parts."""
+    """GB/s of single copies, as measured so far. Speeds of unmeasured copies are guessed from their parts."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[object, ...], float] = {}
 
     def copy(self) -> "Speeds":
-        """Return speeds that start with what is known here, and learn apart."""
+        """Return an independent copy of these speeds."""
         other = Speeds()
         other._seen = dict(self._seen)
         return other
 
     def see(self, copy: Copy, gb_per_s: float) -> None:
-        """Remember the speed of a copy, each byte counted once."""
+        """Store the speed of a copy, each byte counted once."""
         if gb_per_s > 0:
             self._seen[_key(copy)] = gb_per_s
 
     def of(self, copy: Copy) -> float:
-        """Return GB/s of a copy, each byte counted once. Never 0."""
+        """Return the GB/s of a copy, each byte counted once. Never 0."""
         seen = self._seen.get(_key(copy))
         if seen is not None:
             return seen
@@ -103,11 +104,11 @@ class Speeds:
 
 
 class _Span(NamedTuple):
-    """How long the copies of one window of a job take: at least, and at most, by MAX_BYTES."""
+    """The minimum time of the copies in one window of a job, and the maximum time (MAX_BYTES)."""
 
     min_s: float
     max_s: float
-    is_read: bool  # whether it is to have space for a reading of the link
+    is_read: bool  # whether a reading of the link must fit into it
 
     @classmethod
     def of(cls, job: CopyJob, speeds: Speeds) -> "_Span":
@@ -123,22 +124,22 @@ class _Span(NamedTuple):
         return min(max(wanted, self.min_s), self.max_s)
 
     def repeats(self, effort: Effort) -> int:
-        """Return how many windows count: those of the effort, fewer where a single one takes very long."""
+        """Return how many windows are counted: as in the effort, or fewer if one window takes very long."""
         if effort.exact:
             return effort.repeats
         return max(min(effort.repeats, int(_LONG_JOB_S / self.window_s(effort))), FEWEST_REPEATS)
 
     def job_s(self, effort: Effort) -> float:
-        """Return how long the job takes: windows that count, the one before them, filling and checking."""
+        """Return the seconds of the job: counted windows, the window before them, filling and checking."""
         return (self.repeats(effort) + 1) * (_OVERHEAD_S + _CHECKING * self.window_s(effort))
 
 
 def sizes(job: CopyJob, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
-    """Return the bytes of each copy for one window; all copies of it take equally long, as far as is known.
+    """Return the bytes of each copy in one window. All copies should take equally long.
 
-    So none of them runs alone at the end while the slower ones still copy. A job with a given number of
-    bytes keeps them. Otherwise each copy gets at least MIN_BYTES and the job's own minimum, and the window
-    lasts at least MIN_WINDOW_S, unless that is more than MAX_BYTES for one of them.
+    So no copy runs by itself at the end. A job with given bytes keeps them. Otherwise each copy gets at least
+    MIN_BYTES and the job's own minimum, and the window lasts at least MIN_WINDOW_S, unless a copy would have
+    more than MAX_BYTES.
     """
     if job.bytes is not None:
         return (job.bytes,) * len(job.copies)
@@ -147,12 +148,12 @@ def sizes(job: CopyJob, speeds: Speeds, effort: Effort) -> tuple[int, ...]:
 
 
 def repeats_of(job: CopyJob, speeds: Speeds, effort: Effort) -> int:
-    """Return how many windows shall count."""
+    """Return how many windows are counted."""
     return _Span.of(job, speeds).repeats(effort)
 
 
 def job_seconds(job: CopyJob, speeds: Speeds, effort: Effort) -> float:
-    """Estimate how long a job takes."""
+    """Return the estimated seconds of a job."""
     return _Span.of(job, speeds).job_s(effort)
 
 
@@ -162,28 +163,28 @@ def peers_of(job: CopyJob) -> set[frozenset[int]]:
 
 
 def peer_seconds(jobs: Iterable[CopyJob], enabled: Iterable[frozenset[int]]) -> float:
-    """Estimate how long enabling the peer access takes that jobs need; `enabled`: pairs that have it."""
+    """Return the estimated seconds to enable the jobs' peer access. `enabled`: pairs that have it already."""
     needed = {pair for job in jobs for pair in peers_of(job)}
     return _PEER_ACCESS_S * len(needed - set(enabled))
 
 
 class Pace:
-    """How much slower or faster than the estimate this machine is, learnt from the jobs that are over."""
+    """How much slower or faster than the estimate this machine is, learnt from finished jobs."""
 
-    # The estimate counts as this many seconds of experience, so that one odd job does not upset it.
+    # The estimate has the weight of this many measured seconds, so that one unusual job has little influence.
     _TRUST_S = 0.5
 
     def __init__(self) -> None:
         self._estimated = self._taken = self._TRUST_S
 
     def learn(self, estimated_s: float, taken_s: float) -> None:
-        """Take in one job that is over."""
+        """Add one finished job."""
         self._estimated += estimated_s
         self._taken += taken_s
 
     @property
     def factor(self) -> float:
-        """Seconds that pass for one estimated second."""
+        """The real seconds for one estimated second."""
         return self._taken / self._estimated
 
 
@@ -198,11 +199,11 @@ def choose_effort(
     reading_s: float = 0.0,
     loops: int | None = None,
 ) -> tuple[Effort, float]:
-    """Return the greatest effort at which all that remains fits into `left_s`, and the seconds it will take.
+    """Return the greatest effort with which all remaining jobs fit into `left_s`, and their seconds.
 
-    `factor`: seconds that pass for one estimated second. `enabled`: pairs of GPUs with peer access.
-    `reading_s`: how long NVML takes for a reading. `loops`: windows that count, where a person chose. Where
-    even the minimum does not fit, that one is given: the caller leaves out what finds no time.
+    `factor`: real seconds for one estimated second. `enabled`: pairs of GPUs with peer access. `reading_s`:
+    how long an NVML reading takes. `loops`: counted windows, if the user chose them. If even the minimum
+    effort does not fit, it is returned, and the caller skips the jobs that have no time.
     """
     efforts = QUICK_EFFORTS if level == "quick" else (FULL_EFFORT,)
     host_window_s = 0.0 if reading_s > _MAX_READING_S else _READING_MARGIN * reading_s
@@ -219,7 +220,7 @@ def choose_effort(
 
 
 def _whole(size: float) -> int:
-    """Round up to whole MiB: copies are cut into chunks of the check's pattern, which divides that."""
+    """Round up to whole MiB, a multiple of the pattern that is used to check copies."""
     return -(-int(size) // MIB) * MIB
 
 

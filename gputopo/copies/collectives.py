@@ -18,35 +18,34 @@ from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Ban
 from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
-# A ring takes the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv): A100 and
-# H200 reach 0.98 and 0.99 of it from 8 GiB on, A100 0.92 at 256 MiB (nccl_bus.csv). Low: ours.
+# A ring uses the rate of all NVLinks of a GPU in one direction, as NCCL counts it (nvlinks.csv). A100 and
+# H200 reach 0.98 and 0.99 of it from 8 GiB, A100 0.92 at 256 MiB (nccl_bus.csv). Low: not measured; chosen
+# below these.
 RING_BYTES = 256 * 1024 * 1024
 RING_LOW_SHARE = 0.75
-FEW_LOW_SHARE = (
-    0.50  # of 2 and 3 GPUs, for which NCCL takes fewer channels: 2 B200 reach 0.67 (google/dranet)
-)
-# Over PCIe a ring is limited by its slowest link. Without peer access each byte goes through host memory: 8
-# GeForce RTX 2080 Ti reach 0.2 of it (published log). Only less is judged. Ours.
+FEW_LOW_SHARE = 0.50  # for 2 and 3 GPUs, NCCL uses fewer channels: 2 B200 reach 0.67 (google/dranet)
+# Over PCIe, the slowest link limits a ring. Without peer access each byte goes through host memory: 8 GeForce
+# RTX 2080 Ti reach 0.2 of the link's rate (published log). Not measured; chosen so that only lower rates are
+# judged.
 PCIE_BYTES = 32 * 1024 * 1024
 PCIE_LOW_SHARE = 0.15
-# Each GPU sends to one or to all others at once: 0.93 of the rate of its NVLinks for 8 A100 (nccl_bus.csv),
-# 0.90 for two (NVIDIA/nccl-tests issue 331); in a mesh of four a neighbour has a third of the links. Without
-# P2P copies reach under a tenth. Ours, between the last two.
+# Each GPU sends to one GPU or to all others at once: 0.93 of the rate of its NVLinks for 8 A100
+# (nccl_bus.csv), 0.90 for two (NVIDIA/nccl-tests issue 331). In a mesh of four, each neighbour has a third of
+# the links. Without P2P, copies reach less than a tenth. Not measured; chosen between the last two.
 EXCHANGE_LOW_SHARE = 0.20
-# Over several hosts a ring is limited by the network ports of a host. 4 ports of 100 Gbit/s reach 0.94 of it
-# (NVIDIA/nccl issue 307), one of 200 behind the switch of a GPU 0.96 and behind the CPU 0.64 (issue 412). A
-# tree over two hosts reaches up to twice the ring (issue 307). Ours, below all of these.
+# Over several hosts, the network ports of a host limit a ring. 4 ports of 100 Gbit/s reach 0.94 of their rate
+# (NVIDIA/nccl issue 307). One port of 200 Gbit/s reaches 0.96 behind a GPU's switch and 0.64 behind the CPU
+# (issue 412). A tree over two hosts reaches up to twice the ring (issue 307). Not measured; chosen below all
+# of these.
 NETWORK_LOW_SHARE = 0.5
 _EXCHANGES = ("alltoall", "sendrecv")
 _RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
-_SWITCHED = (
-    3  # NVLink generations of servers with NVSwitches, where every GPU reaches any other with all links
-)
+_SWITCHED = 3  # NVLink generations of servers with NVSwitches, in which any two GPUs can use all links
 _CUBE = 8  # GPUs of a server without them
 
 
 def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Return the same numbers, those of collective operations with the bus bandwidth expected of them."""
+    """Return the same bandwidth, with the expected bus bandwidth of each collective operation."""
     if not any(one.kind in COLLECTIVES for one in bandwidth.samples):
         return bandwidth
     return msgspec.structs.replace(
@@ -60,9 +59,9 @@ def _beside(sample: Sample, machine: Machine) -> Sample:
 
 
 def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
-    """Return the expected bus bandwidth of an operation, None if unknown.
+    """Return the expected bus bandwidth of an operation, or None if unknown.
 
-    Over several hosts the machine is one of them, and the others are taken for equal.
+    For an operation over several hosts, the machine is one of them, and the others are assumed to be equal.
     """
     if sample.source == HOSTS:
         return _over_network(sample, machine)
@@ -82,7 +81,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
 
 
 def _members(sample: Sample, machine: Machine) -> list[Gpu]:
-    """Return the GPUs that took part; all of the machine where as many ranks are not listed."""
+    """Return the GPUs that took part, or all GPUs of the machine if not every rank is listed."""
     indices = sample.source.gpus
     if indices:
         found = [gpu for gpu in machine.gpus if gpu.index in indices]
@@ -92,7 +91,7 @@ def _members(sample: Sample, machine: Machine) -> list[Gpu]:
 
 
 def _nvlinks_of_each(gpus: Sequence[Gpu], model: GpuExpectation, machine: Machine) -> int | None:
-    """Return how many NVLinks each GPU has to the others, 0 for PCIe alone, None if unknown."""
+    """Return the number of NVLinks from each GPU to the others: 0 for only PCIe, None if unknown."""
     total = model.nvlinks
     counts = {gpu.index: 0 for gpu in gpus}
     known = True
@@ -113,7 +112,7 @@ def _nvlinks_of_each(gpus: Sequence[Gpu], model: GpuExpectation, machine: Machin
 
 
 def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
-    """Return whether NVLinks lead from each GPU to every other, over others if need be."""
+    """Return whether NVLinks connect each GPU to every other, directly or through other GPUs."""
     reached, rest = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
     while near := {b for b in rest if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
         reached |= near
@@ -189,7 +188,7 @@ def _over_pcie(
 
 
 def network_ports(machine: Machine) -> list[NicPort]:
-    """Return the ports that NCCL is to use between hosts: the fastest for RDMA, else the fastest of all."""
+    """Return the ports that NCCL should use between hosts: the fastest RDMA ports, or the fastest ports."""
     up = [port for nic in machine.nics for port in nic.ports or () if port.up and port.rate_gbit_per_s]
     found = [port for port in up if port.rdma_device is not None] or up
     best = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
@@ -197,7 +196,7 @@ def network_ports(machine: Machine) -> list[NicPort]:
 
 
 def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
-    """Return the rate of a ring over several hosts, by their ports, one for a GPU, or by their GPUs."""
+    """Return the rate of a ring over several hosts, limited by their ports (one for each GPU) or GPUs."""
     is_large = (sample.bytes or 0) >= RING_BYTES
     if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
         return None
@@ -219,7 +218,7 @@ def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
 
 
 def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | None:
-    """Return what the GPUs of one host allow, if all of the machine take part."""
+    """Return the rate that the GPUs of one host allow, if all GPUs of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
     inside = msgspec.structs.replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)

@@ -1,8 +1,9 @@
-"""What each measured copy should have reached, next to its number, with the source of that expectation.
+"""The expected rate of each measured copy, with the source of the expectation.
 
-Expectations are for large copies that ran alone, or with the host next to only their other direction. A
-small copy, one among others at once, a pageable one, one by a kernel, a latency and a host memory rate have
-none: no reference data for them. Each expectation has a low rate, below which nothing is as expected.
+Expectations exist for large copies that ran by themselves, and for copies with the host while only the other
+direction ran. There is no reference data for small copies, copies that run with others, pageable copies,
+copies by a kernel, latencies and host memory rates. Each expectation has a low rate. A lower rate is not as
+expected.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,53 +27,56 @@ from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation,
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import ends_of_groups, host_link_rates, is_far
 
-# A copy within a GPU's memory, read and written, as a share of the published rate: 0.73 on GTX 1080 Ti (353
+# A copy within a GPU's memory, reads and writes, as a share of the published rate: 0.73 on GTX 1080 Ti (353
 # of 484), 0.76 on GTX 1070 (195 of 256), 0.80 on GTX 1080 (256 of 320), 0.85 on Tesla M60 (135 of 160), 0.87
-# on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: a little under the minimum.
+# on V100 (783 of 900), from published outputs of p2pBandwidthLatencyTest. Low: slightly below the minimum.
 LOCAL_COPY_SHARE = 0.80
 LOCAL_COPY_LOW_SHARE = 0.70
-# The first GPU with HBM2 reaches less: a P100 444 of 732 GB/s (mpicbg-scicomp/gearshifft pull request 82),
-# others 460 to 552.
+# The first GPU with HBM2 reaches less: one P100 444 of 732 GB/s (mpicbg-scicomp/gearshifft pull request 82),
+# other P100 460 to 552.
 P100_COPY_SHARE = 0.70
 P100_COPY_LOW_SHARE = 0.60
 # Copies of 40 MB (p2pBandwidthLatencyTest) are too short for faster memory: an H200 reaches 2,880 of 4,800
 # GB/s (NVIDIA/cuda-samples issue 311), an H100 2,500 of 3,350 (NVIDIA/nccl issue 1264). Not measured; chosen
 # between the two.
 SHORT_COPIES_GB_PER_S = 3500
-# GDDR keeps the codes of error correction among the data, and to fetch them takes about 20 % of its rate
-# (CUDA C++ Best Practices Guide, "Theoretical Bandwidth Calculation"); HBM has separate memory for them.
+# GDDR stores error correction codes with the data, and reading them takes about 20 % of its rate (CUDA C++
+# Best Practices Guide, "Theoretical Bandwidth Calculation"). HBM has separate memory for them.
 ECC_LOW_SHARE = 0.80
-# Both directions of one link at once, of the sum of each alone: 101 of 111 GB/s (NVIDIA/cuda-samples issue
-# 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: not measured; chosen below both.
+# Both directions of one link at once, as a share of the sum of both single directions: 101 of 111 GB/s
+# (NVIDIA/cuda-samples issue 357, generation 5), 20.0 of 22.6 between GTX 1080 Ti (generation 3). Low: not
+# measured; chosen below both.
 BIDIRECTIONAL_SHARE = 0.90
 BIDIRECTIONAL_LOW_SHARE = 0.80
-# A copy with the host while the other direction is used, of its rate alone: 0.71 to 0.75 (A100, README of
-# nvbandwidth), 0.63 to 0.91 (H800); 0.42 to 0.50 was reported as a fault (nvbandwidth issues 11 and 53).
+# A copy with the host while the other direction is in use, as a share of its single rate: 0.71 to 0.75 (A100,
+# README of nvbandwidth), 0.63 to 0.91 (H800). 0.42 to 0.50 was reported as a fault (nvbandwidth issues 11 and
+# 53).
 BESIDE_REVERSE_SHARE = 0.75
-# A direct copy within switches against the slower of its two links: 0.86 to 1.07 in published outputs. Low:
-# not measured; chosen below. Any other path has LOW_SHARE: across a host bridge 0.76 or more.
+# A direct copy within switches, as a share of the slower of its two links: 0.86 to 1.07 in published outputs.
+# Low: not measured; chosen below. Any other path has LOW_SHARE: copies across a host bridge reach 0.76 or
+# more.
 NEAR_LOW_SHARE = 0.80
-# A copy staged through host memory, against the slower of its two links: 0.66 (H100) to 0.93 (TITAN RTX) in
-# published outputs of p2pBandwidthLatencyTest (A100, H100, H200, V100, RTX 4090 and 5090, TITAN RTX). Both
-# directions at once have 1.0 (TITAN RTX) to 1.7 times that: at least as much as one alone.
+# A copy staged through host memory, as a share of the slower of its two links: 0.66 (H100) to 0.93 (TITAN
+# RTX) in published outputs of p2pBandwidthLatencyTest (A100, H100, H200, V100, RTX 4090 and 5090, TITAN RTX).
+# Both directions at once reach 1.0 (TITAN RTX) to 1.7 times the rate of one direction.
 STAGED_SHARE = 0.80
 # Pairs within a board or within switches.
 _NEAR = (Hop.INTERNAL, Hop.PIX, Hop.PXB)
-# A direct copy so many times as fast as the slower of its GPUs copies with the host is over another link: one
-# switch, or NVLinks. Ours: no two PCIe links of one GPU are used at once.
+# A direct copy that is this many times faster than the slower GPU's copies with the host uses another link:
+# one switch, or NVLinks. Not measured; chosen because a GPU never uses two PCIe links at once.
 NVLINK_TIMES = 3
 
 
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Return the same numbers with what is expected of each; those that have none stay without."""
+    """Return the same bandwidth with the expectation of each sample that has one."""
     judge = _Judge(bandwidth, machine)
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
 def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
-    """Return the links that a copy rate fits, the likeliest first: cards train to the latest generation.
+    """Return the links that fit a copy rate, the likeliest first: cards use the latest generation.
 
-    No link is given that is later or wider than those of the GPUs, where their models are known.
+    Excludes links that are later or wider than the GPUs' links, if their models are known.
     """
     newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
     rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in gpus]
@@ -84,7 +88,7 @@ def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
 def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
     """Return the widest PCIe link that the model of a GPU supports.
 
-    For a rate that they carry, the fewer lanes that servers usually give the model.
+    If servers usually give the model fewer lanes, and these carry the rate, returns that link.
     """
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     if row is None:
@@ -98,18 +102,18 @@ def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
 
 
 def link_name(link: LinkExpectation) -> str:
-    """Name a row of links.csv as `Gen3 x16`."""
+    """Return the name of a row of links.csv: `Gen3 x16`."""
     return f"Gen{link.generation} x{link.width}"
 
 
 def link_names(links: Sequence[LinkExpectation]) -> str:
-    """Name the links that a rate fits as `Gen4 x8 (or Gen3 x16)`; empty where there is none."""
+    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if there is none."""
     first, *others = [*map(link_name, links)] or [""]
     return first + (f" (or {', '.join(others)})" if others else "")
 
 
 class _Judge:
-    """The facts that the expectations of one session rest on."""
+    """The facts behind the expectations of one session."""
 
     def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
         self.machine = machine
@@ -249,7 +253,7 @@ class _Judge:
     def _over_pcie(
         self, sample: Sample, source: int, destination: int, *, direct: bool
     ) -> Expectation | None:
-        """Expect the slower of the path out of one GPU and the path into the other, in one direction."""
+        """Return the slower rate of the path out of one GPU and the path into the other."""
         if direct and (min(source, destination), max(source, destination)) in self.over_nvlink:
             return Expectation("no reference data: faster than PCIe, and the number of NVLinks is unknown")
         shared = self._shared_bridges(source, destination) if direct else set[str]()
@@ -276,7 +280,7 @@ class _Judge:
     def _end(
         self, sample: Sample, index: int, measured: Mapping[int, float], word: str, shared: Collection[str]
     ) -> tuple[float, str] | None:
-        """Return the rate of one end of a copy between GPUs, and how it is known; None where it is not."""
+        """Return the rate of one end of a copy between GPUs and its source, or None if it is unknown."""
         gpu = self.gpus.get(index)
         if gpu is None:
             return (measured[index], f"{word}, measured alone") if index in measured else None
@@ -291,7 +295,7 @@ class _Judge:
         return None if by_model is None else (by_model.copy_to_host_gb_per_s, _by_model(by_model, gpu))
 
     def _shared_bridges(self, a: int, b: int) -> set[str]:
-        """Return the bridges that stand above both: a direct copy turns round at the first of them."""
+        """Return the bridges above both GPUs. A direct copy uses only the nearest of them."""
         tree = {node.address: node for node in self.machine.pci}
         places = [gpu.pci_address or "" for gpu in (self.gpus.get(a), self.gpus.get(b)) if gpu is not None]
         ends = [set(bridges_above(tree, place)[0]) for place in places if place in tree]
@@ -299,7 +303,7 @@ class _Judge:
 
 
 def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
-    """Return how a link is known where no source reports that of the slot."""
+    """Return the words for a link that is known from the model, because no source reports the slot."""
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     assert row is not None, "the link is one of the model"
     which = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
@@ -321,9 +325,9 @@ def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:
 
 
 def _may_pay_for_ecc(gpu: Gpu, row: GpuExpectation) -> bool:
-    """Return whether error correction takes a part of the memory's rate, or may where that is unknown.
+    """Return whether error correction reduces the memory's rate, or may reduce it if that is unknown.
 
-    GeForce and TITAN cards have none, or leave it off.
+    GeForce and TITAN cards do not have it, or have it off.
     """
     if not (row.memory_type or "").startswith("GDDR") or gpu.ecc.mode is False:
         return False

@@ -1,8 +1,8 @@
-"""What a measuring session copies, as an ordered list of jobs: the most important first. Pure.
+"""What a measuring session copies, as a list of jobs, the most important first.
 
-What has no time is left out from the end of the list, and an interrupted session has the beginning of it.
-Every direction of every pair is a separate job, so that a link that is bad in one direction only is not
-hidden behind its good direction.
+If time is short, jobs at the end of the list are skipped. An interrupted session has the jobs at its start.
+Every direction of every pair is a separate job, so that a link that is bad in only one direction is not
+hidden by its good direction.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,25 +16,24 @@ from gputopo.values.bandwidth import KERNELS, READING, Method, NotMeasured, Samp
 from gputopo.values.ends import HOST, End
 
 MIB = 2**20
-# A copy within a GPU's memory, so that no cache holds what it reads and writes: at least four times the L2,
-# which has up to 126 MB (B200).
+# The size of a copy within a GPU's memory: at least four times the L2 cache, so that no cache contains the
+# data it reads and writes. L2 caches have up to 126 MB (B200).
 LOCAL_BYTES = 256 * MIB
 LOCAL_CACHES = 4
-# Peer access of one GPU to so many others at most, where there is no NVSwitch (CUDA C++ Programming Guide,
-# Peer-to-Peer Memory Access).
+# Limit of one GPU's peers without an NVSwitch (CUDA C++ Programming Guide, Peer-to-Peer Memory Access).
 MAX_PEERS = 8
 LATENCY_BYTES = 16  # two of the words that the check of a copy compares
 KIB = 1024
-# 4 KiB to 512 MiB: powers of four, and the end.
+# 4 KiB to 512 MiB: powers of four, and the largest.
 SWEEP_BYTES = (*(4 * KIB << shift for shift in range(0, 17, 2)), 512 * 1024 * KIB)
 _PATHS: tuple[tuple[CopyKind, bool], ...] = (("p2p_direct", True), ("p2p_staged", False))
 _UP_AND_DOWN: tuple[CopyKind, ...] = ("h2d", "d2h")
-# Programs copy by the source's copy engine, which writes.
+# Methods that programs do not use: they copy with the source's copy engine, which writes.
 _UNLIKE_PROGRAMS: tuple[Method, ...] = ("copy_engine_read", *KERNELS)
 
 
 def jobs(setting: Setting) -> tuple[CopyJob, ...]:
-    """Return all copies of a session that are known beforehand, the most important first."""
+    """Return all copies of a session that are known in advance, the most important first."""
     full = setting.level == "full"
     every = (
         *_used_by_programs(setting),
@@ -48,7 +47,7 @@ def jobs(setting: Setting) -> tuple[CopyJob, ...]:
 
 
 def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
-    """Yield the copies that a program makes: each link, the memory, each pair of GPUs by the path it has."""
+    """Yield the copies that programs make: on each link, in the memory, and on each pair's usual path."""
     gpus, ordered = setting.gpus, pairs(setting.gpus)
     yield from _host_copies(setting, dict.fromkeys(gpus))
     if len(gpus) > 1:
@@ -62,7 +61,7 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
     for gpu in gpus:
         copies = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN)
         yield CopyJob(kind="bidirectional", copies=copies)
-    chasing = [gpu for gpu in gpus if gpu not in setting.no_kernels]  # a chain of pointers over the link
+    chasing = [gpu for gpu in gpus if gpu not in setting.no_kernels]  # they follow a chain of pointers
     yield from (_latency(_host_copy("h2d", gpu, setting, method="kernel_read")) for gpu in chasing)
     yield from (_latency(_host_copy("h2d", gpu, setting)) for gpu in gpus)  # a small engine copy
     for a, b in ordered:
@@ -73,7 +72,7 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
 
 
 def _derivable(setting: Setting) -> Iterator[CopyJob]:
-    """Yield what about follows from other numbers: both directions, the host where there is a direct path."""
+    """Yield copies whose rates mostly follow from others: both directions, staged besides direct."""
     ordered = pairs(setting.gpus)
     both = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
     for kind, direct in _PATHS:
@@ -90,11 +89,12 @@ def _derivable(setting: Setting) -> Iterator[CopyJob]:
 def next_jobs(
     done: Sequence[Sample], setting: Setting, tried: frozenset[str] = frozenset()
 ) -> tuple[CopyJob, ...]:
-    """Return the copies that the results so far call for: they find the GPUs that share an uplink.
+    """Return the copies that the results so far require, to find the GPUs that share an uplink.
 
-    Where GPUs are slower with all at once than alone, each pair of them is copied to at once. Where what the
-    pairs share does not explain all of it (an uplink that two of them cannot fill), all but one are copied
-    to, for each GPU that is slower than explained. `tried`: names of groups that are not to be given again.
+    If GPUs are slower with all at once than by themselves, each pair of them is copied to at once. If the
+    pairs do not explain the whole slowdown (two GPUs cannot fill the uplink), then for each GPU that is
+    slower than explained, all GPUs except that one are copied to. `tried`: names of groups that must not be
+    returned again.
     """
     wanted: list[CopyJob] = []
     for kind in _UP_AND_DOWN:
@@ -122,10 +122,10 @@ def next_jobs(
 
 
 def soak_jobs(setting: Setting) -> tuple[CopyJob, ...]:
-    """Return the copies of one round of a soak: each puts all GPUs under load at once.
+    """Return the copies of one round of a soak. Each job loads all GPUs at once.
 
-    All GPUs with the host in both directions; every GPU to its next one, then to the one after that, and so
-    on, by the path that the pair has; all memories.
+    All GPUs copy with the host in both directions. Every GPU copies to the next GPU, then to the one after
+    it, and so on, on the pair's usual path. All GPUs copy within their memory.
     """
     gpus = setting.gpus
     host = tuple(_host_copy(kind, gpu, setting) for kind in _UP_AND_DOWN for gpu in gpus)
@@ -149,7 +149,7 @@ def soak_jobs(setting: Setting) -> tuple[CopyJob, ...]:
 
 
 def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
-    """Return which copies between GPUs the driver does not allow, and which need a kernel that cannot run."""
+    """Return the copies between GPUs that the driver does not allow, or whose kernel cannot run."""
     refused = [pair for pair in permutations(setting.gpus, 2) if pair not in setting.peers]
     refusals: list[NotMeasured] = []
     if refused:
@@ -175,15 +175,15 @@ def not_possible(setting: Setting) -> tuple[NotMeasured, ...]:
 
 
 def min_local_bytes(l2_bytes: int) -> int:
-    """Return the bytes that a copy within a GPU's memory must have, so that it is none of its L2 cache."""
+    """Return the minimum bytes of a copy within a GPU's memory, so that it does not measure the L2 cache."""
     return max(LOCAL_BYTES, LOCAL_CACHES * l2_bytes)
 
 
 def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
-    """Return all ordered pairs of GPUs, so that the first ones of the list hold each GPU equally often.
+    """Return all ordered pairs of GPUs. At the start of the list, all GPUs occur equally often.
 
-    A pair is followed by its other direction. Of many GPUs first those within blocks of MAX_PEERS, then
-    those between two blocks, so that few pairs need their peer access enabled again.
+    Each pair is followed by its other direction. With many GPUs, pairs within blocks of MAX_PEERS come first,
+    then pairs between two blocks, so that few pairs need their peer access enabled again.
     """
     count = len(gpus)
 
@@ -197,9 +197,9 @@ def pairs(gpus: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) -> CopyJob | None:
-    """The job without the copies that touch `gpus` or are among `copies`; None where nothing is left.
+    """Return the job without the copies that use `gpus` or are in `copies`, or None if nothing is left.
 
-    Two copies at least must be left of a group; one of two directions is no longer both.
+    A group needs at least two copies, and a job of both directions needs both.
     """
     left = tuple(copy for copy in job.copies if copy not in copies and set(gpus).isdisjoint(copy.gpus))
     if left == job.copies:
@@ -232,7 +232,7 @@ def _host_copy(
 
 
 def _pair_copy(kind: CopyKind, a: int, b: int, setting: Setting, method: Method = "copy_engine") -> Copy:
-    """Return a copy between two GPUs. A staged one takes host memory near its source."""
+    """Return a copy between two GPUs. A staged copy uses host memory near its source."""
     return Copy(
         kind=kind,
         source=End.of_gpus(a),
@@ -262,7 +262,7 @@ def _exchange(kind: CopyKind, a: int, b: int, setting: Setting) -> CopyJob:
 
 
 def _allowed(method: Method, source: int, destination: int, setting: Setting) -> bool:
-    """Return whether bytes may go straight between two GPUs: the one that acts must reach the other."""
+    """Return whether a direct copy between two GPUs is possible: the acting GPU needs access to the other."""
     acting, reached = (destination, source) if method in READING else (source, destination)
     if method in KERNELS and acting in setting.no_kernels:
         return False
@@ -282,7 +282,7 @@ def _latency(copy: Copy) -> CopyJob:
 
 
 def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> CopyJob:
-    """Return copies between GPUs at once: direct ones where all have such a path, else through the host."""
+    """Return copies between GPUs at once: direct if all pairs have a direct path, otherwise staged."""
     direct = all(_allowed("copy_engine", a, b, setting) for a, b in ends)
     kind: CopyKind = "p2p_direct" if direct else "p2p_staged"
     gpus = sorted({gpu for pair in ends for gpu in pair})
@@ -291,11 +291,11 @@ def _at_once(what: str, ends: Sequence[tuple[int, int]], setting: Setting) -> Co
 
 
 def _fabric(setting: Setting) -> Iterator[CopyJob]:
-    """Return what shows whether all GPUs have their rates at once.
+    """Yield the jobs that show whether all GPUs reach their rates at once.
 
-    Each sends to the next one and receives from the one before, as in the collective operations of a
-    training; and each of one half exchanges with one of the other half, which is all that the links between
-    the halves carry.
+    In one, each GPU sends to the next and receives from the one before, as in collective operations. In the
+    other, each GPU of one half exchanges data with a GPU of the other half, which fills the links between the
+    halves.
     """
     gpus, half = setting.gpus, len(setting.gpus) // 2
     if len(gpus) > 2:
@@ -305,9 +305,10 @@ def _fabric(setting: Setting) -> Iterator[CopyJob]:
 
 
 def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Return rounds of pairs in which each member has one partner; together they have each pair once.
+    """Return rounds of pairs in which each member has one partner. Together they contain each pair once.
 
-    By the circle method: one stays, the others go round. Of an odd number one has no partner in each round.
+    Uses the circle method: one member is fixed, the others rotate. With an odd number of members, one has no
+    partner in each round.
     """
     circle: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
     rounds = []
@@ -320,7 +321,7 @@ def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
 
 
 def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
-    """Return copies of each GPU to all others at once, and from all others; not of more than have access."""
+    """Yield copies from each GPU to all others at once, and from all others, within the limit of peers."""
     if not 2 < len(setting.gpus) <= MAX_PEERS + 1:
         return
     for gpu in setting.gpus:
@@ -334,7 +335,7 @@ def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
-    """Return both directions at once by kernels: of each GPU with the host, and of each pair."""
+    """Yield copies in both directions at once by kernels, for each GPU with the host and for each pair."""
     for gpu in setting.gpus:
         if gpu not in setting.no_kernels:
             up = _host_copy("h2d", gpu, setting, method="kernel_read")
@@ -348,7 +349,7 @@ def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:
 
 
 def _sized(wanted: Iterable[CopyJob], sizes: Sequence[int]) -> Iterator[CopyJob]:
-    """Yield the jobs with these bytes, one for each size; as they are where there are none."""
+    """Yield each job once for each size, or unchanged if no sizes are given."""
     for job in wanted:
         if not sizes or job.bytes is not None:
             yield job
@@ -368,7 +369,7 @@ def _sweep(setting: Setting) -> Iterator[CopyJob]:
 
 
 def _alone(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
-    """Return GB/s by GPU of the first pinned copy alone: with near memory, before a sweep of sizes."""
+    """Return GB/s by GPU, from the first single pinned copy: with near memory, before a sweep of sizes."""
     found: dict[int, float] = {}
     for one in done:
         if (one.kind, one.group, one.pinned) == (kind, None, True) and (gpu := one.host_gpu) is not None:
@@ -379,10 +380,10 @@ def _alone(done: Sequence[Sample], kind: CopyKind) -> dict[int, float]:
 def _unknown_pairs(
     slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
 ) -> list[tuple[int, int]]:
-    """Return the pairs that are to be copied to at once; of many GPUs those of one GPU, then of the next.
+    """Return the pairs to copy to at once. With many GPUs, the pairs of one GPU, then of the next.
 
-    GPUs are the leaves of a tree. Where `a` shares an uplink with `c`, and `b` shares none with `c`, then `a`
-    and `b` share none, if `c` is as fast as `a`: any uplink of both would be above `c` too.
+    GPUs are the leaves of a tree. If `a` shares an uplink with `c`, `b` shares none with `c`, and `c` is as
+    fast as `a`, then `a` and `b` share none: any uplink of both would also be above `c`.
     """
     every = list(combinations(slowed, 2))
     if len(slowed) <= MAX_PEERS:

@@ -1,7 +1,7 @@
-"""The network between hosts: which program measures it, by which commands, and what is expected. Pure.
+"""The network between hosts: which program measures it, with which commands, and what rate is expected.
 
-Three programs, which others have written: iperf3 (TCP), ib_write_bw of perftest (RDMA), and nccl-tests by
-Open MPI's mpirun (NCCL between GPUs). In a round each host has one partner.
+Uses three external programs: iperf3 (TCP), perftest's ib_write_bw (RDMA), and nccl-tests with Open MPI's
+mpirun (NCCL between GPUs). In a round, each host has one partner.
 """
 
 import ipaddress
@@ -39,24 +39,24 @@ HINTS: dict[Tool, str] = {
     "ssh from the first host to the others without a password",
 }
 AT_ONCE = "all hosts at once"
-STREAMS = 4  # connections, or queue pairs, of a transfer; not measured
-SECONDS = {"quick": 2, "full": 10}  # of a transfer; not measured
-START_S = 15.0  # for a program besides its transfer; ib_write_bw opens the device. Not measured
-PORTS = range(20_000, 32_000)  # of servers: below the ones of outgoing connections
+STREAMS = 4  # connections or queue pairs in a transfer; not measured
+SECONDS = {"quick": 2, "full": 10}  # for a transfer; not measured
+START_S = 15.0  # for a program in addition to its transfer; ib_write_bw opens the device. Not measured
+PORTS = range(20_000, 32_000)  # for servers: below the ports of outgoing connections
 
-BYTES = 64 * 2**20  # of a message of sendrecv_perf: NCCL is near its rate. Not measured
-ALL_BYTES = 256 * 2**20  # of an all-reduce: from there on its bus bandwidth is judged
-PAIR_LIMIT_S, ALL_LIMIT_S = 60.0, 120.0  # of a run of nccl-tests: NCCL starts on all GPUs. Not measured
+BYTES = 64 * 2**20  # in a message of sendrecv_perf: NCCL nearly reaches its rate. Not measured
+ALL_BYTES = 256 * 2**20  # in an all-reduce: from this size its bus bandwidth is judged
+PAIR_LIMIT_S, ALL_LIMIT_S = 60.0, 120.0  # for a run of nccl-tests: NCCL starts on all GPUs. Not measured
 _MAX_LOGS = 64  # ranks that log, 12 KB each
-_WRITE_BYTES = 64 * 1024  # of an RDMA write: ib_write_bw's default
-# Above it one process that copies all bytes through sockets may be the limit, and not the card: one core
+_WRITE_BYTES = 64 * 1024  # in an RDMA write: ib_write_bw's default
+# Above this rate, the limit may be the process that copies all bytes through sockets, not the card: one core
 # copies about 3 GB/s. Not measured on each CPU.
 MAX_TCP_GBIT_PER_S = 25.0
-# Bytes of a packet that are not payload: IPv4 and TCP with timestamps (RFC 791, 9293, 7323) within its MTU;
-# Ethernet's header, check, preamble and gap around it (IEEE 802.3).
+# Bytes of a packet that are not payload: IPv4 and TCP with timestamps (RFC 791, 9293, 7323) within the MTU,
+# and Ethernet's header, checksum, preamble and gap outside it (IEEE 802.3).
 _HEADERS = 20 + 20 + 12
 _FRAME = 14 + 4 + 8 + 12
-# The server of the other host may listen a little later.
+# The server on the other host may start to listen a little later.
 _UNTIL_THERE = """\
 for n in 1 2 3 4 5 6; do
     out=$("$@" 2>&1); code=$?
@@ -64,9 +64,9 @@ for n in 1 2 3 4 5 6; do
 done
 printf '%s\\n' "$out"; exit $code\
 """
-# What another mpirun, or srun, has set for this process: "mpirun does not support recursive calls", and in a
-# step of Slurm it would wait for the CPUs that this step has. Parameters of its networks and of ssh stay, and
-# what allows it to run as root.
+# Variables that another mpirun, or srun, has set for this process: "mpirun does not support recursive calls",
+# and in a Slurm step it would wait for the CPUs of this step. Parameters of networks and ssh are kept, and
+# permission to run as root.
 _OF_STARTERS = re.compile(
     r"(?!(?:OMPI|PRTE|PMIX)_MCA_(?:btl|pml|mtl|oob|coll|plm_rsh|plm_ssh)_)(?!OMPI_ALLOW_RUN_AS_ROOT)"
     r"(?:OMPI|PMIX|PRTE|ORTE|OPAL|PMI|SLURM|HYDRA)_\w+|NCCL_(?:DEBUG|TESTS)\w*"
@@ -75,14 +75,14 @@ _SSH = ("OMPI_MCA_plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10")
 _OF_RANKS = re.compile(r"(?!NCCL_(?:DEBUG|TESTS))NCCL_\w+|LD_LIBRARY_PATH")
 _LOG = ("-x", "NCCL_DEBUG=INFO", "-x", "NCCL_DEBUG_SUBSYS=INIT,NET")
 
-Ends = tuple[int, int]  # from rank to rank
-Command = tuple[int, tuple[str, ...]]  # the rank of its host, and the words
+Ends = tuple[int, int]  # (sending rank, receiving rank)
+Command = tuple[int, tuple[str, ...]]  # (the rank of its host, the arguments)
 
 
 class NetworkHost(NamedTuple):
-    """A host as the others reach it. `programs`: paths by name; `rdma`: its port with that address, or any.
+    """A host as other hosts reach it. `programs`: paths by name. `rdma`: the port with that address, or any.
 
-    Rate and MTU: of the card that has the address; the rate is None if that is not Ethernet, or not known.
+    Rate and MTU belong to the card with the address. The rate is None if it is not Ethernet, or unknown.
     """
 
     name: str
@@ -95,9 +95,9 @@ class NetworkHost(NamedTuple):
 
 
 def choose(asked: ToolChoice, hosts: Sequence[NetworkHost]) -> tuple[Tool, str | None]:
-    """Return the tool that was asked for, or the first that all hosts have; and why none before it.
+    """Return the requested tool, or the first that all hosts have, and why earlier tools cannot be used.
 
-    Raises HardwareError with what to install if there is none.
+    Raises HardwareError, which says what to install, if there is none.
     """
     why: list[str] = []
     for tool in get_args(Tool) if asked == "auto" else (asked,):
@@ -124,7 +124,7 @@ def _lacks(tool: Tool, host: NetworkHost) -> str | None:
         return "no GPU"
     if tool == RDMA and host.rdma is None:
         return "no active RDMA port"
-    try:  # it came over the network, and programs are given it
+    try:  # the address came over the network, and is passed to programs
         address = ipaddress.ip_address(host.address)
     except ValueError:
         return "no IP address"
@@ -132,9 +132,9 @@ def _lacks(tool: Tool, host: NetworkHost) -> str | None:
 
 
 def rounds(tool: Tool, hosts: int) -> list[list[Ends]]:
-    """Return the transfers of each round; one of nccl-tests is in both directions.
+    """Return the transfers of each round. A transfer of nccl-tests has both directions.
 
-    Of the others the last round is a ring of all hosts, if there are three or more.
+    For the other tools, the last round is a ring of all hosts if there are three or more.
     """
     if tool == NCCL_TESTS:
         return [list(pairs) for pairs in matchings(range(hosts))]
@@ -145,7 +145,7 @@ def rounds(tool: Tool, hosts: int) -> list[list[Ends]]:
 def transfer(
     tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, seconds: int, port: int, environ: Mapping[str, str]
 ) -> list[Command]:
-    """Return the commands of a transfer, the one that prints its rate first. `port`: of the server."""
+    """Return the commands of a transfer. The first prints the rate. `port`: the server's port."""
     if tool == NCCL_TESTS:
         return [nccl_command([(hosts[rank].address, 1) for rank in ends], hosts[0], seconds, environ)]
     source, destination = (hosts[rank] for rank in ends)
@@ -154,7 +154,7 @@ def transfer(
         client: tuple[str, ...] = ("-c", destination.address, "-p", str(port), "-P", str(STREAMS))
         client = (*client, "-t", str(seconds), "-O", "1", "-i", "0.5", "-J")
     else:
-        # -F: clocks of the CPU that differ are no reason to fail. -f 0: the whole duration is measured.
+        # -F: do not fail if CPU clocks differ. -f 0: measure the whole duration.
         options = ("-s", str(_WRITE_BYTES), "-q", str(STREAMS), "-D", str(seconds), "-f", "0")
         both = ("-F", "-p", str(port), "--report_gbits", *options)
         client, server = ((*_device(host), *both) for host in (source, destination))
@@ -164,7 +164,7 @@ def transfer(
 
 
 def _device(host: NetworkHost) -> tuple[str, ...]:
-    """Return the port of ib_write_bw. It takes the GID of RoCE v2 with an IPv4 address by itself."""
+    """Return ib_write_bw's options for the port. It chooses the RoCE v2 GID with an IPv4 address itself."""
     assert host.rdma is not None, "the tool was chosen"
     return ("-d", host.rdma.rdma_device or "", "-i", str(host.rdma.rdma_port or 1))
 
@@ -176,9 +176,9 @@ def nccl_command(
     environ: Mapping[str, str],
     program: str = "sendrecv_perf",
 ) -> Command:
-    """Return the command of the first host that runs nccl-tests. `ranks`: the GPUs at each address.
+    """Return the command that runs nccl-tests, for the first host. `ranks`: the GPUs at each address.
 
-    NCCL's variables are passed on by their names, so that no value is in the command.
+    NCCL's variables are passed by name, so that no value is in the command.
     """
     places = ",".join(f"{address}:{number}" for address, number in ranks)
     count = sum(number for _, number in ranks)
@@ -196,7 +196,7 @@ def nccl_command(
 
 
 def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sample) -> list[Sample]:
-    """Return what a program measured as of these hosts, with what is expected of their cards."""
+    """Return a program's samples for these hosts, with the rates expected from their cards."""
     source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     if tool == NCCL_TESTS:
         one = Sample(
@@ -217,9 +217,9 @@ def placed(tool: Tool, hosts: Sequence[NetworkHost], ends: Ends, measured: Sampl
 
 
 def expected(tool: Tool, one: NetworkHost, other: NetworkHost) -> Expectation | None:
-    """Return what the slower card allows, in GB/s; None: not known.
+    """Return the rate in GB/s that the slower card allows, or None if unknown.
 
-    Of TCP its payload, and nothing above `MAX_TCP_GBIT_PER_S`.
+    For TCP this is the payload, and None above `MAX_TCP_GBIT_PER_S`.
     """
     if tool == RDMA:
         rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in (one, other))
@@ -240,7 +240,7 @@ def failure(hosts: Sequence[NetworkHost], ends: Ends, says: str) -> Failure:
 
 
 def method(tool: Tool, hosts: Sequence[NetworkHost], samples: Sequence[Sample]) -> str:
-    """Return how a tool has measured these samples."""
+    """Return a text that says how a tool measured these samples."""
     if tool == RDMA:
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"

@@ -1,4 +1,4 @@
-"""Pairs of GPUs as measured: their NVLinks, and ends (GPUs or hosts) that explain slow pairs."""
+"""Measured pairs: the NVLinks of GPU pairs, and the ends (GPUs or hosts) that explain slow pairs."""
 
 from collections.abc import Collection, Iterable, Sequence
 from math import ceil
@@ -13,15 +13,16 @@ from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.rates import pair_copies
 
-# The rate of the fastest copies of several that should be the same: one in ten may be faster, so that a
-# single high number does not count. Ours.
+# The fastest rate of several copies that should be equal. Not measured; chosen so that one copy in ten may be
+# faster, and a single high number has no influence.
 FASTEST_SHARE = 0.9
 
 
 class PairNvLinks(NamedTuple):
-    """How many NVLinks connect two GPUs, their reference data, and how the number is known.
+    """The number of NVLinks between two GPUs, their reference data, and the source of the number.
 
-    `by`: "source" that reports it, "model" whose pairs all have it, or "rate" of the pair.
+    `by`: "source" (a source reports it), "model" (all pairs of the model have it) or "rate" (from the pair's
+    rate).
     """
 
     links: int
@@ -36,9 +37,10 @@ def fastest(rates: Iterable[float]) -> float:
 
 
 def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
-    """Return the direct copies of each pair, and how they are named: each alone, if there are any.
+    """Return the direct copies of each pair, and their name: single copies, if there are any.
 
-    Else both directions at once, as their sum or as one direction beside the other; else copies by kernels.
+    Otherwise both directions at once, as their sum or as one direction while the other runs. Otherwise copies
+    by kernels.
     """
     if alone := pair_copies(samples, "p2p_direct"):
         return alone, "direct"
@@ -52,14 +54,14 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
 
 
 def direct_rates(samples: Sequence[Sample]) -> dict[Pair, float]:
-    """Return the rates of direct copies in one direction: half of both at once where only those are known."""
+    """Return the rates of direct copies in one direction, or half of both at once if only that is known."""
     copies, _ = direct_copies(samples)
     found = {pair: one.one_way_rate for pair, one in copies.items()}
     return {(b, a): one for (a, b), one in found.items()} | found
 
 
 class NvLinks:
-    """The NVLinks of all pairs of a machine, as reported or as its direct copies show them."""
+    """The NVLinks of all pairs of a machine, as reported, or as derived from direct copies."""
 
     def __init__(self, bandwidth: Bandwidth, machine: Machine) -> None:
         self._machine = machine
@@ -77,7 +79,7 @@ class NvLinks:
         )
 
     def between(self, a: int, b: int) -> PairNvLinks | None:
-        """Return the NVLinks of a pair; None where it has none, or nothing shows how many."""
+        """Return the NVLinks of a pair, or None if it has none or the number is unknown."""
         link = self._machine.link(a, b)
         count = link.nvlinks if link is not None else None
         row = self.reference(a, b)
@@ -101,7 +103,7 @@ class NvLinks:
         return PairNvLinks(links, row, "rate") if links else None
 
     def reference(self, a: int, b: int) -> NvLinkExpectation | None:
-        """Return the row of the NVLink version that both have."""
+        """Return the row of the NVLink version that both GPUs have."""
         rows = [self._models[index] for index in (a, b) if index in self._models]
         versions = {
             port.version
@@ -116,35 +118,36 @@ class NvLinks:
 
 
 def is_hybrid(model: GpuExpectation) -> bool:
-    """Return whether pairs of a module have one NVLink or several or none: eight P100 or V100, or in POWER.
+    """Return whether a module's pairs have different numbers of NVLinks: eight P100 or V100, or in POWER.
 
-    There the path through the CPUs may be faster than PCIe too: 20 to 29 GB/s (IBM S822LC and AC922).
+    In POWER servers, the path through the CPUs may also be faster than PCIe: 20 to 29 GB/s (IBM S822LC and
+    AC922).
     """
     return model.is_module and not is_uniform(model)
 
 
 def is_uniform(model: GpuExpectation) -> bool:
-    """Return whether all pairs have the same number of NVLinks: by switches, or four modules in a full mesh.
+    """Return whether all pairs have the same number of NVLinks: with switches, or four modules in a mesh.
 
-    Others (eight P100 or V100) have one or two, or none, and cards have none without a bridge.
+    Other modules (eight P100 or V100) have none, one or two. Cards have none without a bridge.
     """
     return model.is_module and model.nvlinks in model.pair_nvlinks
 
 
 def _min_links(counts: Iterable[int], gb_per_s: float, row: NvLinkExpectation) -> int | None:
-    """Return the lowest number of NVLinks of a sound machine that carries a rate."""
+    """Return the lowest number of NVLinks of a healthy machine that carries a rate."""
     return next((one for one in counts if gb_per_s <= one * row.link_gb_per_s), None)
 
 
-# An end explains its slow copies in one direction where more than half of those with its peers are slow, and
-# at least two: with fewer, the pair may be slow. Not measured; chosen because a slow end slows all of them.
+# An end explains its slow copies in one direction if more than half of its copies are slow, and at least this
+# number. With fewer, the pair may be slow. Not measured; chosen because a slow end slows all its copies.
 MIN_PARTNERS = 2
 SLOW_SHARE = 0.5
 End = TypeVar("End", int, str)  # a GPU by its index, or a host by its name
 
 
 class SlowEnds(NamedTuple, Generic[End]):
-    """Ends that are slow as source or as destination, each with its slow copies, and the other slow pairs."""
+    """Ends that are slow as source or destination, each with its slow copies, and the other slow pairs."""
 
     out: dict[End, list[tuple[End, End]]]
     into: dict[End, list[tuple[End, End]]]
@@ -152,14 +155,14 @@ class SlowEnds(NamedTuple, Generic[End]):
 
     @property
     def blamed(self) -> list[End]:
-        """Return the ends that are slow in one direction or both."""
+        """Return the ends that are slow in one or both directions."""
         return sorted(self.out.keys() | self.into.keys())
 
 
 def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]]) -> SlowEnds[End]:
-    """Return the fewest ends that explain the slow ones among measured copies (source, destination).
+    """Return the fewest ends that explain the slow copies among the measured ones (source, destination).
 
-    The end with the largest share of slow copies explains them first; the others are judged by the rest.
+    The end with the largest share of slow copies explains them first. The other ends are judged by the rest.
     """
     found = SlowEnds[End]({}, {}, [])
     rest, left = set(measured), set(slow)
@@ -178,7 +181,7 @@ def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End,
 def _share(
     slow: Collection[tuple[End, End]], measured: Collection[tuple[End, End]], of: tuple[int, End]
 ) -> float:
-    """Return the share of slow copies of those out of (0) or into (1) an end; 0 where one alone is slow."""
+    """Return the share of slow copies out of (0) or into (1) an end, or 0 if only one is slow."""
     side, end = of
     of_end = [pair for pair in measured if pair[side] == end]
     count = sum(pair in slow for pair in of_end)

@@ -1,14 +1,17 @@
-"""The check of every number before it is shown or used: what physics forbids, and what contradicts itself.
+"""Checks every number before it is shown or used: it must be physically possible and consistent.
 
-- A copy within a GPU counts every byte read and written, so that it never outruns the memory: a higher rate
-  is of the L2 cache (`cache`), and so is that of a copy that fits into the cache and outruns larger ones.
-  Any other that fits stays valid: a slow one is slow. As the rate at full clocks it does not count.
-- A copy with the host never outruns the widest link that the model has: PCIe, NVLink-C2C to a Grace CPU, or
-  NVLink to a POWER CPU. Between GPUs it never outruns all NVLinks of the model, or PCIe (`above_link`).
-- Both directions at once carry at most twice what the faster one carries alone, over NVLinks also more than
-  one; a copy among others is no faster than alone (`inconsistent`). Any other low number stays valid: it is
-  low, as both directions through one host memory may be, or one direction while links save power.
-- A number that one tool gave several times is one sample of several `runs`, with their median.
+- The rate of a copy within a GPU counts every byte read and written, so it is never above the memory's
+  rate. A higher rate is the L2 cache's (`cache`), and so is the rate of a copy that fits into the cache and
+  is faster than larger copies. Any other copy that fits is valid, but is not used as the rate at full
+  clocks.
+- A copy with the host is never faster than the widest link of the model: PCIe, NVLink-C2C to a Grace CPU,
+  or NVLink to a POWER CPU. A copy between GPUs is never faster than all NVLinks of the model, or PCIe
+  (`above_link`).
+- Both directions at once carry at most twice the rate of the faster single direction, and over NVLinks more
+  than one direction. A copy that runs with others is not faster than by itself (`inconsistent`). Any other
+  low number is valid: both directions through one host memory may be slow, or one direction while links
+  save power.
+- A number that one tool reports several times is one sample of several `runs`, with their median.
 """
 
 import functools
@@ -26,14 +29,15 @@ from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Machine
 
-# Both directions at once over one alone: up to 2.02 on links of their own (published outputs of
-# p2pBandwidthLatencyTest). Not measured; chosen because it is well beyond noise.
+# Tolerance for both directions at once over one direction: up to 2.02 times on separate links (published
+# outputs of p2pBandwidthLatencyTest). Not measured; chosen because it is well beyond noise.
 AT_ONCE_NOISE = 1.10
-# Over NVLinks, where each direction has its own lanes, both at once are no sum below this share of one: they
-# have 1.87 to 1.98 in published outputs (A100, H100, H200, H800). Ours, far below.
+# Over NVLinks, each direction has its own lanes, so the sum of both directions is at least this multiple of
+# one. It is 1.87 to 1.98 in published outputs (A100, H100, H200, H800). Not measured; chosen far below these.
 AT_ONCE_NVLINK = 1.3
-# A copy among others that beats the same copy alone by this much is no noise: a sum of both directions is
-# twice as fast (nvbandwidth 0.2 prints 301 to 328 GB/s where one direction has 172). Ours, between the two.
+# A copy with others that is this many times faster than by itself is not noise: it is a sum of both
+# directions, which is twice as fast (nvbandwidth 0.2 prints 301 to 328 GB/s if one direction has 172). Not
+# measured; chosen between the two.
 AT_ONCE_SUM = 1.5
 # NVLinks of these generations also connect a GPU to an IBM POWER CPU (AC922, S822LC).
 _POWER_GENERATIONS = (1, 2)
@@ -42,16 +46,16 @@ HostLink = Literal["PCIe", "NVLink-C2C", "NVLink to the CPU", "NVLink or NVLink-
 
 
 class RateLimit(NamedTuple):
-    """The highest rate that is possible, in GB/s, and whose it is."""
+    """The highest possible rate, in GB/s, and what has this limit."""
 
     gb_per_s: float
     source: str
 
 
 def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Return the bandwidth with `invalid` set where a number cannot be, and several runs as one sample.
+    """Return the bandwidth with `invalid` set for each impossible number, and several runs as one sample.
 
-    Idempotent: what it returned, checked again with the same machine, is the same.
+    Idempotent: checking the result again with the same machine does not change it.
     """
     gpus = machine.by_index
     bare = [msgspec.structs.replace(one, invalid=None) if one.invalid else one for one in bandwidth.samples]
@@ -72,7 +76,7 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
 
 
 def memory_limit(gpu: Gpu | None) -> RateLimit:
-    """Return the published memory rate of a GPU, of the fastest board of its name; else of any known GPU."""
+    """Return the memory rate of the fastest board with the GPU's name, or of any GPU if it is unknown."""
     row = _row(gpu)
     if row is not None and row.memory_gb_per_s is not None:
         return RateLimit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
@@ -81,19 +85,19 @@ def memory_limit(gpu: Gpu | None) -> RateLimit:
 
 
 def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
-    """Return whether the L2 cache of the model is as large as a copy within the GPU, and can serve it."""
+    """Return whether the model's L2 cache is at least as large as a copy within the GPU, and can serve it."""
     row = _row(gpu)
     return bool(row and row.l2_mib and sample.bytes and sample.bytes <= row.l2_mib * 2**20)
 
 
 def l2_mib(gpu: Gpu | None) -> float | None:
-    """Return the size of the L2 cache of a GPU's model, None where unknown."""
+    """Return the L2 cache size of a GPU's model in MiB, or None if unknown."""
     row = _row(gpu)
     return row.l2_mib if row else None
 
 
 def pcie_limit(gpu: Gpu | None) -> RateLimit:
-    """Return the data rate of the widest PCIe link of the model; of 16 lanes of generation 6 if unknown."""
+    """Return the data rate of the model's widest PCIe link, or of Gen6 x16 if unknown."""
     row = _row(gpu)
     if row is None or row.pcie_generation is None:
         return RateLimit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
@@ -112,7 +116,7 @@ def host_limit(gpu: Gpu | None) -> RateLimit:
 
 
 def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
-    """Return the kind of link that a copy with the host went over: by the model, or as no PCIe carries it."""
+    """Return the link of a copy with the host: from the model, or because PCIe cannot carry the rate."""
     row = _row(gpu)
     if row is not None and row.c2c_gb_per_s is not None:
         return "NVLink-C2C"
@@ -122,17 +126,17 @@ def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
 
 
 def pair_limit(gpu: Gpu | None) -> RateLimit:
-    """Return the highest rate between a GPU and another one in one direction, over NVLink or PCIe."""
+    """Return the highest rate from a GPU to another in one direction, over NVLink or PCIe."""
     row, pcie = _row(gpu), pcie_limit(gpu)
     if row is not None and row.nvlinks is None and row.name.startswith("GeForce"):
         return pcie
-    if row is None or row.nvlinks is None:  # of some models the bridges are not in the table
+    if row is None or row.nvlinks is None:  # for some models, the table has no bridges
         return _widest_nvlinks()
     return max(pcie, _nvlink_limit(row), key=lambda one: one.gb_per_s)
 
 
 def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
-    """Return the large copies on the path of a sample in both directions, but not itself."""
+    """Return the other large copies on a sample's path, in both directions."""
     path = _path(sample)
     return [
         one for one in samples if path is not None and _path(one) == path and one != sample and one.is_large
@@ -140,7 +144,7 @@ def on_path_of(sample: Sample, samples: Iterable[Sample]) -> list[Sample]:
 
 
 def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
-    """Return the highest possible rate of a sample, as the sample counts it; None for kinds without one."""
+    """Return the highest possible rate of a sample, in the sample's unit, or None for kinds without one."""
     ends = [gpu for gpu in sample.gpu_ends if gpu is not None]
     if sample.kind == "d2d_local":
         return memory_limit(gpus.get(ends[0])) if ends else None
@@ -156,7 +160,7 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
 
 
 def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
-    """Return the GPU of an end, None if it is no GPU or an unknown one."""
+    """Return the GPU at an end, or None if the end is not a known GPU."""
     return None if index is None else gpus.get(index)
 
 
@@ -189,7 +193,7 @@ def larger_copies(sample: Sample, samples: Iterable[Sample], gpu: Gpu | None) ->
 
 
 def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> list[Sample]:
-    """Return the copies that the L2 cache can serve and that outrun all larger ones: it served a part."""
+    """Return the copies that fit in the L2 cache and are faster than all larger ones: it served a part."""
     found = []
     for one in samples:
         gpu = gpu_at(one.source.gpu, gpus)
@@ -208,7 +212,7 @@ def _with(sample: Sample, invalid: Invalid | None) -> Sample:
 
 
 class _Path(NamedTuple):
-    """A path in both directions: its two ends in order, how its bytes are moved, which host memory."""
+    """A path in both directions: its two ends in order, the copy method, and the host memory."""
 
     ends: tuple[End, End]
     staged: bool | None
@@ -218,11 +222,11 @@ class _Path(NamedTuple):
 
 
 def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterator[Sample]:
-    """Yield the samples that cannot be, since others of the same path are as they are.
+    """Yield the samples that contradict other samples of the same path.
 
-    Both directions at once above twice the faster one alone; over NVLinks, where each direction has its own
-    lanes, also those that are about as fast as one alone. Copies among others that are far faster than in the
-    same direction alone.
+    These are: both directions at once above twice the faster single direction; over NVLinks, where each
+    direction has its own lanes, both directions that are about as fast as one; and copies with others that
+    are far faster than the same copy by itself.
     """
     paths = grouped(
         (path, one) for one in samples if (path := _path(one)) and one.is_large and one.runs_agree
@@ -241,7 +245,7 @@ def _contradicted(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> Iterato
 
 
 def _path(sample: Sample) -> _Path | None:
-    """Return the path of a copy between two GPUs, or with the host; None for others."""
+    """Return the path of a copy between two GPUs or with the host, or None for others."""
     if sample.kind in ("h2d", "d2h", "bidirectional") and sample.host_gpu is not None:
         staged = None
     elif sample.pair is not None and (
@@ -255,12 +259,12 @@ def _path(sample: Sample) -> _Path | None:
     return _Path((low, high), staged, method, sample.pinned, sample.numa_node)
 
 
-# Copies of which no tool has two tests in one run, where the driver chooses the method.
+# Copies for which no tool has two tests in one run, if the driver chooses the method.
 _PRINTED_ONCE: tuple[Kind, ...] = ("h2d", "d2h", "d2d_local")
 
 
 def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
-    """Join the samples of one key that are of several runs, at the place of the first of them."""
+    """Join the samples of several runs with one key, at the position of the first."""
     of = identity()
     by_key = grouped((of(one), one) for one in samples if one.invalid is None and not one.is_collective)
     joined: list[Sample] = []
@@ -274,11 +278,11 @@ def one_of_each_run(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _are_runs(samples: Sequence[Sample]) -> bool:
-    """Return whether samples of one key are of several runs.
+    """Return whether samples with one key come from several runs.
 
-    Where no run is named, only copies of which no tool has two tests in one run. Of those between GPUs
-    p2pBandwidthLatencyTest has one by writing and one by reading, or with P2P and without where all are
-    staged; nvbandwidth has those by copy engine twice as well.
+    If the samples do not say their run, this is true only for copies that no tool tests twice in one run.
+    Between GPUs, p2pBandwidthLatencyTest has two tests: writing and reading, or with and without P2P if all
+    are staged. nvbandwidth also has two tests by copy engine.
     """
     named = {one.run for one in samples} | {run.name for one in samples for run in one.runs}
     printed_once = samples[0].kind in _PRINTED_ONCE and samples[0].method in ("driver", None)
@@ -286,7 +290,7 @@ def _are_runs(samples: Sequence[Sample]) -> bool:
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:
-    """Return one sample of all runs: the lower median of the fastest of each run."""
+    """Return one sample for all runs: the lower median of the fastest sample in each run."""
     in_us = samples[0].kind == "latency"
     values = [(one, one.median_us if in_us else one.median_gb_per_s) for one in samples]
     runs = {run for one in samples for run in one.runs if run.name is not None}

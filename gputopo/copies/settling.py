@@ -1,8 +1,8 @@
-"""Clock ramp-up: which repeats count, and which low numbers do not mean a slow GPU.
+"""Clock ramp-up: which repeats are used, and which low numbers do not mean a slow GPU.
 
-An idle card has lowered its memory clock and its PCIe generation. The first copies after that are slow: a
-GTX 1070 copied 85 GB/s inside itself, and 195 GB/s a minute later (published outputs of
-p2pBandwidthLatencyTest and bandwidthTest; neither warms the card up).
+An idle card lowers its memory clock and its PCIe generation, and its next copies are slow. A GTX 1070 copied
+85 GB/s within its memory, and 195 GB/s a minute later (published outputs of p2pBandwidthLatencyTest and
+bandwidthTest, which do not warm up the card).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,28 +16,30 @@ from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
-# A repeat as far from the median as this many median deviations is no noise (3 sigma, 1.4826 * 3). Ours.
+# A repeat that is this many median deviations from the median is not noise: 3 sigma, 1.4826 * 3. Not
+# measured.
 DEVIATIONS = 4.5
-# One high value among low ones may be a slip of the clock; two that agree are not.
+# One high value among low ones may be a clock error; two that agree are not.
 FEWEST_LATER = 2
-# Published GPUs reach 0.43 to 0.88 of their rate during ramp-up; after it they repeat within 2 %.
+# In published outputs, GPUs reach 0.43 to 0.88 of their rate during ramp-up. Afterwards, repeats are within 2
+# %.
 RAMP_UP_SHARE = 0.90
-# With nothing measured at full clocks to compare with, a number must be far below the memory's published
-# rate: the lowest observed at full clocks is 0.73 of it (GTX 1080 Ti).
+# If nothing was measured at full clocks, a number must be far below the memory's published rate: the lowest
+# rate observed at full clocks is 0.73 of it (GTX 1080 Ti).
 RAMP_UP_OF_PUBLISHED = 0.60
-# bandwidthTest and p2pBandwidthLatencyTest have one size each; more sizes of one card are a sweep.
+# bandwidthTest and p2pBandwidthLatencyTest have one size each. More sizes for one card are a sweep.
 FEWEST_SWEPT = 3
-# These measure without warm-up, so that their numbers may be from clock ramp-up.
+# These tools measure without warm-up, so their numbers may come from clock ramp-up.
 TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Which repeats count. `discarded` came first and were taken during clock ramp-up."""
+    """Which repeats are used. `discarded` are the first repeats, taken during clock ramp-up."""
 
     counted: tuple[float, ...]
     discarded: tuple[float, ...] = ()
     more: bool = False  # whether further repeats are needed
-    settled: bool = False  # whether enough of those that count agree
+    settled: bool = False  # whether enough of the used repeats agree
 
 
 class RampUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,17 +48,16 @@ class RampUp(msgspec.Struct, frozen=True, kw_only=True):
     gpu: int
     low_gb_per_s: tuple[float, ...]
     full_gb_per_s: float
-    full_from: str  # whose number that is, in words
-    sure: bool  # the same GPU reached `full_gb_per_s`; else only GPUs of the same model did, or should
+    full_from: str  # the source of that number, in words
+    sure: bool  # the same GPU reached `full_gb_per_s`; otherwise GPUs of the same model did, or should
 
 
 def settle(values: Sequence[float], wanted: int = 5, max_repeats: int = 15) -> Settled:
     """Judge the repeats of one number, in the order they were taken; higher is faster.
 
-    The leading values that lie well below all that the later ones agree on are discarded. More are needed
-    while fewer than `wanted` of the rest are within `AGREE_SHARE` of their median, up to
-    `max_repeats` in all.
-    Raises ValueError if `wanted` is not positive or above `max_repeats`.
+    Discards the leading values that are well below the value on which the later ones agree. More repeats are
+    needed while fewer than `wanted` of the rest are within `AGREE_SHARE` of their median, up to `max_repeats`
+    in total. Raises ValueError if `wanted` is not positive or above `max_repeats`.
     """
     if not 1 <= wanted <= max_repeats:
         raise ValueError(f"{wanted} repeats are wanted of at most {max_repeats}")
@@ -75,14 +76,15 @@ def settle(values: Sequence[float], wanted: int = 5, max_repeats: int = 15) -> S
 def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     """Return the GPUs whose copies within their own memory were measured during clock ramp-up.
 
-    Only tools that do not warm up are judged: gputopo's own numbers are settled, and a low one means it.
+    Judges only tools that do not warm up. gputopo's own numbers have settled, so a low one is real.
     """
     if not any(tool in bandwidth.source for tool in TOOLS_WITHOUT_WARM_UP):
         return ()
     gpus = machine.by_index
     copies = _local_copies(bandwidth.samples)
     rates = {gpu: [sample.rate for sample in own] for gpu, own in copies.items()}
-    # What the L2 cache can serve is no rate at full clocks, even where it is not above the memory's.
+    # A copy that the L2 cache can serve shows no rate at full clocks, even if it is not above the memory's
+    # rate.
     full = {
         gpu: max((sample.rate for sample in own if not fits_cache(sample, gpus.get(gpu))), default=0.0)
         for gpu, own in copies.items()
@@ -92,7 +94,7 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
 
 
 def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
-    """Return the positions of those samples that `ramp_ups` recognises: they do not describe the GPU."""
+    """Return the positions of the samples from clock ramp-up (`ramp_ups`), which do not describe the GPU."""
     low = {one.gpu: one.low_gb_per_s for one in ramp_ups(bandwidth, machine)}
     return frozenset(
         place
@@ -105,7 +107,7 @@ def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
 
 
 def _first_counted(values: Sequence[float]) -> int:
-    """Return how many leading values were taken during clock ramp-up: as many as the rule allows."""
+    """Return how many leading values were taken during clock ramp-up: the most that the rule allows."""
     for first in range(len(values) - FEWEST_LATER, 0, -1):
         later = values[first:]
         middle = median(later)
@@ -126,7 +128,7 @@ def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:
 
 
 def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return only the largest size of a sweep: its smaller copies are slower by their size."""
+    """Return only the largest size of a sweep: smaller copies are slower because of their size."""
     sizes = {sample.bytes for sample in samples if sample.bytes is not None}
     if len(sizes) < FEWEST_SWEPT:
         return samples

@@ -1,10 +1,10 @@
-"""Which GPUs share an uplink: from copies alone against copies at the same time.
+"""Which GPUs share an uplink, found by comparing single copies with copies at the same time.
 
-Where pairs were measured, a pair that slows down shares something; pairs that leave each other less are
-nearer together, so groups may lie within groups. Where one GPU at a time was left out of the whole, those
-that then rise shared with it. What all at once leaves beyond the groups known so far is a wider group.
-Where only copies between GPUs are known, a pair that is no faster in both directions at once than in one,
-while other pairs of the same GPUs are, shares its path to the host.
+If pairs were measured, a pair that slows down shares a link. Pairs with lower rates are nearer to each other,
+so groups may be within groups. If all GPUs except one were measured, the GPUs that get faster shared a link
+with it. A slowdown with all GPUs at once that known groups do not explain is a wider group. If only copies
+between GPUs are known, a pair shares its path to the host if it is not faster in both directions at once than
+in one, while other pairs of the same GPUs are.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,13 +19,15 @@ from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
 
-# Two runs of one copy differ by 1 to 2 %, copies that overlap imperfectly by a little more; sharing costs the
-# seventh part even among eight. Ours.
+# Two runs of one copy differ by 1 to 2 %, and copies that overlap imperfectly by a little more. Sharing costs
+# a seventh even among eight GPUs. Not measured; chosen between these.
 CHANGED_SHARE = 0.06
-# Two groups are one within the other only if the outer carries clearly more; else they are one group. Ours.
+# An outer group must carry at least this much more than a group within it; otherwise they are one group. Not
+# measured.
 LEVEL_SHARE = 0.15
-# Both directions over one: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all other pairs
-# of the published boxes. Sharing is claimed below this share of what other pairs of the two reach.
+# Both directions over one direction: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all
+# other pairs of the published machines. A pair shares a path if it reaches less than this share of the other
+# pairs' ratio.
 BIDIRECTIONAL_SHARE = 0.75
 
 Gpus = frozenset[int]
@@ -33,10 +35,10 @@ HOST_KINDS: tuple[Kind, ...] = ("h2d", "d2h")
 
 
 def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
-    """Find the GPUs that slow one another down, the smaller groups first, each set once.
+    """Find the groups of GPUs that slow one another down, smaller groups first, each group once.
 
-    Any two groups are disjoint, or one lies within the other: a PCI tree has no others. A group that copies
-    to and from the host both show has the numbers of h2d. Empty where nothing was copied at the same time, or
+    Any two groups are disjoint, or one is within the other, because PCI is a tree. If copies to and from the
+    host show the same group, it has the rates of h2d. Empty if nothing was copied at the same time, or
     nothing slowed down.
     """
     samples = tuple(samples)
@@ -51,9 +53,9 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
 
 
 def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
-    """Find the groups from rates alone and the rates of each set of GPUs that copied at once (GB/s).
+    """Find the groups from single rates and the rates of each set of GPUs that copied at once (GB/s).
 
-    Returns what each carries together.
+    Returns the total rate of each group.
     """
     groups = _by_pairs(alone, together)
     for gpus, measured in sorted(together.items(), key=lambda item: (len(item[0]), sorted(item[0]))):
@@ -61,7 +63,7 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
             continue
         foreseen = fair_rates({gpu: alone[gpu] for gpu in gpus if gpu in alone}, groups)
         if any(len(other) == len(gpus) + 1 and gpus < other for other in together):
-            continue  # a larger set with one GPU left out: read with the whole, whose groups explain it
+            continue  # a larger set without one GPU: used below, with the groups of the whole
         limited = _limited(foreseen, measured, groups)
         for members in _limited_together(limited, gpus, together):
             groups[members] = sum(measured[gpu] for gpu in members)
@@ -69,15 +71,15 @@ def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, floa
 
 
 def carries(gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> float | None:
-    """Return what GPUs get together in the smallest set with all of them that copied at once."""
+    """Return the total rate of GPUs in the smallest set that copied at once and contains all of them."""
     wider = [measured for members, measured in together.items() if gpus <= members]
     return None if not wider else sum(min(wider, key=len)[gpu] for gpu in gpus)
 
 
 def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict[int, float]:
-    """Return what each GPU gets when all copy at once: max-min fair over the groups' uplinks.
+    """Return the rate of each GPU if all copy at once: max-min fair over the groups' uplinks.
 
-    All rates rise together; a GPU stops at its own rate or when one of its uplinks is full (progressive
+    All rates rise together. A GPU stops at its own rate, or if one of its uplinks is full (progressive
     filling: Bertsekas and Gallager, Data Networks, section 6.5.2).
     """
     rising, given = set(alone), dict.fromkeys(alone, 0.0)
@@ -104,7 +106,7 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
 
 
 def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
-    """Return the rates of each set of GPUs that copied at once, all in this direction and nothing else."""
+    """Return the rates of each set of GPUs that copied at once, all of them only in this direction."""
     by_group = grouped((group, one) for one in samples if (group := one.one_way_group) is not None)
     found: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
@@ -120,7 +122,7 @@ def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int,
 
 
 def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
-    """Join the pairs that slow each other down, those that carry least first: inner groups, then wider."""
+    """Join the pairs that slow each other down, the slowest first: inner groups, then wider groups."""
     carries = {
         pair: sum(measured.values())
         for pair, measured in together.items()
@@ -139,7 +141,7 @@ def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, f
             if part not in parts and within:
                 found[part] = median(within)
         parts = joined
-    # Where one level ends, noise may have left some pairs of a group behind: they are no group within it.
+    # At the end of a level, noise may have separated some pairs of a group: they are not a group within it.
     return {
         gpus: gb_per_s
         for gpus, gb_per_s in found.items()
@@ -156,9 +158,9 @@ def _slowed(measured: Mapping[int, float], alone: Mapping[int, float]) -> bool:
 def _limited(
     foreseen: Mapping[int, float], measured: Mapping[int, float], groups: Mapping[Gpus, float]
 ) -> Gpus:
-    """Return the GPUs that get less than is foreseen.
+    """Return the GPUs that are slower than predicted.
 
-    Unless a group of theirs has it all, unevenly divided.
+    Excludes GPUs in a group that reaches its total rate, but divides it unevenly.
     """
     slow = frozenset(gpu for gpu in foreseen if measured[gpu] < (1 - CHANGED_SHARE) * foreseen[gpu])
     for group in groups:
@@ -170,7 +172,7 @@ def _limited(
 
 
 def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping[int, float]]) -> list[Gpus]:
-    """Split the GPUs that are slower than foreseen into those that share one uplink."""
+    """Split the GPUs that are slower than predicted into groups that share one uplink."""
     if len(limited) < 2:
         return []
     whole = together[gpus]
@@ -183,7 +185,7 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
             if together[gpus - {gone}][gpu] > (1 + CHANGED_SHARE) * whole[gpu]
         ]
         return _components(edges)
-    # What one full uplink leaves its GPUs is the same for all: different rates are different uplinks.
+    # A full uplink gives all its GPUs the same rate, so different rates mean different uplinks.
     runs: list[list[int]] = []
     for gpu in sorted(limited, key=lambda one: whole[one]):
         if runs and whole[gpu] <= (1 + LEVEL_SHARE) * whole[runs[-1][0]]:
@@ -202,7 +204,7 @@ def _components(sets: Iterable[Gpus]) -> list[Gpus]:
 
 
 def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
-    """Yield the pairs that gain too little from both directions at once: the sum alone, and at once."""
+    """Yield the pairs that gain too little from both directions at once."""
     one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
     alone, at_once = (
         grouped(((min(pair), max(pair)), one.rate) for pair, one in found.items())
@@ -224,7 +226,7 @@ def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
 
 
 class _Direction(msgspec.Struct, frozen=True):
-    """Copies to or from the host: GB/s of each GPU alone and of each set at once, and their groups."""
+    """Copies to or from the host: GB/s of each GPU by itself and of each set at once, and their groups."""
 
     kind: Kind
     alone: Mapping[int, float]
@@ -237,15 +239,15 @@ class _Direction(msgspec.Struct, frozen=True):
         return cls(kind, alone, together, shared(alone, together))
 
     def carries(self, gpus: Gpus) -> float | None:
-        """Return what these GPUs get together in this direction, None where that was not measured."""
+        """Return the total rate of these GPUs in this direction, or None if it was not measured."""
         return self.groups.get(gpus) or carries(gpus, self.together)
 
 
 def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, set[Kind]]:
-    """Return the groups of both directions with the directions that show each.
+    """Return the groups of both directions, with the directions that show each group.
 
-    The directions share one tree: groups that overlap are one group, and so is one within another where each
-    is seen in one direction only and the link is the same.
+    The directions share one tree. Groups that overlap are one group. So are a group and a group within it if
+    each is seen in only one direction and the link is the same.
     """
     kinds_of = grouped((gpus, one.kind) for one in directions for gpus in one.groups)
     found = {gpus: set(kinds) for gpus, kinds in kinds_of.items()}
@@ -272,8 +274,8 @@ def _is_one_link(
     bridge = _meeting(inner, machine)
     if bridge is not None and bridge == _meeting(outer, machine):
         return True
-    # Without a tree: the other GPUs of the outer group are too slow to be slowed in one of the directions,
-    # and the sums of both directions are those of one link.
+    # Without a tree: the other GPUs of the outer group are too slow to be slowed down in one of the
+    # directions, and the total rates of both directions fit one link.
     sums = [direction.carries(outer) for direction in directions]
     low, high = min(one or 0.0 for one in sums), max(one or 0.0 for one in sums)
     return high <= (1 + LEVEL_SHARE) * low
@@ -293,7 +295,7 @@ def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> U
 
 
 def _meeting(gpus: Gpus, machine: Machine) -> str | None:
-    """Return the lowest bridge of the PCI tree that all of these GPUs are behind."""
+    """Return the lowest bridge of the PCI tree above all these GPUs."""
     paths = _paths(machine)
     if any(gpu not in paths for gpu in gpus):
         return None
@@ -314,9 +316,9 @@ def _paths(machine: Machine) -> dict[int, list[str]]:
 
 
 def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) -> UplinkGroup:
-    """Return where the paths of the GPUs meet, and whether these and no others are behind that bridge.
+    """Return the group with the bridge where its paths meet, and whether exactly its GPUs are behind it.
 
-    A GPU that was not `measured` may be behind it as well: nothing is known of it.
+    Ignores a GPU behind the bridge that was not `measured`, because nothing is known about it.
     """
     paths = _paths(machine)
     if any(gpu not in paths for gpu in group.gpus):

@@ -1,12 +1,11 @@
-"""What is wrong with a machine, or unknown: rules, and checks that make findings of them.
+"""What is wrong with a machine, or unknown: rules, and checks that report findings under them.
 
-A missing fact makes no finding. So the checks that had facts are counted: "no findings" alone would say the
-same of a capture that shows only the topology and of a whole machine.
+A missing fact makes no finding. So the checks that had facts are counted: otherwise "no findings" would mean
+the same for a capture of only the topology as for a complete machine.
 
-A new rule: a `Rule`, its thresholds and a check in the module of its theme, the check in `CHECKS` with the
-facts that it needs (over a Machine at one sample), in `measured.COPY_CHECKS` (over its measured copies) or in
-`watched.WATCHES` (over what was counted in time). A fact that is None makes no finding: neither a fault nor
-a pass.
+To add a rule, put a `Rule`, its thresholds and a check in the module of its subject. Add the check to
+`CHECKS` with the facts that it needs (for a Machine at one sample), to `measured.COPY_CHECKS` (for measured
+copies) or to `watched.WATCHES` (for counts over time). A fact that is None is neither a fault nor a pass.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +61,7 @@ Need = Callable[[Machine], bool]
 
 
 def never(machine: Machine) -> bool:
-    """Need what no machine has: for a check that reports gaps of a reading, and judges no fact."""
+    """Need a fact that no machine has: for a check that reports gaps in a reading and judges no fact."""
     return False
 
 
@@ -72,9 +71,10 @@ def of_machine(*paths: str) -> Need:
 
 
 def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int = 1) -> Need:
-    """Need any of these facts of a GPU that answers.
+    """Need any of these facts for a GPU that answers.
 
-    `when`: only of such a GPU, one under load. `peers`: of so many GPUs of one model.
+    `when`: only such a GPU has the fact, for example a GPU under load. `peers`: this number of GPUs of one
+    model.
     """
 
     def is_met(machine: Machine) -> bool:
@@ -89,7 +89,7 @@ def of_gpus(*paths: str, when: Callable[[Gpu], bool] | None = None, peers: int =
 
 _PEERS = int(clocks.PEERS.value)
 
-# Each check with the facts that it needs: without them it is not counted as made.
+# Each check with the facts that it needs. A check without its facts does not count as run.
 CHECKS: Mapping[Check[[]], Need] = {
     driver.status: of_machine("driver.status", "driver.version"),
     driver.gpus_with_other_driver: of_machine("pci[*].driver"),
@@ -151,15 +151,15 @@ CHECKS: Mapping[Check[[]], Need] = {
 
 
 def checks_made(machine: Machine) -> int:
-    """Return how many checks had facts to judge. Those of measured copies count as one."""
+    """Return how many checks had facts to judge. All checks of measured copies count as one."""
     copies = machine.bandwidth is not None and bool(machine.bandwidth.samples)
     return sum(is_met(machine) for is_met in CHECKS.values()) + copies
 
 
 def find(machine: Machine) -> tuple[Finding, ...]:
-    """Return all findings, errors first, then warnings; within a severity in the order of the checks.
+    """Return all findings: errors, then warnings. Within a severity, in the order of the checks.
 
-    What readings and measured copies both show of one subject is reported once, as measured.
+    If readings and measured copies show the same fault of a subject, it is reported once, as measured.
     """
     measured = find_bandwidth(machine)
     known = {(finding.id, finding.subject) for finding in measured}
@@ -168,7 +168,7 @@ def find(machine: Machine) -> tuple[Finding, ...]:
 
 
 def find_read(machine: Machine) -> list[Finding]:
-    """Return the findings from readings, over all samples of the machine; counters by their maximum."""
+    """Return the findings from readings, over all samples of the machine. Counters are at their maximum."""
     samples = at_samples(machine, max_counters(machine))
     of = max((history.samples for history in machine.series), default=0)
     read = [finding for check in CHECKS for finding in check.over(samples, of if of > len(samples) else None)]
@@ -185,7 +185,7 @@ def find_read(machine: Machine) -> list[Finding]:
 
 
 def _is_in(finding: Finding, others: Sequence[Finding]) -> bool:
-    """Return whether others of its rule report a finding for each of its GPUs, and no milder."""
+    """Return whether findings of the same rule, at least as severe, cover each of its GPUs."""
     same = [other for other in others if other.id == finding.id and reaches([other], finding.severity)]
     return bool(finding.subject.gpus) and set(finding.subject.gpus) <= {
         gpu for other in same for gpu in other.subject.gpus
@@ -193,7 +193,7 @@ def _is_in(finding: Finding, others: Sequence[Finding]) -> bool:
 
 
 def _find_in_series(machine: Machine) -> tuple[Finding, ...]:
-    """Return the findings from what was counted over the samples of a log."""
+    """Return the findings from counts over the samples of a log."""
     if not machine.series:
         return ()
     from gputopo.findings.watched import find_watched
@@ -206,18 +206,18 @@ def find_bandwidth(machine: Machine) -> tuple[Finding, ...]:
     """Return the findings from the measured copies of `machine.bandwidth`, errors first."""
     if machine.bandwidth is None:
         return ()
-    # most machines have none: not at each start
+    # imported here because most machines have no measured copies
     from gputopo.findings.measured import COPY_CHECKS
 
-    # Of a program that did not come to its end the text shows why.
+    # If a program did not finish, its text shows why.
     reported = () if machine.bandwidth.source == "live" else (driver.status, program_errors.program_errors)
     return worst_first(finding for check in (*reported, *COPY_CHECKS) for finding in check(machine))
 
 
 def driver_broken(machine: Machine) -> Finding | None:
-    """Return the finding of an NVIDIA device whose driver does not work, else None.
+    """Return the finding for an NVIDIA device whose driver does not work, or None.
 
-    A launcher stops with exit code 3 on it. None as well where the machine has no NVIDIA device, or where
-    a capture does not report the driver's status.
+    A launcher then stops with exit code 3. Also None if the machine has no NVIDIA device, or if a capture
+    does not report the driver's status.
     """
     return next((finding for finding in driver.status(machine) if finding.severity == "error"), None)

@@ -1,4 +1,4 @@
-"""Clocks and power under load: different from GPUs of the same model, or low."""
+"""Clocks and power under load that are low, or differ between GPUs of the same model."""
 
 from collections.abc import Iterator, Sequence
 
@@ -107,7 +107,7 @@ CORE_SLOWER_THAN_PEERS = Rule(
     remedy="Compare temperature, power draw and cooling with the GPUs of the same model under load.",
     thresholds=(CORE_BUSY_SHARE, MEAN_BELOW_SHARE, BUSY_PERCENT),
 )
-# Samples of one training differ by less.
+# Samples of one training job differ by less.
 SAME_LOAD_POINTS = Threshold("same load", history.SAME_LOAD_POINTS, "% points from the median utilization")
 PEERS = Threshold(
     "GPUs at the same load",
@@ -162,8 +162,9 @@ def below_default(gpu: Gpu) -> Fault | None:
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
-    """Return a clock of the memory or of the core: of the SMs, or where that is unknown of the graphics
-    domain. Captures of nvidia-smi have clocks for applications of the graphics domain alone.
+    """Return a memory or core clock. The core clock is the SM clock, or the graphics clock if that is unknown.
+
+    Captures of nvidia-smi have application clocks only for the graphics domain.
     """
     clocks = gpu.clocks_mhz
     domains = (clocks.sm, clocks.graphics) if domain == "core" else (clocks.memory,)
@@ -173,7 +174,7 @@ def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
 def _low_core(gpu: Gpu) -> Fault | None:
     now, top, set_ = (_clock(gpu, "core", kind) for kind in ("now", "max", "application"))
     graphics = gpu.clocks_mhz.graphics
-    if graphics.now and graphics.max == top:  # one clock, reported twice
+    if graphics.now and graphics.max == top:  # the same clock, reported twice
         now = min(now or graphics.now, graphics.now)
     expected = expected_of(gpu)
     boost = expected.boost_mhz if expected else None
@@ -204,7 +205,7 @@ def _low_memory(gpu: Gpu) -> Fault | None:
 
 
 def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
-    """Compare the share of its max or application clock that each GPU of a model reaches under load."""
+    """Find GPUs that reach a lower share of their max or application clock than their peers under load."""
     clocks = {
         gpu.index: [_clock(gpu, "core", kind) for kind in ("now", "max", "application")] for gpu in group
     }
@@ -222,7 +223,7 @@ def _slower(group: Sequence[Gpu]) -> Iterator[Fault]:
 
 @check(LOW_DRAW)
 def check_against_peers(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that draw much less power than their peers at the same load: they wait, or do less."""
+    """Find GPUs that draw much less power than their peers at the same load: they wait, or do less work."""
     slow = accused(machine, throttling.slowdowns, throttling.power_limits, check_low_clocks)
     for group in _at_the_same_load(machine):
         draws = known(group, "power_w.draw")
@@ -240,7 +241,7 @@ def check_against_peers(machine: Machine) -> Iterator[Fault]:
 
 
 def _at_the_same_load(machine: Machine) -> Iterator[list[Gpu]]:
-    """Yield the GPUs of one model in one P-state that are under about the same load."""
+    """Yield groups of GPUs of one model that are in the same P-state and under about the same load."""
     for model in by_model(machine):
         for group in grouped((gpu.pstate, gpu) for gpu in model if busy(gpu)).values():
             like = history.at_the_usual_load({gpu.index: gpu.utilization_percent.gpu or 0 for gpu in group})

@@ -1,4 +1,4 @@
-"""Values of several devices or hosts compared: what more than half of them have, and those that differ."""
+"""Compares values of devices or hosts: the value of more than half of them, and the values that differ."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -13,8 +13,9 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class Majority(NamedTuple, Generic[Who]):
-    """`common`: the value of more than half, else None. `odd`: the values of the others, by who has them: of
-    all where none is common. `others`: how many have the common value.
+    """`common`: the value of more than half, or None. `odd`: the differing values by owner (all, if none is common).
+
+    `others`: how many owners have the common value.
     """
 
     common: Any
@@ -25,10 +26,10 @@ class Majority(NamedTuple, Generic[Who]):
 def majority(
     values: Mapping[Who, Any], same: Callable[[Any, Any], bool] | None = None
 ) -> Majority[Who] | None:
-    """Compare values by who has them; None where all agree.
+    """Compare values by owner. Return None if all agree.
 
-    `same`: whether two values are the same, where that is not equality. Of two values that as many have, the
-    greater one is looked at first.
+    `same`: returns whether two values are the same; default: equality. If two values are equally frequent,
+    the greater value comes first.
     """
     distinct = list(dict.fromkeys(values.values()))
     if len(distinct) < 2:
@@ -56,18 +57,18 @@ class FactDifference(NamedTuple):
     """GPUs of one model that do not agree on a fact."""
 
     path: str
-    common: Any  # the value of more than half, else None
-    odd: Mapping[int, Any]  # the values of the others, by index: of all of them where none is common
+    common: Any  # the value of more than half, or None
+    odd: Mapping[int, Any]  # the differing values by index; all values if none is common
     others: int  # how many GPUs have the common value
 
     def words(self, index: int) -> str:
-        """Return what one GPU has and the others have: `VBIOS version A (B on 7 GPUs of this model)`."""
+        """Return the values of one GPU and of the others: `VBIOS version A (B on 7 GPUs of this model)`."""
         field = field_at(Gpu, self.path)
         others = f"{field.value_in_words(self.common)} on {self.others} GPUs of this model"
         return f"{field.words} {field.value_in_words(self.odd[index])} ({others})"
 
     def all_words(self) -> str:
-        """Return what each GPU has where no value is common: `VBIOS version A (GPU 0), B (GPU 1)`."""
+        """Return the value of each GPU, if none is common: `VBIOS version A (GPU 0), B (GPU 1)`."""
         field = field_at(Gpu, self.path)
         gpus = grouped((field.value_in_words(value), index) for index, value in self.odd.items())
         return f"{field.words} " + ", ".join(
@@ -76,15 +77,15 @@ class FactDifference(NamedTuple):
 
 
 def known(group: Iterable[Gpu], path: str) -> dict[int, Any]:
-    """Return the values of a fact by GPU, where they are known."""
+    """Return the known values of a fact, by GPU."""
     read = attrgetter(path)
     return {gpu.index: value for gpu in group if (value := read(gpu)) is not None}
 
 
 def differences(group: Sequence[Gpu], path: str, noise: float = 0.0) -> FactDifference | None:
-    """Compare the GPUs of one model by a fact; None where all that report it agree.
+    """Compare a fact between GPUs of one model. Return None if all GPUs that report it agree.
 
-    `noise`: values within this share of the common one are the same.
+    `noise`: values within this share of the common value are the same.
     """
     values = known(group, path)
     found = majority(values, (lambda a, b: abs(a - b) <= noise * max(a, b)) if noise else None)

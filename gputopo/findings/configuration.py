@@ -1,4 +1,4 @@
-"""Models and settings: GPUs of different models, compute and MIG modes, persistence, the order of CUDA."""
+"""Models and settings: GPUs of different models, compute and MIG modes, persistence, CUDA's order."""
 
 from collections.abc import Iterator
 
@@ -71,7 +71,7 @@ def mixed_models(machine: Machine) -> Iterator[Fault]:
 
 @check(NO_EXPECTATION)
 def no_expectation(machine: Machine) -> Iterator[Fault]:
-    """Report models without reference data: not compared is no pass."""
+    """Report models without reference data: a GPU that was not compared has not passed."""
     for group in by_model(machine):
         name = group[0].name
         if expected_of(group[0]) is None:
@@ -82,7 +82,7 @@ def no_expectation(machine: Machine) -> Iterator[Fault]:
 
 @each_gpu(COMPUTE_PROHIBITED, MIG_ON)
 def modes(gpu: Gpu) -> Iterator[Fault]:
-    """Find compute modes and MIG modes that limit what a program may do."""
+    """Find compute modes and MIG modes that limit what a program can do."""
     if gpu.compute_mode == "prohibited":
         yield COMPUTE_PROHIBITED.fault(gpu, COMPUTE_PROHIBITED.title, {"compute_mode": gpu.compute_mode})
     if gpu.mig.mode:
@@ -93,7 +93,7 @@ def modes(gpu: Gpu) -> Iterator[Fault]:
 def persistence(gpu: Gpu) -> Iterator[Fault]:
     """Find GPUs that the driver initialises for each program.
 
-    One that a display server uses stays initialised (docs.nvidia.com/deploy/driver-persistence, Overview).
+    A GPU that a display server uses stays initialised (docs.nvidia.com/deploy/driver-persistence, Overview).
     """
     if gpu.persistence_mode is False and not drives_display(gpu):
         yield PERSISTENCE_OFF.fault(gpu, PERSISTENCE_OFF.title, {"persistence_mode": False})
@@ -103,7 +103,7 @@ def persistence(gpu: Gpu) -> Iterator[Fault]:
 def cuda_order(machine: Machine) -> Iterator[Fault]:
     """Report that CUDA numbers the GPUs in another order than nvidia-smi."""
     numbers = {gpu.index: gpu.cuda_index for gpu in machine.gpus}
-    # A subset of the GPUs, as in a container or under CUDA_VISIBLE_DEVICES, is no other order.
+    # A subset of the GPUs, as in a container or with CUDA_VISIBLE_DEVICES, does not mean another order.
     seen = [cuda for _, cuda in sorted(numbers.items()) if cuda is not None]
     if seen != sorted(seen):
         moved = {index: cuda for index, cuda in numbers.items() if cuda not in (None, index)}

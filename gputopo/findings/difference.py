@@ -1,7 +1,7 @@
-"""What differs between two readings, of one machine or of two: Machines in, facts and findings out.
+"""The differences between two readings of one machine, or of two machines, in facts and findings.
 
-Only facts that both have are compared. What moves from second to second (clocks now, power, heat, load) is no
-change, and of a counter only a rise is.
+Only facts in both readings are compared. Facts that change every second (present clocks, power, temperature,
+load) are ignored. For a counter, only a rise is a change.
 """
 
 import functools
@@ -25,7 +25,7 @@ Device = TypeVar("Device", Gpu, Nic)
 
 
 def difference(old: Machine, new: Machine) -> Difference:
-    """Compare two readings of a machine. GPUs are matched by UUID, else by PCI address, else by index."""
+    """Compare two readings of a machine. GPUs are matched by UUID, or by PCI address, or by index."""
     comparing = _Comparing()
     pairs = paired_gpus(old, new)
     comparing.structs("driver", "driver", *drivers(old.driver, new.driver))
@@ -61,9 +61,9 @@ def _finding_changes(old: Machine, new: Machine, gpus: Mapping[int, int]) -> Fin
 
 
 def finding_keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> list[tuple[str, str]]:
-    """Return id and subject of a finding, by GPU where each may have it without the others.
+    """Return the id and subject of a finding, for each GPU if a GPU can have it without the others.
 
-    `gpus`: their new indices; a GPU that is not among them is no new one.
+    `gpus`: the new indices of the old GPUs. A GPU that is not in it keeps a separate key.
     """
     if finding.subject.kind != "gpus":
         return [(finding.id, finding.subject.text)]
@@ -72,12 +72,12 @@ def finding_keys(finding: Finding, gpus: Mapping[int, int] | None = None) -> lis
 
 
 def paired_gpus(old: Machine, new: Machine) -> list[tuple[Gpu, Gpu]]:
-    """Pair the GPUs of two readings by UUID, else by PCI address, else by index."""
+    """Pair the GPUs of two readings by UUID, or by PCI address, or by index."""
     return _paired(old.gpus, new.gpus, (_same_card, _same_slot, _same_number))
 
 
 def compared_facts(value: msgspec.Struct) -> Iterator[tuple[str, Field, Any]]:
-    """Yield path, declaration and value of each fact that is compared: not what passes, nor its number."""
+    """Yield path, declaration and value of each compared fact, without facts that change every second."""
     kind = type(value)
     for fact, found in single_facts(value):
         field = _compared_field(kind, fact)
@@ -93,7 +93,7 @@ def _compared_field(kind: type[msgspec.Struct], fact: str) -> Field | None:
 
 
 class _Comparing:
-    """One comparison: what was found so far, and how many facts were looked at."""
+    """One comparison: the differences so far, and how many facts were compared."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -144,7 +144,7 @@ class _Comparing:
     def nics(self, old: tuple[Nic, ...], new: tuple[Nic, ...]) -> None:
         if not old or not new:  # most captures do not show network cards
             return
-        # By slot and name first: one slot may hold several ports.
+        # By slot and name first, because one slot may have several ports.
         tests = (lambda was, now: _same_slot(was, now) and _same_name(was, now), _same_slot, _same_name)
         pairs = _paired(old, new, tests)
         for was, now in pairs:
@@ -164,7 +164,7 @@ class _Comparing:
                 self.structs(at_pci(node.address), f"PCI device {node.address}", was, node)
 
     def structs(self, path: str, subject: str, was: msgspec.Struct, now: msgspec.Struct) -> None:
-        """Compare all facts of two values of one kind, and of the values within them."""
+        """Compare all facts of two values of one type, and of their nested values."""
         before = {fact: value for fact, _, value in compared_facts(was)}
         after = {fact: value for fact, _, value in compared_facts(now)}
         for fact in dict.fromkeys([*before, *after]):
@@ -188,7 +188,7 @@ class _Comparing:
 def _paired(
     old: Sequence[Device], new: Sequence[Device], tests: Sequence[Callable[[Device, Device], bool]]
 ) -> list[tuple[Device, Device]]:
-    """Pair the devices of two machines, by the surest test first; each is in one pair at most."""
+    """Pair the devices of two machines, with the most certain test first. Each device is in at most one pair."""
     pairs: list[tuple[Device, Device]] = []
     left, open_ = list(old), list(new)
     for is_same in tests:
@@ -216,12 +216,12 @@ def _same_slot(was: Gpu | Nic, now: Gpu | Nic) -> bool:
 
 
 def _same_number(was: Gpu | Nic, now: Gpu | Nic) -> bool:
-    """By index only where the slots are not known of both; two known slots that differ are two GPUs."""
+    """Compare the index only if a slot is unknown: two known slots that differ are two GPUs."""
     return was.index == now.index and not (was.pci_address and now.pci_address)
 
 
 def drivers(*all_: Driver) -> tuple[Driver, ...]:
-    """Leave out what follows the driver's version, where that is known of all: one change is one line."""
+    """Remove facts that depend on the driver's version, if all versions are known: report one change once."""
     if any(driver.version is None for driver in all_):
         return all_
     rest = {"nvml_version": None, "kernel_module_version": None}
@@ -229,7 +229,7 @@ def drivers(*all_: Driver) -> tuple[Driver, ...]:
 
 
 def _same_name(was: Nic, now: Nic) -> bool:
-    """By name, else by number where neither slot nor name is known of both."""
+    """Compare the name, or the number if neither slot nor name is known for both."""
     both = was.name is not None and now.name is not None
     return was.name == now.name if both else _same_number(was, now)
 
@@ -239,5 +239,5 @@ def _nic_name(nic: Nic) -> str:
 
 
 def without_generation(gpu: Gpu) -> Gpu:
-    """Return a GPU without the generation of its link now, which is lower while it is idle."""
+    """Return a GPU without the present generation of its link, which is lower while the GPU is idle."""
     return msgspec.structs.replace(gpu, pcie=msgspec.structs.replace(gpu.pcie, gen_now=None))

@@ -202,7 +202,7 @@ GPU_NO_ANSWER = Rule(
 
 # States that another kernel driver explains.
 _UNCERTAIN = ("not_read", "not_loaded", "library_missing", "failed")
-# Reasons that are no code of NVML's.
+# Reasons that are not NVML codes.
 _NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
 
 
@@ -210,7 +210,7 @@ _NO_RETURN = {"HUNG": "the call did not return", "CRASHED": "the call crashed"}
 def status(machine: Machine) -> Iterator[Fault]:
     """Find a driver that does not work, or whose parts have different versions.
 
-    Shown by a capture that does not report the driver's status it is a warning: it may have changed since.
+    In a capture that does not report the driver's status it is a warning, because it may have changed since.
     """
     driver = machine.driver
     differ = _versions_differ(driver)
@@ -224,7 +224,7 @@ def status(machine: Machine) -> Iterator[Fault]:
     if devices := {node.address: node.driver for node in gpu_nodes(machine)}:
         evidence["pci_devices"] = devices
     effect = "no GPU of this machine can be used"
-    if differ or (driver.version is not None and machine.gpus):  # another output shows GPUs that answer
+    if differ or (driver.version is not None and machine.gpus):  # other output shows GPUs that answer
         effect = "programs may fail"
     elif name in ("too_old", "not_ready"):
         effect = "CUDA programs cannot start"
@@ -250,24 +250,24 @@ def status(machine: Machine) -> Iterator[Fault]:
 
 
 def stopped(status: DriverStatus, detail: str, gpus: Iterable[int] = ()) -> Finding:
-    """Return the finding of a driver that hung or crashed during a watch, in a call about these GPUs."""
+    """Return the finding for a driver that hung or crashed during a watch, in a call about these GPUs."""
     rule = DRIVER_STATUS[status]
     says = f"{rule.title} ({detail}): no further samples"
     return rule.finding(DRIVER, says, {"status": status}, "error", remedy=_reset(rule, map(str, gpus)))
 
 
 def _reset(rule: Rule, gpus: Iterable[str]) -> str:
-    """Return the remedy with the GPUs to reset: all, if it is not known in whose calls the driver stopped."""
+    """Return the remedy with the GPUs to reset: all GPUs if the GPU of the call is unknown."""
     which = ",".join(gpus)
     return rule.remedy.replace(" -i GPU", f" -i {which}" if which else "")
 
 
 @check(OTHER_DRIVER)
 def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs with another kernel driver beside others: NVIDIA's driver does not list them.
+    """Find GPUs with another kernel driver, which NVIDIA's driver does not list, next to GPUs that it lists.
 
-    A warning, unless they are reserved for a virtual machine. Where every GPU has another driver, `status`
-    reports that.
+    A warning, unless they are reserved for a virtual machine. If every GPU has another driver, `status`
+    reports it.
     """
     bound = gpus_of_other_drivers([machine])
     nodes = {node.address: node for node in gpu_nodes(machine)}
@@ -288,14 +288,14 @@ def gpus_with_other_driver(machine: Machine) -> Iterator[Fault]:
 
 @check(NO_DEVICE)
 def no_device(machine: Machine) -> Iterator[Fault]:
-    """Report that there is no GPU to look at, which is no fault."""
+    """Report that there is no GPU, which is not a fault."""
     if machine.driver.status == "no_device":
         yield NO_DEVICE.fault(MACHINE, NO_DEVICE.title, {"source": machine.source})
 
 
 @check(GPU_LOST, GPU_NO_ANSWER)
 def lost_gpus(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that were counted and then did not answer, with the reason of NVML where it is another."""
+    """Find GPUs that NVML counts but that do not answer, with NVML's reason if it is another one."""
     for gpu in machine.gpus:
         if not gpu.lost:
             continue
@@ -330,8 +330,10 @@ def lost_gpus(machine: Machine) -> Iterator[Fault]:
 
 @check(GPU_NO_ANSWER)
 def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that the NVIDIA kernel module has, and NVML does not count: their start failed, or a control
-    group hides them. Not in a container, which is given some of the GPUs. Virtual functions are no GPUs.
+    """Find GPUs that the NVIDIA kernel module has but NVML does not count.
+
+    Their start failed, or a control group hides them. Not checked in a container, which gets some of the
+    GPUs. Virtual functions are not GPUs.
     """
     if machine.driver.status != "ok" or machine.host.container not in (None, "none"):
         return
@@ -353,7 +355,7 @@ def unlisted_gpus(machine: Machine) -> Iterator[Fault]:
 
 @check(GPU_LOST)
 def logged_losses(machine: Machine) -> Iterator[Fault]:
-    """Find GPUs that fell off the bus by the kernel log of this boot."""
+    """Find GPUs that fell off the bus according to the kernel log of this boot."""
     seen: list[str | None] = []
     for gpu, event in kernel_events(machine, "xid", "lost"):
         of_another = event.kind == "xid" and event.code != OFF_THE_BUS
@@ -369,8 +371,9 @@ def logged_losses(machine: Machine) -> Iterator[Fault]:
 
 
 def _other_drivers_of_all(machine: Machine) -> set[str]:
-    """Return the kernel drivers of the GPUs if every GPU has another one than NVIDIA's, which then does not
-    load; none if the driver is known to work. A GPU with a name is one of NVIDIA's driver.
+    """Return the kernel drivers of the GPUs if none has NVIDIA's driver, which then does not load.
+
+    Empty if NVIDIA's driver is known to work. A GPU with a name uses NVIDIA's driver.
     """
     holders = {node.driver or NVIDIA_DRIVER for node in gpu_nodes(machine)}
     if machine.driver.status == "other_driver":
@@ -388,6 +391,6 @@ def _driver_detail(driver: Driver) -> str | None:
 
 
 def _versions_differ(driver: Driver) -> bool:
-    """Return whether a driver that answers, or whose status is not reported, has parts of two versions."""
+    """Return whether the driver has parts of two versions, if it answers or its status is not reported."""
     versions = driver.version, driver.kernel_module_version
     return driver.status in ("ok", "not_read") and None not in versions and versions[0] != versions[1]

@@ -17,7 +17,7 @@ FIELD_ERROR = Rule(
     ),
 )
 
-# Driver messages and NVML's codes for "failed", as opposed to "not supported" or "no permission".
+# Driver messages and NVML codes that mean "failed", not "not supported" or "no permission".
 _ERROR = re.compile(
     r"unknown(?:[ _]error)?|(?:unk(?:nown)?)?\s?err(?:or)?!*|timeout|gpu[ _]is[ _]lost"
     r"|(?:gpu )?reset[ _]required|gpu requires reset|irq_issue|corrupted_inforom|operating_system",
@@ -27,7 +27,7 @@ _ERROR = re.compile(
 
 @check(FIELD_ERROR)
 def field_errors(machine: Machine) -> Iterator[Fault]:
-    """Find facts for which a GPU alone reports an error; not the one that it must be reset."""
+    """Find facts for which only one GPU reports an error, except for the error that it must be reset."""
     errors = _errors(machine)
     for group in _groups(machine) if errors else ():
         for gpu in group:
@@ -47,7 +47,7 @@ def field_errors(machine: Machine) -> Iterator[Fault]:
 
 
 def _errors(machine: Machine) -> dict[int, dict[str, str]]:
-    """Return the errors in place of facts, by GPU and fact; only of single GPUs, and of those that answer."""
+    """Return the errors instead of facts, by GPU and fact, for GPUs that answer."""
     found: dict[int, dict[str, str]] = {}
     for path, why in machine.missing.items():
         if _ERROR.fullmatch(why):
@@ -58,7 +58,7 @@ def _errors(machine: Machine) -> dict[int, dict[str, str]]:
 
 
 def _groups(machine: Machine) -> list[list[Gpu]]:
-    """Return the GPUs of each model. One without a name is of that model where there is only one."""
+    """Return the GPUs of each model. If there is only one model, a GPU without a name belongs to it."""
     groups = by_model(machine)
     nameless = [gpu for gpu in present(machine) if not gpu.name]
     return [groups[0] + nameless] if len(groups) == 1 else groups

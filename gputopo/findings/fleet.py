@@ -1,4 +1,4 @@
-"""The hosts of a fleet inspected together: the outliers among like hosts, each with what differs."""
+"""Inspects the hosts of a fleet together, and finds outliers among similar hosts."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -74,7 +74,7 @@ CHANGED = Rule(
         "again (--fleet --record FOLDER)."
     ),
 )
-# Devices whose number is compared, with their rule and name.
+# Groups of devices whose number is compared, with the rule and the name.
 _COUNTED = {"gpus": (GPU_COUNT, "GPU"), "nics": (NIC_COUNT, "network card")}
 _NOT_ASKED = "in the baseline, but not asked"
 RULES = (NO_ANSWER, GPU_COUNT, NIC_COUNT, DIFFERS, SPLIT, NOT_READ, CHANGED)
@@ -85,9 +85,9 @@ def inspect_fleet(
     baseline: Mapping[str, Machine] = {},
     fail_on: Severity | None = None,
 ) -> Fleet:
-    """Compare hosts with the majority of like hosts. `readings`: by host, the error of one that has none.
+    """Compare each host with the majority of similar hosts. `readings`: by host, its machine or an error.
 
-    `baseline`: earlier readings, with which each host is compared, too.
+    `baseline`: earlier readings. Each host is also compared with its own.
     """
     errors = {name: one for name, one in readings.items() if isinstance(one, GputopoError)}
     hosts = [
@@ -127,7 +127,7 @@ def inspect_fleet(
 
 
 def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
-    """Yield what is not as in an earlier reading of a host."""
+    """Yield the changes since an earlier reading of a host."""
     changes = difference(without_identities(was), host.machine).changes
     if changes:
         says = f"since the baseline: {_several([one.says for one in changes])}"
@@ -135,12 +135,12 @@ def _changed(host: HostReading, was: Machine) -> Iterator[HostFinding]:
         yield _of(host.name, CHANGED, MACHINE, says, evidence)
 
 
-# What a finding has in common with the same one of another host: severity, id, and a device.
+# The key of a finding that is the same on several hosts: severity, id, and a device.
 _Key = tuple[Severity, str, str]
 
 
 class _Differing(NamedTuple):
-    """A fact of a device that differs, in words, and its evidence."""
+    """A fact of a device that differs: its text, and its evidence."""
 
     device: HostDevice
     fact: str
@@ -149,13 +149,13 @@ class _Differing(NamedTuple):
 
 
 class _Comparison:
-    """One kind of hosts compared: the facts of all by device and path."""
+    """Compares one kind of hosts, by the facts of all hosts by device and path."""
 
     def __init__(self, kind: HostKind) -> None:
         self.kind = kind
         machines = [host.machine for host in kind.hosts]
         places = grouped((tuple(gpu.pci_address for gpu in one.gpus), one) for one in machines)
-        # Where most have their GPUs; of several such places, those of the host with the most GPUs.
+        # The GPU addresses of most hosts; if several are equally frequent, those with the most GPUs.
         reference = max(places.items(), key=lambda one: (len(one[1]), len(one[0])))[1][0]
         seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]] = {}
         self.hosts = {host.name: facts_of_host(host.machine, reference, seen) for host in kind.hosts}
@@ -187,7 +187,7 @@ class _Comparison:
         return FleetKind(name=self.kind.name, hosts=tuple(self.hosts), compared=compared)
 
     def findings(self) -> Iterator[HostFinding]:
-        """Yield what differs on each host, and the findings that most of its peers do not have."""
+        """Yield the differences of each host, and its findings that most of its peers do not have."""
         yield from self._facts()
         yield from self._not_read()
         for name, each in self.found.items():
@@ -196,7 +196,7 @@ class _Comparison:
                     yield _named(finding, (name,), f"host {name}: {finding.says}")
 
     def shared(self) -> Iterator[HostFinding]:
-        """Yield the findings of most hosts of this kind once, of the first that has each, and their load."""
+        """Yield findings that most hosts of this kind have, once (from the first such host), and their load."""
         busy = {name: one for name, each in self.found.items() for one, _ in each if one.id == GPU_BUSY.id}
         if busy:
             first = max(busy.values(), key=lambda one: one.rank)
@@ -210,7 +210,7 @@ class _Comparison:
                 yield _named(finding, hosts, f"{len(hosts)} of {len(self.hosts)} hosts: {finding.says}")
 
     def _is_common(self, keys: Set[_Key]) -> bool:
-        """Return whether most hosts have a finding: of those where it would be seen, if there are others."""
+        """Return whether most hosts on which a finding would be visible have it."""
         among = {
             key: sum(key in self.keys[name] or _shows(Subject(key[2]), one) for name, one in self.kind.hosts)
             for key in keys
@@ -219,7 +219,7 @@ class _Comparison:
         return bool(compared) and all(2 * self.having[key] > among[key] for key in compared)
 
     def _facts(self) -> Iterator[HostFinding]:
-        """Find facts of single hosts that differ from most, and facts on which no majority agrees."""
+        """Find facts of single hosts that differ from most hosts, and facts without a majority value."""
         odd: dict[str, list[_Differing]] = {name: [] for name in self.hosts}
         split: list[_Differing] = []
         for (device, fact), by_host in self.by_fact.items():
@@ -244,7 +244,7 @@ class _Comparison:
             yield _split(hosts, subject, words, evidence)
 
     def _not_read(self) -> Iterator[HostFinding]:
-        """Find hosts that lack facts which all their peers (two or more) have, of devices that they have."""
+        """Find facts that a host does not have, for a device that it has, but all its peers (two or more) have."""
         count = len(self.hosts)
         for name, host in self.hosts.items():
             lacking = [
@@ -267,7 +267,7 @@ class _Comparison:
 def _joined(
     differing: Iterable[_Differing], host: HostFacts
 ) -> Iterator[tuple[Rule, Subject, str, dict[str, Any]]]:
-    """Join devices of a group that differ in the same facts: rule, subject, words, and evidence by path."""
+    """Join devices of a group that differ in the same facts: rule, subject, text, and evidence by path."""
     by_device = grouped((one.device, one) for one in differing)
     alike = grouped(((of.group, tuple(one.words for one in each)), of) for of, each in by_device.items())
     for (group, facts), devices in alike.items():
@@ -284,7 +284,7 @@ def _joined(
 
 
 def _shows(subject: Subject, machine: Machine) -> bool:
-    """Return whether findings about a device would be seen on a host: of GPUs where the driver answers."""
+    """Return whether findings about a device would be visible on a host: for GPUs, if the driver answers."""
     gpus = {gpu.index for gpu in machine.gpus if not gpu.lost}
     answers = machine.driver.status in ("ok", "not_read") and gpus >= {*subject.gpus}
     return (answers or not subject.gpus) and {nic.index for nic in machine.nics} >= {*subject.nics}

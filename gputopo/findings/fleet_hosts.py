@@ -1,6 +1,7 @@
-"""Devices of like hosts of a fleet, matched by place on PCIe, and their facts under shared names.
+"""Devices of similar hosts of a fleet, matched by their position on PCIe, and their facts under common names.
 
-Bus numbers depend on what was found when the host started; the order of devices is wired.
+Bus numbers depend on the devices that were found when the host started. The order of devices depends on the
+wiring.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,8 @@ from gputopo.reference.clock_events import under_load
 from gputopo.values.machine import Gpu, Link, Machine, Nic, PciNode
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
-# What differs between sound hosts: what the kernel numbers and names as it finds it, and repairs of memory.
+# Facts that differ between healthy hosts: numbers and names in the kernel's order of detection, and memory
+# repairs.
 _REPAIRS = (
     "correctable",
     "uncorrectable",
@@ -22,7 +24,7 @@ _REPAIRS = (
 _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Gpu: frozenset(
         {
-            "cpu_affinity",  # cut by the CPUs of the job in which it was read
+            "cpu_affinity",  # limited to the CPUs of the job in which it was read
             "cuda_index",
             "pci_address",
             *(f"remapped_rows.{name}" for name in _REPAIRS),
@@ -33,34 +35,34 @@ _VARYING: dict[type[msgspec.Struct], frozenset[str]] = {
     Nic: frozenset({"name", "pci_address", "ports[].interface", "ports[].rdma_device"}),
     PciNode: frozenset({"name", "parent", "root"}),
 }
-# Facts of a PCI device that a GPU has, too.
+# Facts of a PCI device that a GPU also has.
 _OF_GPU_TOO: dict[str, Any] = dict.fromkeys(("max_speed_gt_per_s", "max_width", "width", "numa_node"))
 
 
 def same_addresses(machine: Machine, reference: Machine) -> Mapping[str, str]:
-    """Return the reference's address of each PCI device of a machine whose buses are numbered otherwise.
+    """Return the reference's address of each PCI device, for a machine with other bus numbers.
 
-    Empty if nearly all GPUs have addresses of the reference. The order of the devices does not depend on the
-    numbers of their buses.
+    Empty if nearly all GPUs have the same addresses as in the reference. The order of the devices does not
+    depend on the bus numbers.
     """
     own, theirs = _addresses(machine), _addresses(reference)
     gpus = {gpu.pci_address for gpu in machine.gpus}
     elsewhere = len(gpus.difference(gpu.pci_address for gpu in reference.gpus))
-    # Not measured; chosen because one GPU or two may be missing, on each of two hosts another one.
+    # Not measured; chosen because each of two hosts may have one or two missing GPUs.
     is_moved = elsewhere > min(2, len(gpus) / 2)
     return dict(zip(own, theirs, strict=True)) if is_moved and len(own) == len(theirs) else {}
 
 
 def _addresses(machine: Machine) -> list[str]:
-    """Return the addresses of all PCI devices, in their order."""
+    """Return the addresses of all PCI devices, in order."""
     listed = {gpu.pci_address for gpu in machine.gpus} | {nic.pci_address for nic in machine.nics}
     return sorted(filter(None, listed.union(node.address for node in machine.pci)))
 
 
 class HostDevice(NamedTuple):
-    """What facts are about: `group` (gpus, links, nics, pci, host, driver) and the place that hosts share.
+    """A device that hosts share: its `group` (gpus, links, nics, pci, host, driver) and its position.
 
-    Links are between two GPUs, or a GPU and a network card.
+    Links are between two GPUs, or between a GPU and a network card.
     """
 
     group: str
@@ -68,7 +70,7 @@ class HostDevice(NamedTuple):
 
 
 class HostFacts(NamedTuple):
-    """The facts of a host by device and path, and how the host numbers and calls its devices."""
+    """The facts of a host by device and path, and the host's own numbers and names of its devices."""
 
     facts: dict[HostDevice, dict[str, Any]]  # a lost GPU has none
     devices: dict[HostDevice, tuple[Subject, str]]
@@ -77,9 +79,9 @@ class HostFacts(NamedTuple):
 def facts_of_host(
     machine: Machine, reference: Machine, seen: dict[HostDevice, tuple[msgspec.Struct, dict[str, Any]]]
 ) -> HostFacts:
-    """Return the facts of a host to compare with those of like hosts, of which `reference` is one.
+    """Return the facts of a host to compare with similar hosts. `reference` is one of these hosts.
 
-    `seen`: the last value of each device and its facts, for the next host, which has the same as a rule.
+    `seen`: the last value of each device and its facts, for the next host, which usually has the same.
     """
     moved = same_addresses(machine, reference)
     found = HostFacts({}, {})
@@ -102,7 +104,7 @@ def facts_of_host(
 def _devices(
     machine: Machine, moved: Mapping[str, str]
 ) -> Iterator[tuple[HostDevice, tuple[Subject, str], msgspec.Struct | None]]:
-    """Yield each device, how the host calls it, and its value."""
+    """Yield each device, the host's name of the device, and its value."""
     (driver,) = drivers(machine.driver)
     yield HostDevice("driver"), (DRIVER, "driver"), driver
     yield HostDevice("host"), (MACHINE, "host"), machine.host

@@ -1,4 +1,4 @@
-"""Kinds of hosts in a fleet: hosts that are alike are compared with one another."""
+"""Kinds of hosts in a fleet: similar hosts are compared with one another."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,14 @@ from gputopo.values.machine import Machine
 
 
 class HostReading(NamedTuple):
-    """A host by name, and its machine."""
+    """The name of a host and its machine."""
 
     name: str
     machine: Machine
 
 
 class HostKind(NamedTuple):
-    """Hosts to compare with one another. `name`: what most of them have, `8 x Tesla V100-SXM2-16GB`."""
+    """Hosts to compare with one another. `name`: the GPUs of most of them, `8 x Tesla V100-SXM2-16GB`."""
 
     name: str
     hosts: tuple[HostReading, ...]
@@ -30,11 +30,11 @@ class _Key(NamedTuple):
 
 
 def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
-    """Return the kinds of hosts, the largest first; within a kind in the order of the hosts.
+    """Return the kinds of hosts, the largest first. Within a kind, the order of the hosts is kept.
 
-    A kind is a GPU model (of several the most frequent one of the host), a number of GPUs and a CPU. A host
-    that is alone with its number or its CPU belongs to the largest kind of its model; so do hosts with more
-    than half of the GPUs of that kind, or none. A host without GPUs has the model of the hosts with its CPU.
+    A kind is a GPU model (the most frequent of the host), a number of GPUs and a CPU. A host that is the only
+    one with its number or its CPU belongs to the largest kind of its model. So do hosts with more than half
+    of the GPUs of that kind, or none. A host without GPUs gets the model of the hosts with its CPU.
     """
     gpus = [gpu for host in hosts for gpu in host.machine.gpus]
     of_id: dict[str | None, str] = {
@@ -64,7 +64,7 @@ def kinds(hosts: Sequence[HostReading]) -> list[HostKind]:
 
 
 def _belongs(key: _Key, other: _Key, hosts: int, others: int) -> bool:
-    """Return whether hosts of a model are like others but for some GPUs, or for the CPU of a single one."""
+    """Return whether hosts of a model differ from others only in some GPUs, or in the CPU of one host."""
     low, high = sorted((key.gpus, other.gpus))
     is_single = hosts == 1 < others
     if key.model != other.model or (key.cpu != other.cpu and not (is_single and low == high)):
@@ -73,7 +73,7 @@ def _belongs(key: _Key, other: _Key, hosts: int, others: int) -> bool:
 
 
 def _model(host: HostReading, of_id: Mapping[str | None, str]) -> str | None:
-    """Return the most frequent GPU model of a host. `of_id`: names of GPUs that no driver names there."""
+    """Return the most frequent GPU model of a host. `of_id`: names of GPUs without a name on the host."""
     gpus = host.machine.gpus
     names = Counter(
         _short(gpu.name) if gpu.name else of_id.get(gpu.pci_device_id, gpu.pci_device_id or "GPU")

@@ -1,4 +1,4 @@
-"""Errors in the log of the kernel module, or of the fabric manager, that have no Xid."""
+"""Errors without an Xid in the log of the kernel module or of the fabric manager."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +23,7 @@ NO_NVSWITCH = Case(
         "bridges work without it."
     ),
 )
-# Its cases: by what the messages have in common, the first that fits.
+# The cases match a part of the message. The first match is used.
 KERNEL_ERROR = Rule(
     "driver.kernel_error",
     "an error without an Xid in the log of the kernel module or of the fabric manager",
@@ -166,7 +166,7 @@ def kernel_errors(machine: Machine) -> Iterator[Fault]:
         for gpu, event in kernel_events(machine, "nvrm", "lost")
         if event.kind == "nvrm" or (event.earlier and event.pci_address not in known)  # else `logged_losses`
     ]
-    found.sort(key=lambda item: order.index(item[0]))  # a cause before its effects
+    found.sort(key=lambda item: order.index(item[0]))  # causes before effects
     for case, gpu, event in found:
         says, evidence = f"error in the {log_of(event)}{times(event)}: {event.text}", event_evidence(event)
         if case is NO_NVSWITCH:
@@ -176,12 +176,12 @@ def kernel_errors(machine: Machine) -> Iterator[Fault]:
 
 
 def log_of(event: KernelEvent) -> str:
-    """Return which log an event is in."""
+    """Return the name of the log that an event is in."""
     return "fabric manager's log" if event.device_driver == FABRIC_MANAGER else "kernel log"
 
 
 def times(event: KernelEvent) -> str:
-    """Return how often an event is in the log, and when it was last, in brackets."""
+    """Return, in brackets, how often an event is in the log, and when it last occurred."""
     words = [f"{event.count} times"] if event.count > 1 else []
     if event.last_time is not None:
         since_boot = " after boot" if event.last_time.endswith(" s") else ""
@@ -191,7 +191,7 @@ def times(event: KernelEvent) -> str:
 
 
 def severity_of(event: KernelEvent, severity: Severity) -> Severity:
-    """Return the severity of an event: one before the last boot is not of the machine as it is now."""
+    """Return the severity of an event. An event before the last boot does not describe the present state."""
     return SEVERITIES[max(0, SEVERITIES.index(severity) - event.earlier)]
 
 
@@ -201,5 +201,5 @@ def event_evidence(event: KernelEvent) -> dict[str, Any]:
 
 
 def device_words(event: KernelEvent) -> str:
-    """Return the device of an event that is of no known GPU."""
+    """Return the name of the device of an event, if it is not a known GPU."""
     return f"device {event.pci_address}" if event.pci_address else "unknown GPU"

@@ -1,11 +1,11 @@
-"""Health of a GPU's memory, as NVIDIA's memory error management judges it: one verdict for each GPU.
+"""The health of a GPU's memory by the rules of NVIDIA's memory error management: one verdict for each GPU.
 
-Signs are errors, rows, pages and repairs, and the action that the driver requests. The finding has the id of
-the worst sign; its evidence has the verdict and the fields behind all of them.
+Signs are errors, remapped rows, retired pages, repairs, and the action that the driver requests. The finding
+has the id of the worst sign. Its evidence has the verdict and the fields behind all signs.
 
 Recovery actions: NVIDIA, GPU Memory Error Management, "Error Recovery and Response Flags", and
-nvmlDeviceGpuRecoveryAction_t in nvml.h. After "Drain and Reset" running programs may finish, so that is a
-warning; after every other action the GPU is unusable.
+nvmlDeviceGpuRecoveryAction_t in nvml.h. With "Drain and Reset", running programs may finish, so it is a
+warning. With any other action, the GPU is unusable.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from gputopo.reference.expectations import expected_of
 from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import Gpu, Machine
 
-MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst last
+MemoryVerdict = Literal["fine", "watch", "reset", "repair pending", "reboot", "replace"]  # the worst is last
 
 VERDICTS: tuple[MemoryVerdict, ...] = get_args(MemoryVerdict)
 
@@ -191,7 +191,7 @@ RESET_RECOMMENDED = Rule(
     REPAIRED,
 )
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
-    """Find GPUs that need a reset, reboot, repair or replacement: one fault for each, of its worst sign."""
+    """Find GPUs that need a reset, reboot, repair or replacement: one fault for each GPU, for its worst sign."""
     signs = sorted(
         _signs(gpu),
         key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
@@ -207,7 +207,7 @@ def verdicts(gpu: Gpu) -> Iterator[Fault]:
 
 @check(ECC_OFF)
 def ecc_off(machine: Machine) -> Iterator[Fault]:
-    """Find data center models with ECC off on all GPUs; of one that differs see `peers.facts`."""
+    """Find data center models with ECC off on all GPUs. For a GPU that differs, see `peers.facts`."""
     for group in by_model(machine):
         reference = expected_of(group[0])
         if kind_of_board(group[0]) and all(gpu.ecc.mode is False for gpu in group):
@@ -217,7 +217,7 @@ def ecc_off(machine: Machine) -> Iterator[Fault]:
 
 
 def _signs(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Yield what the fields report, each with what is to be done: of equally bad ones the first counts."""
+    """Yield the signs in the fields, each with the required action. Among equally bad signs, the first is used."""
     yield from _recovery_action(gpu)
     yield from _failures(gpu)
     yield from _errors(gpu)
@@ -252,7 +252,7 @@ def _failures(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
 
 
 def _errors(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Return uncorrected errors since the driver was loaded, else those before: a reboot clears the first."""
+    """Return uncorrected errors since the driver was loaded (a reboot clears them), or earlier errors."""
     now, ever = (_uncorrected(gpu, since) for since in ("volatile", "aggregate"))
     if now:
         says = f"{now} uncorrected ECC errors since the driver was loaded"
@@ -265,7 +265,7 @@ def _errors(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
 
 
 def _pending(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Return what takes effect with a reset or reboot."""
+    """Return repairs that take effect with a reset or reboot."""
     which = {"channel_repair_pending": "a memory channel", "tpc_repair_pending": "a TPC"}
     if repairs := {name: True for name in which if getattr(gpu.ecc, name)}:
         words = " and ".join(which[name] for name in repairs)
@@ -278,7 +278,7 @@ def _pending(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
 
 
 def _history(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Return repairs of the past, and what they left to spare."""
+    """Return past repairs and the remaining spare resources."""
     banks = gpu.remapped_rows.banks
     few = [f"{count} {words}" for count, words in ((banks.none, "without"), (banks.low, "with few")) if count]
     if few and not gpu.remapped_rows.failure:
@@ -297,7 +297,7 @@ def _history(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
 
 
 def _uncorrected(gpu: Gpu, since: str) -> int:
-    """Return the uncorrected errors: the total, else those of the places that are reported."""
+    """Return the number of uncorrected errors: the total, or the sum over the reported locations."""
     total: int | None = getattr(gpu.ecc, f"uncorrected_{since}")
     if total is not None:
         return total

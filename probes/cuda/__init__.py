@@ -1,1 +1,1 @@
-"""CUDA copies: the only capacity that imports cuda.bindings (driver API)."""
+"""CUDA copies: the only package that imports cuda.bindings (driver API)."""

@@ -1,4 +1,4 @@
-"""All streams of a window blocked and released by one write, so that no call is timed."""
+"""Blocks all streams of a window and releases them with one write, so that no driver call is timed."""
 
 import contextlib
 import ctypes
@@ -14,13 +14,13 @@ from gputopo.probes.cuda.waiting import PATIENCE_S, PAUSE_S, Waiter
 NOT_HELD = "NOT_HELD"
 
 _WORD_BYTES = 4096
-# The kernel ends after this time by itself. Enqueueing a window's work takes milliseconds. Under WSL 2,
+# After this time the kernel ends by itself. Enqueueing a window's work takes milliseconds. Under WSL 2,
 # Windows resets a GPU that does not react for 2 s (Microsoft's "TDR registry keys": TdrDelay).
 SPIN_S = 1.0
-# Not measured; chosen because an event of a stream that is not blocked happens within some 10 us, and these
-# questions take more than 2 ms.
+# Not measured; chosen because an event in a stream that is not blocked happens within about 10 us, and this
+# number of queries takes more than 2 ms.
 _QUESTIONS = 40
-_LATE_S = 0.5  # half of SPIN_S: a stream that is released later was not released by the write
+_LATE_S = 0.5  # half of SPIN_S: if a stream is released later, the write did not release it
 
 
 class Hold(NamedTuple):
@@ -31,10 +31,11 @@ class Hold(NamedTuple):
 
 
 class StreamBlocker:
-    """The word of host memory on which the streams of a window wait.
+    """The word in host memory that the streams of a window wait for.
 
-    `cuStreamWaitValue32` lets a stream wait. If that does not work on a GPU, a kernel of one thread runs in
-    the stream until the word is written, as nvbandwidth does it. `notes`: that it was so, and why.
+    `cuStreamWaitValue32` makes a stream wait. If that does not work on a GPU, a kernel with one thread runs
+    in the stream until the word is written, as in nvbandwidth. `notes`: the GPUs that use the kernel, and
+    why.
     """
 
     def __init__(self, cuda: Cuda, patience_s: float = PATIENCE_S) -> None:
@@ -49,7 +50,7 @@ class StreamBlocker:
         self.gave_up = False
 
     def prepare(self, card: EngineGpu) -> Hold:
-        """Return how streams of a GPU are blocked: the first time, after trying it. For between two windows.
+        """Return how streams of a GPU are blocked. The first call for a GPU tries it. Call between windows.
 
         Raises CudaError: NOT_HELD if they cannot be blocked; TIMED_OUT if a stream was not released.
         """
@@ -61,22 +62,22 @@ class StreamBlocker:
         return hold
 
     def begin(self) -> None:
-        """Begin a window: what is blocked from now on waits for the next release.
+        """Start a window: streams that are blocked from now on wait for the next release.
 
-        If that does not come in time, since a call of the driver does not return, the streams are
-        released nevertheless: `gave_up`.
+        If that does not come in time, because a driver call does not return, the streams are released anyway:
+        `gave_up`.
         """
         self._next_window()
         timer = threading.Timer(self._patience_s, self._give_up)
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # "can't start new thread": then without this help
+        with contextlib.suppress(RuntimeError):  # "can't start new thread": continue without the timer
             timer.start()
             self._timer = timer
 
     def block(self, card: EngineGpu, stream: Stream) -> None:
-        """Block a stream of the current GPU until the release; `prepare` comes first. Raises CudaError."""
+        """Block a stream of the current GPU until the release. Call `prepare` first. Raises CudaError."""
         hold = self._holds[card.ordinal]
-        assert isinstance(hold, Hold)  # the window was not begun otherwise
+        assert isinstance(hold, Hold)  # otherwise the window was not started
         hold.block(stream)
 
     def release(self) -> None:
@@ -90,7 +91,7 @@ class StreamBlocker:
             self._timer = None
 
     def close(self) -> None:
-        """Release everything."""
+        """Release the streams and free all resources."""
         self.release()
         with contextlib.suppress(CudaError):
             if self._address is not None:
@@ -99,7 +100,7 @@ class StreamBlocker:
 
     def _find_hold(self, card: EngineGpu) -> Hold | CudaError:
         card.use()
-        self._word()  # if there is no memory for it, that is the error
+        self._word()  # raises if there is no memory for it
         wait = Hold("cuStreamWaitValue32", self._wait)
         no_wait = self._why_not(wait, card)
         if no_wait is None:
@@ -112,7 +113,7 @@ class StreamBlocker:
         return CudaError(NOT_HELD, f"streams cannot be held back: {no_wait}; {no_spin}")
 
     def _why_not(self, hold: Hold, card: EngineGpu) -> str | None:
-        """Return why a GPU's streams cannot be blocked this way; None if one was blocked and then released.
+        """Return why a GPU's streams cannot be blocked this way, or None if a test stream could be.
 
         Raises CudaError.
         """
@@ -123,7 +124,7 @@ class StreamBlocker:
             hold.block(stream)
         except CudaError as error:
             refused = str(error)
-        self._cuda.ask("cuEventRecord", event, stream)  # a GPU that is lost refuses that as well
+        self._cuda.ask("cuEventRecord", event, stream)  # this also fails on a lost GPU
         if refused is not None:
             return refused
         passed = any(self._passed(event) for _ in range(_QUESTIONS))

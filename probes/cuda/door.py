@@ -1,7 +1,8 @@
-"""The one door to CUDA, through cuda.bindings.driver (its 12.x and 13.x lines).
+"""All access to CUDA, through cuda.bindings.driver (versions 12.x and 13.x).
 
-A method returns one answer or raises CudaError with the driver's reason. Devices are numbered as CUDA does in
-this process; their PCI address identifies the GPU. For one thread: the current context is its own.
+A method returns an answer or raises CudaError with the driver's reason. Devices have CUDA's numbers in this
+process; their PCI address identifies the GPU. Use it in one thread only: each thread has its own current
+context.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ Kernel = NewType("Kernel", object)
 
 # The oldest Linux driver for each major version of cuda-bindings (cuda.bindings, Runtime Requirements).
 DRIVERS = {12: "525.60.13", 13: "580.65.06"}
-ABSENT = "FUNCTION_NOT_FOUND"  # our name for a function that this driver lacks; CUDA has none for it
+ABSENT = "FUNCTION_NOT_FOUND"  # gputopo's reason if the driver does not have a function; CUDA has none
 UNKNOWN = "CUDA_ERROR_UNKNOWN"
 _NOT_READY = "CUDA_ERROR_NOT_READY"
 
@@ -36,7 +37,7 @@ _ADDRESS_BYTES = 32
 
 
 class NoCudaError(HardwareError):
-    """CUDA cannot be used at all. `reason`: the driver's name for why, or LIBRARY_MISSING, LIBRARY_ODD."""
+    """CUDA cannot be used at all. `reason`: the driver's error name, or LIBRARY_MISSING, LIBRARY_ODD."""
 
     def __init__(self, reason: str, says: str, remedy: str) -> None:
         super().__init__(says, remedy)
@@ -46,7 +47,7 @@ class NoCudaError(HardwareError):
 
 
 class CudaError(Exception):
-    """One call that was refused. `reason` is the driver's name (`CUDA_ERROR_...`), `says` what it means."""
+    """A call that failed. `reason`: the driver's error name (`CUDA_ERROR_...`). `says`: its meaning."""
 
     def __init__(self, reason: str, says: str) -> None:
         super().__init__(f"{says} ({reason})")
@@ -55,39 +56,39 @@ class CudaError(Exception):
 
 
 def nameless(function: str, error: ValueError) -> CudaError:
-    """Make the error of a result code that cuda.bindings has no name for ("35 is not a valid CUresult")."""
+    """Return the error for a result code that cuda.bindings does not know ("35 is not a valid CUresult")."""
     number = str(error).split(" ", 1)[0]
     reason = f"CUDA_ERROR_{number}" if number.isdecimal() else UNKNOWN
     return CudaError(reason, f"{function} failed with a code that is not known: {error}")
 
 
 class CallLog:
-    """What is notified of each call, so that one that hangs or crashes can be named from outside."""
+    """Receives a note of each call, so that another process can tell which call hung or crashed."""
 
     def begin(self, function: str, ordinal: int | None) -> None:
-        """Note the call that comes next, and the device that is current."""
+        """Note the next call and the current device."""
 
     def end(self) -> None:
-        """Note that it returned."""
+        """Note that the call returned."""
 
 
 NO_LOG = CallLog()
 
 
 class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU: its number in this process, and `pci_address` as `Gpu.pci_address` has it."""
+    """One GPU: its number in this process, and `pci_address` in the form of `Gpu.pci_address`."""
 
     ordinal: int
     pci_address: str | None
     name: str
     memory_bytes: int
     compute_capability: tuple[int, int]
-    multiprocessors: int = 1  # how many the chip has
-    l2_bytes: int | None = None  # its L2 cache, None where it is not reported
+    multiprocessors: int = 1  # of the chip
+    l2_bytes: int | None = None  # its L2 cache, or None if it is not reported
 
 
 def read_device(calls: "Cuda", binding_attributes: object, ordinal: int) -> CudaDevice:
-    """Ask for one device. Raises CudaError where even its name is refused."""
+    """Read one device. Raises CudaError if not even its name can be read."""
     handle = calls.ask("cuDeviceGet", ordinal)
 
     def attribute(name: str) -> int:
@@ -114,25 +115,22 @@ def read_device(calls: "Cuda", binding_attributes: object, ordinal: int) -> Cuda
 
 
 def text_of(buffer: bytes) -> str:
-    """Return the text before the first NUL.
-
-    cuda.bindings returns the whole buffer, with what follows the text.
-    """
+    """Return the text before the first NUL. cuda.bindings returns the whole buffer."""
     return bytes(buffer).split(b"\0")[0].decode(errors="replace").strip()
 
 
 class Cuda:
-    """CUDA of this process. `unreadable`: what was refused of devices that were counted and do not answer.
+    """CUDA in this process. `unreadable`: errors of devices that CUDA counts but that do not answer.
 
-    `doubt`: cuda-bindings is of a later major version than the driver, which NVIDIA does not support. The one
-    call in use that it may then not find is replaced.
+    `doubt`: cuda-bindings has a later major version than the driver, which NVIDIA does not support. The only
+    call used here that it may then not find is replaced.
     """
 
     def __init__(self, binding: Any, log: CallLog = NO_LOG) -> None:
         self._binding = binding
         self._log = log
         self._replaced: dict[str, Callable[..., tuple[Any, ...]]] = {}
-        self.current: int | None = None  # the ordinal of the device that is current
+        self.current: int | None = None  # the ordinal of the current device
         number = int(self.ask("cuDriverGetVersion"))
         self.driver_version = f"{number // 1000}.{number % 1000 // 10}"
         self.doubt = _doubt(int(binding.CUDA_VERSION), number)
@@ -151,18 +149,18 @@ class Cuda:
         self.unreadable = tuple(refused)
 
     def use(self, ordinal: int) -> None:
-        """Make a device the current one; the first time, retain its primary context."""
+        """Make a device the current one. The first time, retain its primary context."""
         self.current = ordinal
         if ordinal not in self._contexts:
             self._contexts[ordinal] = self.ask("cuDevicePrimaryCtxRetain", self._handle(ordinal))
         self.ask("cuCtxSetCurrent", self._contexts[ordinal])
 
     def can_reach(self, ordinal: int, peer: int) -> bool:
-        """Return whether a device can be allowed to read and write the memory of another."""
+        """Return whether a device can get access to the memory of another."""
         return bool(self.ask("cuDeviceCanAccessPeer", self._handle(ordinal), self._handle(peer)))
 
     def open_peer(self, ordinal: int, peer: int) -> None:
-        """Let a device read and write the memory of another; nothing to do where it already may."""
+        """Give a device access to the memory of another. Does nothing if it already has access."""
         self.use(peer)
         self.use(ordinal)
         try:
@@ -172,7 +170,7 @@ class Cuda:
                 raise
 
     def close_peer(self, ordinal: int, peer: int) -> None:
-        """Take that permission back."""
+        """Revoke the access."""
         self.use(ordinal)
         self.ask("cuCtxDisablePeerAccess", self._contexts[peer])
 
@@ -183,11 +181,11 @@ class Cuda:
         self.ask("cuMemcpyPeerAsync", to[1], target, source[1], origin, size, stream)
 
     def abandon(self, ordinal: int) -> None:
-        """Leave a device as it is at the end: releasing one that hangs would wait for ever."""
+        """Never release this device's context: releasing a device that hangs would wait forever."""
         self._abandoned.add(ordinal)
 
     def close(self) -> None:
-        """Release all contexts but the abandoned ones."""
+        """Release all contexts except those of abandoned devices."""
         for ordinal in set(self._contexts) - self._abandoned:
             with contextlib.suppress(CudaError):
                 self.ask("cuDevicePrimaryCtxRelease", self._handle(ordinal))
@@ -197,10 +195,10 @@ class Cuda:
         return self.ask("cuDeviceGet", ordinal)
 
     def ask(self, function: str, *args: object) -> Any:
-        """Call one function: None, its one result, or the tuple of them. Raises CudaError.
+        """Call one function. Return None, its result, or a tuple of results. Raises CudaError.
 
-        A function that the driver lacks, or a missing library, is a RuntimeError of cuda.bindings; a result
-        code that it does not know is a ValueError of its enumeration. Older bindings lack some functions.
+        cuda.bindings raises RuntimeError if the library is missing or the driver does not have the function,
+        and ValueError for an unknown result code. Older bindings do not have all functions.
         """
         call = self._replaced.get(function) or getattr(self._binding, function, None)
         if call is None:
@@ -235,10 +233,10 @@ class Cuda:
                 return bytes(text).split(b"\0")[0].decode(errors="replace")
         return self._name(code).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
 
-    # Memory of the device that is current
+    # Memory of the current device
 
     def free_and_total(self) -> tuple[int, int]:
-        """Return the bytes of device memory that are free, and all."""
+        """Return the free and the total bytes of device memory."""
         free, total = self.ask("cuMemGetInfo")
         return int(free), int(total)
 
@@ -254,18 +252,18 @@ class Cuda:
         """Return the address under which the current device sees page-locked host memory."""
         return int(self.ask("cuMemHostGetDevicePointer", host, 0))
 
-    # Streams and events of the device that is current
+    # Streams and events of the current device
 
     def new_stream(self) -> Stream:
-        """Make a stream."""
+        """Create a stream."""
         return Stream(self.ask("cuStreamCreate", _NON_BLOCKING))
 
     def new_event(self) -> Event:
-        """Make an event that keeps its time."""
+        """Create an event that records its time."""
         return Event(self.ask("cuEventCreate", 0))
 
     def happened(self, event: Event) -> bool:
-        """Return whether an event has happened. Raises CudaError with what went wrong on the device."""
+        """Return whether an event has happened. Raises CudaError with an error on the device."""
         try:
             self.ask("cuEventQuery", event)
         except CudaError as error:
@@ -279,14 +277,14 @@ class Cuda:
         return float(self.ask("cuEventElapsedTime", first, second)) / 1e3
 
     def wait_for_event(self, stream: Stream, event: Event) -> None:
-        """Have a stream wait until an event has happened, which may be another device's."""
+        """Make a stream wait for an event, which may belong to another device."""
         self.ask("cuStreamWaitEvent", stream, event, 0)
 
     def wait_for_word(self, stream: Stream, address: int, value: int) -> None:
-        """Have a stream wait until a 32-bit word of mapped memory is at least `value`."""
+        """Make a stream wait until a 32-bit word of mapped memory is at least `value`."""
         self.ask("cuStreamWaitValue32", stream, address, value, _WAIT_VALUE_GEQ)
 
-    # Kernels of the device that is current
+    # Kernels of the current device
 
     def load_kernels(self) -> tuple[Any, Mapping[str, Kernel]]:
         """Return the module of the current device and its kernels by name. Raises CudaError."""
@@ -298,14 +296,14 @@ class Cuda:
     def launch(
         self, kernel: Kernel, stream: Stream, words: tuple[int, ...], threads: tuple[int, int]
     ) -> None:
-        """Run a kernel whose parameters are 64-bit words, on (blocks, threads of each)."""
+        """Run a kernel with 64-bit parameters. `threads`: (blocks, threads in each block)."""
         blocks, block = threads
         parameters = (words, (ctypes.c_uint64,) * len(words))
         self.ask("cuLaunchKernel", kernel, blocks, 1, 1, block, 1, 1, 0, stream, parameters, 0)
 
 
 def _doubt(bindings: int, driver: int) -> str | None:
-    """Return that cuda-bindings is too new for the driver (12040: 12.4), None where it is not."""
+    """Return a text if cuda-bindings is too new for the driver (12040: 12.4), otherwise None."""
     major = bindings // 1000
     if driver // 1000 >= major:
         return None
@@ -315,9 +313,9 @@ def _doubt(bindings: int, driver: int) -> str | None:
 
 
 def _elapsed_time(binding: Any, first: Any, second: Any) -> tuple[Any, float]:
-    """Call the cuEventElapsedTime that every driver exports; return the result code, and milliseconds.
+    """Call the cuEventElapsedTime that every driver exports. Return the result code and milliseconds.
 
-    cuda-bindings 13 asks for the one of CUDA 12.8 (cuEventElapsedTime_v2), which older drivers do not have.
+    cuda-bindings 13 uses CUDA 12.8's function (cuEventElapsedTime_v2), which older drivers do not have.
     """
     milliseconds = ctypes.c_float()
     handles = (ctypes.c_void_p(int(event)) for event in (first, second))

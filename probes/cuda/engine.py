@@ -1,4 +1,4 @@
-"""Copies timed on the devices: one window at a time, all its copies released together, everything checked."""
+"""Times copies on the devices, one window at a time, releases all its copies together and checks all data."""
 
 import contextlib
 import time
@@ -26,7 +26,7 @@ _GB = 1e9
 def times(
     job: CopyJob, ready: Mapping[int, Transfer], ends: Mapping[int, Sequence[float]]
 ) -> dict[int, CopyTime]:
-    """Return what each copy that went well did; `ends` as `Transfer.ends`, by the copies' numbers."""
+    """Return the time of each successful copy. `ends`: as from `Transfer.ends`, by the copies' numbers."""
     window = common_window(list(ends.values())) if ends else 0.0
     found: dict[int, CopyTime] = {}
     for number, times in ends.items():
@@ -46,7 +46,8 @@ def times(
     return found
 
 
-# Rates of copies at once are of the time from their common start. Ours: above the steps of event clocks.
+# Largest difference between starts: rates of copies at once use the time from their common start. Not
+# measured; chosen because it is above the resolution of event clocks.
 _SKEW_SHARE = 0.01
 _SKEWED = (
     "streams of one GPU started more than 1% of a window apart: rates of copies at once are less certain"
@@ -55,12 +56,12 @@ _NOT_HELD_SAYS = "the driver did not accept all copies of the window while its s
 
 
 class Engine:
-    """Measures on the GPUs of a machine. A context manager, for one thread.
+    """Measures copies on the GPUs of a machine. A context manager, for one thread.
 
-    `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each NUMA node, to which
-    the thread is bound while host memory of that node is taken and copied. `patience_s`: what a window may
-    take beside the time of its bytes at 50 MB/s. `pinned_bytes`: page-locked host memory that it may take.
-    `unreturned`: the copies that were in progress at an interruption and did not come back.
+    `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each NUMA node. The thread
+    is bound to them while it allocates and copies host memory of that node. `patience_s`: seconds that a
+    window may take in addition to the time for its bytes at 50 MB/s. `pinned_bytes`: limit of page-locked
+    host memory. `unreturned`: the copies that were in progress at an interruption and did not end.
     """
 
     def __init__(
@@ -94,18 +95,18 @@ class Engine:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Doubts: host memory elsewhere than asked, streams that began apart or were held by a kernel."""
+        """Doubts: host memory on another node, streams that started apart or were blocked by a kernel."""
         return (*self._notes, *self._blocker.notes)
 
     @property
     def hung(self) -> bool:
-        """Whether a copy did not come back; its GPU is not used again."""
+        """Whether a copy did not end. Its GPU is not used again."""
         return self._gpus.hung
 
     def peer_access(self, a: int, b: int) -> bool:
-        """Return whether GPU `a` can be let to the memory of GPU `b`.
+        """Return whether GPU `a` can get access to the memory of GPU `b`.
 
-        Not where the driver does not answer.
+        False if the driver does not answer.
         """
         if a not in self._gpus.of or b not in self._gpus.of or a == b:
             return False
@@ -114,7 +115,7 @@ class Engine:
         return False
 
     def free_bytes(self, gpu: int) -> int:
-        """Return the free device memory of a GPU, 0 where it does not answer."""
+        """Return the free device memory of a GPU, or 0 if it does not answer."""
         card = self._gpus.of.get(gpu)
         if card is None or card.unusable is not None:
             return 0
@@ -126,12 +127,12 @@ class Engine:
             return 0
 
     def l2_bytes(self, gpu: int) -> int | None:
-        """Return the size of a GPU's L2 cache, None where CUDA does not report it."""
+        """Return the size of a GPU's L2 cache, or None if CUDA does not report it."""
         card = self._gpus.of.get(gpu)
         return None if card is None else card.device.l2_bytes
 
     def supports(self, gpu: int, method: str) -> str | None:
-        """Return why a GPU cannot copy by a method; None: it can."""
+        """Return why a GPU cannot copy with a method, or None if it can."""
         card = self._gpus.of.get(gpu)
         if card is None:
             return "CUDA does not see this GPU"
@@ -150,12 +151,12 @@ class Engine:
     def measure(
         self, job: CopyJob, sizes: Sequence[int], while_running: Callable[[], None] | None = None
     ) -> CopyWindow:
-        """Run all copies of a job at once, `sizes[i]` bytes by copy i, and check what arrived.
+        """Run all copies of a job at once, `sizes[i]` bytes for copy i, and check the data that arrived.
 
-        Where the job does not name its bytes, all copies get fewer if a buffer is smaller than one of them,
-        so that every byte is checked. What goes wrong is a failure of its copy, and the others go on.
-        `while_running` is called again and again while the copies run. Interrupted, it waits for what is
-        in progress. Raises ValueError where there is not one size a copy.
+        If the job does not specify its bytes and a buffer is smaller than one of the copies, all copies are
+        reduced, so that every byte is checked. An error is a failure of its copy only; the others continue.
+        `while_running` is called repeatedly while the copies run. If it is interrupted, it waits for copies
+        in progress. Raises ValueError if there is not one size for each copy.
         """
         if len(sizes) != len(job.copies):
             raise ValueError(f"{len(job.copies)} copies and {len(sizes)} sizes")
@@ -178,7 +179,7 @@ class Engine:
                 raise
             good = {number: ends[number] for number in ends if number not in wrong}
             skew_s = 0.0
-            with contextlib.suppress(CudaError):  # a GPU that was lost since then
+            with contextlib.suppress(CudaError):  # a GPU that was lost meanwhile
                 skew_s = starts_apart_s([ready[number] for number in good])
             done = times(job, ready, good)
             done = {number: self._placed(job.copies[number], one) for number, one in done.items()}
@@ -202,7 +203,7 @@ class Engine:
         seed = seed_of(self._windows)
         for card in self._gpus.of.values():
             card.begin_window()
-        if not self.hung:  # giving host memory back waits for every GPU
+        if not self.hung:  # freeing host memory waits for every GPU
             with contextlib.suppress(CudaError):
                 self._gpus.host.free_areas(
                     host_nodes(job.copies, pinned=True), host_nodes(job.copies, pinned=False)
@@ -233,7 +234,7 @@ class Engine:
     ) -> float | None:
         """Enqueue all copies in blocked streams, release them, and wait for them.
 
-        Returns when they were released, by time.perf_counter; None where no stream was blocked.
+        Returns the time of the release (time.perf_counter), or None if no stream was blocked.
         """
         held = any(not isinstance(one, PageableTransfer) for one in ready.values())
         if held:
@@ -267,10 +268,7 @@ class Engine:
         return released_s
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
-        """Wait for what was enqueued of copies that were then refused.
-
-        So that it disturbs no later window.
-        """
+        """Wait for the enqueued parts of copies that then failed: they must not disturb later windows."""
         for one in broken:
             if any(self._gpus.of[gpu].unusable is not None for gpu in one.copy.gpus):
                 continue
@@ -280,9 +278,9 @@ class Engine:
                 self._gpus.blame(one.copy.gpus, error)
 
     def _settle(self, job: CopyJob) -> None:
-        """After an interruption: release the streams, and wait until no copy uses memory to be freed.
+        """After an interruption, release the streams, and wait until no copy uses memory that will be freed.
 
-        What does not come back is in `unreturned`; interrupted again, that is all of it.
+        Copies that do not end are in `unreturned`. If it is interrupted again, all copies are.
         """
         self._blocker.release()
         error = CudaError(TIMED_OUT, "it was in progress at the interruption and was not waited for")
@@ -315,7 +313,7 @@ class Engine:
 
     @contextlib.contextmanager
     def _of(self, number: int, copy: Copy, wrong: dict[int, CudaError]) -> Iterator[None]:
-        """Note what goes wrong for one copy, and go on."""
+        """Note an error of one copy, and continue."""
         try:
             yield
         except NotUsedError as error:
@@ -325,7 +323,7 @@ class Engine:
             self._gpus.blame(copy.gpus, error)
 
     def _node(self, copies: Sequence[Copy]) -> int | None:
-        """Return the node that all copies have in common, to which the thread is bound."""
+        """Return the common node of all copies, to which the thread is bound."""
         nodes = {copy.numa_node for copy in copies}
         return nodes.pop() if len(nodes) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The GPUs of an engine: buffers, streams, kernels of each, allocated once; peer access; which are usable."""
+"""The GPUs of an engine: buffers, streams and kernels, allocated once; peer access; which are usable."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,19 +12,20 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES, whole_blocks
 from gputopo.probes.cuda.waiting import TIMED_OUT
 from gputopo.probes.numa import NumaMemory
 
-# Each more than any chip's cache (B200: 126 MB). What is received must fit whole, or only the last round over
-# it can be compared: 512 MiB is the largest copy of a sweep, 1 GiB takes 1.3 ms over the NVLinks of a B200.
+# Each buffer is larger than any chip's cache (B200: 126 MB). Received data must fit completely, otherwise
+# only the last round in the buffer can be compared. 512 MiB is the largest copy of a sweep; 1 GiB takes 1.3
+# ms over the NVLinks of a B200.
 SOURCE_BYTES = 256 * 2**20
 DESTINATION_BYTES = 512 * 2**20
 MAX_DESTINATION_BYTES = 1024 * 2**20
-_AMPLE_SHARE = 64  # of what is free, from which on more than DESTINATION_BYTES are taken
-_SHARE_OF_FREE = 0.9  # of both, at most: other programs may need memory as well
+_AMPLE_SHARE = 64  # share of free memory from which more than DESTINATION_BYTES are allocated
+_SHARE_OF_FREE = 0.9  # limit for both buffers: other programs may need memory too
 SMALL_BYTES = 2 * 2**20 + BLOCK_BYTES  # a chain of pointers, and a block for counters
 CHAIN_BYTES = 2 * 2**20
 
 
 class EngineGpu:
-    """One GPU in use. `unusable`: why no more copies are tried with it."""
+    """One GPU in use. `unusable`: why no more copies use it."""
 
     def __init__(self, cuda: Cuda, device: CudaDevice) -> None:
         self.cuda = cuda
@@ -51,7 +52,7 @@ class EngineGpu:
         self.cuda.use(self.ordinal)
 
     def allocate_buffers(self) -> None:
-        """Allocate the device memory, less where less is free. Raises CudaError if too little is."""
+        """Allocate the device memory, or less if less is free. Raises CudaError if too little is free."""
         self.use()
         if self.source_bytes:
             return
@@ -77,7 +78,7 @@ class EngineGpu:
                 return
 
     def load_kernels(self) -> Mapping[str, Kernel] | None:
-        """Return the kernels; None where the device or driver does not take them (`no_kernels`: why)."""
+        """Return the kernels, or None if the device or driver does not accept them (`no_kernels`: why)."""
         if self.kernels is None and self.no_kernels is None:
             self.use()
             try:
@@ -88,18 +89,18 @@ class EngineGpu:
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """All streams that were made; none where copies are not tried any more."""
+        """All streams that were created; none if the GPU is unusable."""
         return () if self.unusable is not None else tuple(self._streams.values())
 
     def stream(self, number: int) -> Stream:
-        """Return a stream; the same one for the same number. 0 is for what is not timed."""
+        """Return the stream with a number. Stream 0 is for work that is not timed."""
         self.use()
         if number not in self._streams:
             self._streams[number] = self.cuda.new_stream()
         return self._streams[number]
 
     def event(self) -> Event:
-        """Return an event that this window has not used yet."""
+        """Return an event that is unused in this window."""
         self.use()
         if self._used == len(self._events):
             self._events.append(self.cuda.new_event())
@@ -107,13 +108,13 @@ class EngineGpu:
         return self._events[self._used - 1]
 
     def begin_window(self) -> None:
-        """Begin a window: all events and streams can be taken again."""
+        """Start a window: all events and streams can be used again."""
         self._used = self._flowing = 0
 
     def next_stream(self) -> Stream:
-        """Return a stream that this window has not used yet.
+        """Return a stream that is unused in this window.
 
-        The lowest: streams share few hardware queues.
+        Returns the lowest one, because streams share few hardware queues.
         """
         self._flowing += 1
         return self.stream(self._flowing)
@@ -125,7 +126,7 @@ class EngineGpu:
         return self._scratch
 
     def close(self, *, host_memory: bool = True) -> None:
-        """Release all that can be given back; host memory not where a copy of it may still be under way."""
+        """Release all resources. `host_memory`: False if a copy that uses it may still be in progress."""
         undo: list[Callable[[], None]] = [self.use]
         undo += [partial(self.cuda.ask, "cuEventDestroy", event) for event in self._events]
         undo += [partial(self.cuda.ask, "cuStreamDestroy", stream) for stream in self._streams.values()]
@@ -145,11 +146,11 @@ _REFUSED_PEER = "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
 
 
 class NotUsedError(CudaError):
-    """The copy was not tried: one of its GPUs is no longer used, and the other is not to blame."""
+    """The copy was not tried, because one of its GPUs is no longer used. The other may be usable."""
 
 
 class EngineGpus:
-    """GPUs in use, by index in the machine. `hung`: a copy did not come back; its GPU is not used again."""
+    """GPUs in use, by index in the machine. `hung`: a copy did not end. Its GPU is not used again."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class EngineGpus:
         self.hung = False
 
     def close(self) -> None:
-        """Release all but what is in use by a copy that did not come back."""
+        """Release everything except what a copy that did not end still uses."""
         if not self.hung:
             self.host.close()
         for card in self.of.values():
@@ -177,7 +178,7 @@ class EngineGpus:
                 card.close(host_memory=not self.hung)
 
     def require(self, copy: Copy) -> None:
-        """Raise CudaError where a GPU of a copy cannot be used."""
+        """Raise CudaError if a GPU of a copy cannot be used."""
         for gpu in copy.gpus:
             card = self.of.get(gpu)
             if card is None:
@@ -187,7 +188,7 @@ class EngineGpus:
                 raise NotUsedError(card.unusable.reason, says)
 
     def blame(self, gpus: Iterable[int], error: CudaError) -> None:
-        """Find the GPUs that an error leaves unusable: a copy is still in progress, or they refuse all."""
+        """Mark the GPUs that an error made unusable: a copy is still in progress, or every call fails."""
         for gpu in gpus:
             card = self.of.get(gpu)
             if card is None or card.unusable is not None:
@@ -209,9 +210,9 @@ class EngineGpus:
                     self.host.forget(card.ordinal)
 
     def open_peers(self, copy: Copy, beside: Sequence[Copy] = ()) -> None:
-        """Let the GPUs of a direct copy reach one another. Raises CudaError.
+        """Give the GPUs of a direct copy access to one another. Raises CudaError.
 
-        `beside`: the copies that run at the same time, whose permissions stay.
+        `beside`: the copies that run at the same time. Their access is not revoked.
         """
         needed = {pair for other in (copy, *beside) for pair in self._peers_of(other)[:1]}
         for place, (a, b) in enumerate(self._peers_of(copy)):
@@ -220,11 +221,11 @@ class EngineGpus:
                     raise CudaError(_REFUSED_PEER, "the driver allows no access from one GPU to the other")
                 self._peers.open(a, b, needed if place == 0 else None)
             except CudaError:
-                if place == 0:  # every direct copy in the wild opens the reverse direction too
+                if place == 0:  # all common programs open the reverse direction too
                     raise
 
     def _peers_of(self, copy: Copy) -> list[tuple[int, int]]:
-        """Return the permissions of a direct copy, (acts, is reached), the one that it needs first."""
+        """Return the access that a direct copy uses, as (acting, accessed), the required access first."""
         gpus = copy.gpus
         if copy.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
             return []
@@ -234,25 +235,25 @@ class EngineGpus:
 
 
 class Peers:
-    """Permissions between devices, by CUDA ordinals (the one that acts, the one that is reached).
+    """Peer access between devices, by CUDA ordinals (acting device, accessed device).
 
-    They stay: each change of one takes the driver milliseconds. Where a device may reach no more of them
-    (eight, on machines without NVSwitch), the one is taken back that was not used for longest.
+    Access is kept, because each change takes the driver milliseconds. If a device has reached the limit
+    (eight peers on machines without NVSwitch), the access that was unused for longest is revoked.
     """
 
     def __init__(self, cuda: Cuda) -> None:
         self._cuda = cuda
-        self._open: dict[tuple[int, int], None] = {}  # the last used last
+        self._open: dict[tuple[int, int], None] = {}  # the most recently used is last
 
     def forget(self, ordinal: int) -> None:
-        """Leave all as it is with a device that hangs: closing would wait for it."""
+        """Never revoke the access of a device that hangs: the call would wait for it."""
         self._open = {pair: None for pair in self._open if ordinal not in pair}
 
     def open(self, ordinal: int, peer: int, needed: Collection[tuple[int, int]] | None) -> None:
-        """Let a device reach another.
+        """Give a device access to another.
 
-        `needed`: permissions that are not taken back for it; None: none is. Raises CudaError where the driver
-        does not allow it.
+        `needed`: access that must not be revoked for it; None: revoke nothing. Raises CudaError if the driver
+        does not allow the access.
         """
         pair = (ordinal, peer)
         while pair not in self._open:
@@ -263,13 +264,13 @@ class Peers:
                 if error.reason != _TOO_MANY or oldest is None:
                     raise
                 del self._open[oldest]
-                with contextlib.suppress(CudaError):  # a GPU that is lost refuses that too
+                with contextlib.suppress(CudaError):  # this also fails on a lost GPU
                     self._cuda.close_peer(*oldest)
             else:
                 self._open[pair] = None
         self._open[pair] = self._open.pop(pair)
 
     def _oldest(self, pair: tuple[int, int], needed: Collection[tuple[int, int]]) -> tuple[int, int] | None:
-        """Return the permission to take back for another: of the same device, else of the one it reaches."""
+        """Return the access to revoke: of the same acting device, or of the accessed device."""
         spare = [old for old in self._open if old not in needed and not {*old}.isdisjoint(pair)]
         return min(spare, key=lambda old: old[0] != pair[0], default=None)

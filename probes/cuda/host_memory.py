@@ -12,22 +12,22 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES, whole_blocks
 from gputopo.probes.numa import NumaMemory
 
 MIB = 2**20
-# What is sent is only read, and may be read again. What is received must fit whole, or only the last round
-# over it can be compared: 512 MiB is the largest copy of a sweep.
+# Sent data is only read, and can be read repeatedly. Received data must fit completely, otherwise only the
+# last round in the buffer can be compared. 512 MiB is the largest copy of a sweep.
 SEND_BYTES = 128 * MIB
 RECEIVE_BYTES = 512 * MIB
-# Copies of pageable memory run one at a time, at 6 to 12 GB/s.
+# Pageable copies run one at a time, at 6 to 12 GB/s.
 PAGEABLE_BYTES = 128 * MIB
-# Page-locked memory in all, unless the engine is given another limit; and the minimum of one area.
+# Total page-locked memory, unless the engine is given another limit; and the minimum size of one area.
 PINNED_BYTES = 2 * (SEND_BYTES + RECEIVE_BYTES)
 MIN_AREA_BYTES = 32 * MIB
-# No more areas are cached at once than have so much each: 2.6 ms at the rate of a Gen5 x16 link.
+# Only as many areas are cached as can have this size: 2.6 ms at the rate of a Gen5 x16 link.
 _CACHED_AREA_BYTES = 192 * MIB
 _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 class HostArea(NamedTuple):
-    """Memory to send from and memory to receive in, with the bytes of each; `free`: gives it back."""
+    """Memory to send from and memory to receive in, with the bytes of each. `free` frees it."""
 
     send: int
     send_bytes: int
@@ -36,17 +36,17 @@ class HostArea(NamedTuple):
 
     @property
     def receive(self) -> int:
-        """Where what is received lies."""
+        """The address of the memory to receive in."""
         return self.send + self.send_bytes
 
     @property
     def bytes(self) -> int:
-        """Bytes of both."""
+        """The bytes of both."""
         return self.send_bytes + self.receive_bytes
 
 
 def pinned_area(cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES) -> HostArea:
-    """Allocate page-locked memory, less where the system refuses so much. Raises CudaError if it has none."""
+    """Allocate page-locked memory, or less if the system refuses that. Raises CudaError if it refuses all."""
     send, receive = whole_blocks(send), whole_blocks(receive)
     while True:
         try:
@@ -60,7 +60,7 @@ def pinned_area(cuda: Cuda, send: int = SEND_BYTES, receive: int = RECEIVE_BYTES
 
 
 def pageable_area() -> HostArea:
-    """Allocate memory as any program has it. Raises CudaError where the system has none."""
+    """Allocate pageable memory. Raises CudaError if the system has none."""
     send, receive = whole_blocks(PAGEABLE_BYTES // 2), whole_blocks(PAGEABLE_BYTES)
     try:
         pages = mmap.mmap(-1, send + receive)
@@ -76,10 +76,11 @@ def pageable_area() -> HostArea:
 
 
 class HostMemory:
-    """The allocated areas, by NUMA node (None: wherever the memory comes to lie).
+    """The allocated areas, by NUMA node (None: on any node).
 
-    `max_bytes`: limit of page-locked memory, with that of GPUs that hang. `nodes`: how many the machine
-    has: an area of each is cached while memory allows, so that alternating copies do not allocate again.
+    `max_bytes`: limit of page-locked memory, including memory of GPUs that hang. `nodes`: the machine's
+    number of nodes. One area for each is cached if memory allows, so that alternating copies do not allocate
+    again.
     """
 
     def __init__(
@@ -95,28 +96,28 @@ class HostMemory:
         self._cached_nodes = max(min(nodes, max(max_bytes // _CACHED_AREA_BYTES, 2)), 1)
         self._nodes: dict[HostArea, Mapping[int, int]] = {}
         self._pinned: dict[int | None, HostArea] = {}
-        self._owners: dict[int | None, int] = {}  # in whose context an area was allocated
-        self._asked: dict[int | None, int] = {}  # its share; the system may have given less
+        self._owners: dict[int | None, int] = {}  # the device in whose context an area was allocated
+        self._asked: dict[int | None, int] = {}  # the requested size; the system may have given less
         self._pageable: dict[int | None, HostArea] = {}
         self._abandoned: list[object] = []
         self._abandoned_bytes = 0
 
     @property
     def pinned_bytes(self) -> int:
-        """Bytes of page-locked memory that are allocated."""
+        """The allocated bytes of page-locked memory."""
         return sum(area.bytes for area in self._pinned.values()) + self._abandoned_bytes
 
     def free_areas(self, pinned: Set[int | None], pageable: Set[int | None]) -> None:
-        """Release what copies on these nodes do not need, where all would be too much. Raises CudaError.
+        """Release areas that copies on these nodes do not need, if all would be too much. Raises CudaError.
 
-        Freeing page-locked memory waits for every GPU, so not where one hangs.
+        Does not free page-locked memory if a GPU hangs, because that waits for every GPU.
         """
         for node in set(self._pageable) - pageable:
             self._pageable.pop(node).free()
         if self._abandoned:
             return
         each = self._max_bytes // max(len(pinned), self._cached_nodes)
-        # What was allocated for more nodes at once is too little for few.
+        # An area that was allocated for more nodes at once is too small for fewer nodes.
         self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < each})
         missing = pinned - set(self._pinned)
         if not missing:
@@ -129,9 +130,9 @@ class HostMemory:
     def pinned(
         self, ordinal: int, node: int | None, cpus: Sequence[int] | None, at_once: int = 1
     ) -> HostArea:
-        """Return the page-locked memory on a node; a device allocates it if needed. Raises CudaError.
+        """Return the page-locked memory on a node. A device allocates it if needed. Raises CudaError.
 
-        `at_once`: on how many nodes the copies of this window are.
+        `at_once`: the number of nodes that the copies of this window use.
         """
         self._cuda.use(ordinal)
         if node not in self._pinned:
@@ -144,15 +145,15 @@ class HostMemory:
         return self._pinned[node]
 
     def pageable(self, node: int | None) -> HostArea:
-        """Return plain memory; the thread that first writes to it decides where it lies. Raises CudaError."""
+        """Return pageable memory. The thread that first writes to it decides its node. Raises CudaError."""
         if node not in self._pageable:
             self._pageable[node] = pageable_area()
         return self._pageable[node]
 
     def nodes(self, node: int | None, *, pinned: bool) -> Mapping[int, int]:
-        """Return how many of the pages looked at lie on each node; empty where unknown.
+        """Return how many of the sampled pages are on each node; empty if unknown.
 
-        Of the memory that was allocated for a node, once it was written to.
+        Samples the memory that was allocated for `node`, after it was written to.
         """
         areas = self._pinned if pinned else self._pageable
         area = areas.get(node)
@@ -164,13 +165,13 @@ class HostMemory:
         return self._nodes[area]
 
     def forget(self, ordinal: int) -> None:
-        """Take no more of what a device took that answers no more."""
+        """Stop using memory that was allocated by a device that no longer answers."""
         for node in [node for node, owner in self._owners.items() if owner == ordinal]:
             with contextlib.suppress(CudaError):
                 self._close_pinned({node})
 
     def abandon(self) -> None:
-        """Leave all as it is, since a copy is still under way in it, and take other memory from now on."""
+        """Keep all memory, because a copy in it is still in progress, and use other memory from now on."""
         self._abandoned_bytes = self.pinned_bytes
         self._abandoned += [*self._pinned.values(), *self._pageable.values()]
         self._pinned.clear()
@@ -178,7 +179,7 @@ class HostMemory:
         self._pageable.clear()
 
     def close(self) -> None:
-        """Release all but what was abandoned."""
+        """Release all memory that was not abandoned."""
         areas = [*self._pinned.values(), *self._pageable.values()]
         self._pinned.clear()
         self._owners.clear()

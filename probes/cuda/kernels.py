@@ -1,23 +1,23 @@
-"""The kernels, as PTX text: patterns, checks, copies by the cores, pointer chasing, holding a stream.
+"""The kernels, as PTX text: patterns, checks, copies by the cores, pointer chasing, blocking a stream.
 
-Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its own
-chip. ptxas of CUDA 12.9 (V12.9.86) and of CUDA 13 (V13.5.37) accept it for every chip that they know, sm_50
-to sm_121.
+Written by hand for PTX 6.4 (CUDA 10.1, driver 418) and sm_50, which every later driver compiles for its chip.
+ptxas of CUDA 12.9 (V12.9.86) and of CUDA 13 (V13.5.37) accept it for every chip that they support, sm_50 to
+sm_121.
 
-All parameters are .u64; launched in one dimension with any number of threads (`gputopo_chase` and
-`gputopo_hold`: one).
+All parameters are .u64. The kernels are launched in one dimension with any number of threads (`gputopo_chase`
+and `gputopo_hold`: with one).
 
 - gputopo_fill(dst, words, seed): 64-bit word i becomes splitmix64(seed + (i mod 32768)).
-- gputopo_check(src, words, seed, counter): adds to *counter how many words are not that.
-- gputopo_copy(dst, src, words): eight loads of 16 bytes are under way in each thread before the first store,
-  so that the long path to a peer is filled; of 8 bytes where an address is no multiple of 16, and for the odd
+- gputopo_check(src, words, seed, counter): adds to *counter the number of words that differ from the pattern.
+- gputopo_copy(dst, src, words): each thread issues eight loads of 16 bytes before the first store, to keep
+  the long path to a peer busy. Loads have 8 bytes if an address is not a multiple of 16, and for the odd
   word.
-- gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last goes to *out.
-  Volatile loads: every step goes to the memory that is meant, none to a cache of this GPU.
-- gputopo_hold(word, value, ns): ends when the 32-bit *word is at least `value`, or after `ns` nanoseconds.
+- gputopo_chase(start, steps, out): *start is the address of the next word, and so on; the last address goes
+  to *out. The loads are volatile: every step goes to the memory itself, never to a cache of this GPU.
+- gputopo_hold(word, value, ns): ends if the 32-bit *word is at least `value`, or after `ns` nanoseconds.
 """
 
-_BLOCK = 512  # threads of a block, as nvbandwidth's copy kernel has
+_BLOCK = 512  # threads in a block, as in nvbandwidth's copy kernel
 _BLOCKS_PER_MULTIPROCESSOR = 2  # 1024 threads are resident on every chip since Maxwell
 
 _HEAD = """
@@ -32,7 +32,7 @@ _REGISTERS = """
     .reg .b64 %rd<48>;
 """
 
-# First index of this thread in %rd20, number of all threads in %rd21.
+# The first index of this thread in %rd20, the number of all threads in %rd21.
 _GRID = """
     mov.u32 %r1, %ctaid.x;
     mov.u32 %r2, %ntid.x;
@@ -44,7 +44,7 @@ _GRID = """
     mul.wide.u32 %rd21, %r4, %r2;
 """
 
-# splitmix64 of seed %rd2 + (index %rd20 mod 32768) into %rd10.
+# splitmix64(seed %rd2 + (index %rd20 mod 32768)) into %rd10.
 _PATTERN = """
     and.b64 %rd10, %rd20, 32767;
     add.u64 %rd10, %rd10, %rd2;
@@ -61,7 +61,7 @@ _PATTERN = """
 
 
 def _kernel(name: str, parameters: tuple[str, ...], memory: tuple[str, ...], body: str) -> str:
-    """Write a kernel: its parameters in %rd0, %rd1, ..., those that are addresses of `memory` made global."""
+    """Return a kernel: parameters in %rd0, %rd1, ...; the addresses in `memory` are converted to global."""
     declared = ", ".join(f".param .u64 {parameter}" for parameter in parameters)
     loads = [f"    ld.param.u64 %rd{place}, [{parameter}];" for place, parameter in enumerate(parameters)]
     loads += [f"    cvta.to.global.u64 %rd{place}, %rd{place};" for place in map(parameters.index, memory)]
@@ -70,9 +70,9 @@ def _kernel(name: str, parameters: tuple[str, ...], memory: tuple[str, ...], bod
 
 
 def _each_word(body: str) -> str:
-    """Write a loop over the words of this thread: the address of each in %rd12, its pattern in %rd10.
+    """Return a loop over the words of this thread: the address of each in %rd12, its pattern in %rd10.
 
-    %rd0: where they begin; %rd1: how many there are.
+    %rd0: the address of the first word; %rd1: the number of words.
     """
     return f"""{_GRID}
 again:
@@ -111,7 +111,7 @@ none:
 """,
 )
 
-_DEPTH = 8  # loads of 16 bytes under way in each thread
+_DEPTH = 8  # loads of 16 bytes in progress in each thread
 _LOADS = "".join(
     f"    ld.global.v2.u64 {{%rd{30 + 2 * i}, %rd{31 + 2 * i}}}, [%rd12];\n    add.u64 %rd12, %rd12, %rd23;\n"
     for i in range(_DEPTH)
@@ -123,7 +123,7 @@ _STORES = "".join(
 
 
 def _addresses(shift: int) -> str:
-    """Write the addresses of element %rd20 of 2^shift bytes: of the source in %rd12, to write to in %rd13."""
+    """Return code for the addresses of element %rd20 of 2^shift bytes: source in %rd12, target in %rd13."""
     return f"""
     shl.b64 %rd12, %rd20, {shift};
     add.u64 %rd13, %rd12, %rd0;
@@ -131,8 +131,8 @@ def _addresses(shift: int) -> str:
 """
 
 
-# %rd27: pairs of words, 0 where an address is no multiple of 16; %rd28: this thread's first word behind them.
-# %rd23: bytes from one pair of a thread to its next; %rd24: pairs that all threads copy in one round.
+# %rd27: pairs of words, 0 if an address is not a multiple of 16; %rd28: this thread's first word after them.
+# %rd23: bytes from one pair of a thread to its next pair; %rd24: pairs that all threads copy in one round.
 _COPY = _kernel(
     "gputopo_copy",
     ("dst", "src", "words"),
@@ -194,7 +194,7 @@ done:
 """,
 )
 
-# A volatile load has the meaning of one with system scope (PTX ISA, ld.volatile): it sees the host's write.
+# A volatile load acts as a load with system scope (PTX ISA, ld.volatile): it sees the host's write.
 _HOLD = _kernel(
     "gputopo_hold",
     ("word", "value", "ns"),
@@ -220,10 +220,10 @@ PTX = _HEAD + _FILL + _CHECK + _COPY + _CHASE + _HOLD
 
 
 def grid(multiprocessors: int, words: int, at_once: int = 1) -> tuple[int, int]:
-    """Return (blocks, threads of each) that fill the chip, no more than there are words.
+    """Return (blocks, threads in each block) that fill the chip, at most one thread for each word.
 
-    `at_once`: kernels that run on it at the same time, each of which gets the same share: one that found the
-    chip full would wait for the end of another.
+    `at_once`: the number of kernels that run on the chip at the same time. Each gets the same share, because
+    a kernel that finds the chip full waits for the end of another.
     """
     wanted = -(-words // _BLOCK)
     return max(1, min(wanted, multiprocessors * _BLOCKS_PER_MULTIPROCESSOR // at_once)), _BLOCK

@@ -1,4 +1,4 @@
-"""Which buffers each copy of a window uses, and how it is cut: copies that share a buffer get parts of it."""
+"""Decides which buffers each copy of a window uses, and cuts it: copies share a buffer by parts."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,22 +13,23 @@ from gputopo.probes.cuda.transfer import STEPS, Chase, PageableTransfer, StagedT
 from gputopo.probes.cuda.verify import Span
 from gputopo.values.bandwidth import KERNELS
 
-# Of one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
+# Copies in one window of a latency: enough for the event clock (0.5 us), few enough for a blocked stream.
 _LATENCY_COPIES = 256
 _LATENCY_COPIES_STAGED = 64
-# Of a staged copy. With two, each copy begins only once the other stream has reported an end, some us later.
+# For a staged copy. With two buffers, each copy starts only after the other stream reports an end, some us
+# later.
 _BOUNCE_BUFFERS = 4
-# Messages below this go several times in one window; one alone would be as short as the event clock's steps.
+# Smaller messages are sent several times in one window: one message is too short for the event clock.
 _SMALL_BYTES = 2**20
 _SMALL_REPEATS = 16
 
-Part = tuple[int, int]  # (which, of how many)
+Part = tuple[int, int]  # (index of the part, number of parts)
 
 
 def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
-    """Return which part of the destination's buffer each copy gets, and which of the host memory on its node.
+    """Return each copy's part of the destination's buffer, and its part of the host memory on its node.
 
-    By the copies' numbers. What is read on a GPU is shared by all.
+    Both by the copies' numbers. All copies share the buffer that is read on a GPU.
     """
     device: dict[object, list[int]] = {}
     host: dict[object, list[int]] = {}
@@ -42,7 +43,7 @@ def parts(copies: Sequence[Copy]) -> tuple[dict[int, Part], dict[int, Part]]:
 
 
 class Places(NamedTuple):
-    """The memory that one copy uses. `through`: host memory that a staged copy goes through."""
+    """The memory that one copy uses. `through`: the host memory for a staged copy."""
 
     acting: EngineGpu
     origin: Span
@@ -51,7 +52,7 @@ class Places(NamedTuple):
 
 
 def host_nodes(copies: Sequence[Copy], *, pinned: bool) -> set[int | None]:
-    """Return the nodes on which copies need host memory, None for one that is unknown."""
+    """Return the nodes on which copies need host memory. An unknown node is None."""
     return {
         copy.numa_node
         for copy in copies
@@ -66,7 +67,7 @@ def places(
     host: HostMemory,
     node_cpus: Mapping[int, Sequence[int]],
 ) -> Places:
-    """Take the memory that one copy of a job needs. Raises CudaError."""
+    """Return the memory for one copy of a job, and allocate it if needed. Raises CudaError."""
     copy = job.copies[number]
     used = [cards[gpu] for gpu in copy.gpus]
     for card in used:
@@ -100,7 +101,7 @@ def places(
 
 
 def transfer(job: CopyJob, number: int, size: int, seed: int, there: Places) -> Transfer:
-    """Cut one copy of a job into chunks of the memory that it has. Raises CudaError."""
+    """Cut one copy of a job into chunks that fit its memory. Raises CudaError."""
     copy = job.copies[number]
     size = max(8, size // 8 * 8)
     if job.kind == "latency" and copy.method in KERNELS:
@@ -169,7 +170,7 @@ def _plain(job: CopyJob, copy: Copy, size: int, seed: int, there: Places) -> Tra
 
 
 def _part(capacity: int, part: Part) -> tuple[int, int]:
-    """Return the bytes of one part, whole blocks, and where it begins.
+    """Return the size of one part, in whole blocks, and its offset, in bytes.
 
     Raises CudaError if nothing is left.
     """

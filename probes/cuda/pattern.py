@@ -1,12 +1,13 @@
-"""The pattern that copies carry, by splitmix64: a block for each seed, as the kernels compute it."""
+"""The pattern in the copied data, from splitmix64: a block for each seed, as the kernels compute it."""
 
 import functools
 from array import array
 
 BLOCK_WORDS = 32768
 BLOCK_BYTES = 8 * BLOCK_WORDS
-# A window's seed is this many words further than the one before, so that one table serves all of them. It is
-# odd and no neighbour: data that came a few words off is not taken for that of another window.
+# Each window's seed is this many words after the seed of the window before, so that one table contains all
+# blocks. It is odd and not small, so data that is shifted by a few words does not match another window's
+# pattern.
 _STEP = 61
 SEEDS = 128
 _MASK = (1 << 64) - 1
@@ -21,21 +22,21 @@ def splitmix64(x: int) -> int:
 
 
 def whole_blocks(size: int) -> int:
-    """Return the bytes of the whole blocks of the pattern in a size, of one at least."""
+    """Return the size rounded down to whole blocks of the pattern, and at least one block."""
     return max(1, size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def seed_of(window: int) -> int:
-    """Return the seed of a window; after 128 windows they come again."""
+    """Return the seed of a window. Seeds repeat after 128 windows."""
     return window % SEEDS * _STEP
 
 
 def block(seed: int) -> memoryview:
-    """Return the 256 KiB that are repeated, for a seed of `seed_of`, as bytes."""
+    """Return the repeated block of 256 KiB for a seed from `seed_of`."""
     return memoryview(_table()).cast("B")[8 * seed : 8 * seed + BLOCK_BYTES]
 
 
 @functools.cache
 def _table() -> "array[int]":
-    """Make all words of all seeds: 40 ms once."""
+    """Return all words of all seeds. Takes 40 ms once."""
     return array("Q", map(splitmix64, range(BLOCK_WORDS + SEEDS * _STEP)))

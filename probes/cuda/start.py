@@ -1,4 +1,4 @@
-"""Starts CUDA with the settings that copies need, and says why if it cannot."""
+"""Starts CUDA with the settings that copies need, or reports why it cannot."""
 
 import contextlib
 import os
@@ -19,28 +19,30 @@ _REMEDIES = {
     "CUDA_ERROR_OPERATING_SYSTEM": "check the rights on /dev/nvidia*; in a container, that it was given GPUs",
 }
 
-# What CUDA reads at its start and with the first context of a device. A kernel that is loaded at its first
-# launch, as is usual since CUDA 12, may wait for all streams of its device, the blocked ones too (CUDA C++
-# Programming Guide, Lazy Loading, Concurrent Execution). Where every launch waits for its end, as people set
-# to find errors, one in a blocked stream never comes back. Streams that share a hardware queue run one after
-# the other (CUDA C++ Programming Guide, CUDA Environment Variables): training often sets one queue for all,
-# and the default of 8 is too few for copies between one GPU and 15 others at once.
+# Settings that CUDA reads at its start and with the first context of a device. With lazy loading, the default
+# since CUDA 12, a kernel that is loaded at its first launch may wait for all streams of its device, including
+# blocked ones (CUDA C++ Programming Guide, Lazy Loading, Concurrent Execution). If every launch waits for its
+# end, as users set to find errors, a launch in a blocked stream never returns. Streams that share a hardware
+# queue run one after the other (CUDA C++ Programming Guide, CUDA Environment Variables). Training often sets
+# one queue for all, and the default of 8 is too few for copies between one GPU and 15 others at once.
 _SETTINGS = {
     "CUDA_MODULE_LOADING": "EAGER",
     "CUDA_LAUNCH_BLOCKING": "0",
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # the maximum
 }
-# By PCI address, as NVML counts; CUDA's own order puts the fastest first. Not where the user chose devices:
-# numbers in that list count in the user's order, and the same GPUs are to be hidden here as from programs.
+# Number devices by PCI address, as NVML does; CUDA's own order puts the fastest first. Not set if the user
+# chose devices: the numbers in that list are in the user's order, and must hide the same GPUs here as from
+# programs.
 _IN_PCI_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _CHOSEN = "CUDA_VISIBLE_DEVICES"
 
 
 @contextlib.contextmanager
 def open_cuda(log: CallLog = NO_LOG) -> Iterator[Cuda]:
-    """Start CUDA, and release what was taken at the end. `log` is notified of each call.
+    """Start CUDA, and release all resources at the end. `log` is notified of each call.
 
-    Raises NoCudaError: no libcuda.so.1, one too old or odd, no device, or another refusal of cuInit.
+    Raises NoCudaError if libcuda.so.1 is missing, too old or unusable, if there is no device, or if cuInit
+    fails.
     """
     with _settings():
         cuda = _start(log)
@@ -52,7 +54,7 @@ def open_cuda(log: CallLog = NO_LOG) -> Iterator[Cuda]:
 
 @contextlib.contextmanager
 def _settings() -> Iterator[None]:
-    """Set what CUDA reads, and put it back: what this process starts later has its own wishes."""
+    """Set the variables that CUDA reads, and restore them: programs started later need their own values."""
     settings = _SETTINGS if _CHOSEN in os.environ else _SETTINGS | _IN_PCI_ORDER
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
@@ -98,7 +100,8 @@ def _start(log: CallLog) -> Cuda:
 
 
 def _no_library(error: RuntimeError) -> NoCudaError:
-    # cuda.pathfinder's DynamicLibNotFoundError is known by name, so that an older layout of it does as well.
+    # Compares the name of cuda.pathfinder's DynamicLibNotFoundError, which older versions have in another
+    # module.
     if type(error).__name__ == "DynamicLibNotFoundError":
         says = "the CUDA driver's library (libcuda.so.1) is not on this machine"
         return NoCudaError("LIBRARY_MISSING", says, _SEE_INSPECT)

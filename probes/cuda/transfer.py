@@ -1,4 +1,4 @@
-"""One copy within one window: what is written before, enqueued in a blocked stream, timed and checked."""
+"""One copy in one window: writes the pattern, enqueues the copy in a blocked stream, times and checks it."""
 
 import ctypes
 import functools
@@ -19,17 +19,17 @@ from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 from gputopo.probes.cuda.waiting import Waiter
 from gputopo.values.bandwidth import KERNELS
 
-# Pointer chase: one pointer a cache line (128 bytes) in 2 MiB, as nvbandwidth has it, in random order.
+# Pointer chase: one pointer per cache line (128 bytes) in 2 MiB, as in nvbandwidth, in random order.
 _STRIDE = 128
 _NODES = CHAIN_BYTES // _STRIDE
 STEPS = 4096  # about 3 to 10 ms over PCIe
 
 
 class Transfer:
-    """A copy from one span to another in one stream of the GPU that acts.
+    """A copy from one span to another in one stream of the acting GPU.
 
-    `repeats`: how many messages or steps the chunks are, which are then timed together. `kernels_at_once`:
-    how many copies of the window are done by kernels of the GPU that acts.
+    `repeats`: the number of messages or steps, which are timed together. `kernels_at_once`: the number of
+    copies in the window that kernels of the acting GPU run.
     """
 
     staged = False
@@ -55,41 +55,41 @@ class Transfer:
 
     @property
     def sizes(self) -> list[int]:
-        """Bytes that came by each of the ends."""
+        """The bytes that arrived by each end."""
         sizes = [chunk.size for chunk in self.chunks]
         return [sum(sizes)] if len(self.marks) == 1 else sizes
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of the source's buffer that the chunks touch."""
+        """The bytes of the source's buffer that the chunks use."""
         return max(chunk.source + chunk.size for chunk in self.chunks)
 
     @property
     def written_bytes(self) -> int:
-        """Bytes of the destination's buffer that the chunks touch."""
+        """The bytes of the destination's buffer that the chunks use."""
         return max(chunk.target + chunk.size for chunk in self.chunks)
 
     @property
     def lasts(self) -> list[Event]:
-        """The last event of each stream: when they have happened, all is done."""
+        """The last event of each stream. When all have happened, the copy is done."""
         return [] if self.last is None else [self.last]
 
     @cached_property
     def streams(self) -> list[tuple[EngineGpu, Stream]]:
-        """All streams that carry something of this copy."""
+        """All streams that this copy uses."""
         return [(self.acting, self.acting.next_stream())]
 
     def prepare(self, waiter: Waiter) -> None:
-        """Make the streams, write the pattern at the source, other bytes at the destination.
+        """Create the streams, write the pattern to the source, and other bytes to the destination.
 
         Raises CudaError.
         """
-        assert self.streams  # made now: once a stream is blocked, making one might wait
+        assert self.streams  # created now: while a stream is blocked, creating one might wait
         fill(self.origin, self.read_bytes, self.seed, waiter)
         clear(self.target, self.written_bytes, waiter)
 
     def enqueue(self, blocker: StreamBlocker) -> None:
-        """Enqueue all in the stream, blocked until the release. Raises CudaError."""
+        """Enqueue all chunks in the stream, blocked until the release. Raises CudaError."""
         ((card, stream),) = self.streams
         cuda = card.cuda
         card.use()
@@ -100,7 +100,7 @@ class Transfer:
             self.move(chunk, stream)
             if self.repeats == 1:
                 self._mark(card, stream)
-        if self.repeats > 1:  # an event behind every small copy would be in the time
+        if self.repeats > 1:  # an event after every small copy would add to the time
             self._mark(card, stream)
 
     def move(self, chunk: Chunk, stream: Stream) -> None:
@@ -129,7 +129,7 @@ class Transfer:
         return [self.acting.cuda.seconds_between(self.start, mark) for mark in self.marks]
 
     def verify(self, waiter: Waiter) -> None:
-        """Look at all that arrived; where the buffer is smaller, at the last round. Raises CudaError."""
+        """Check all data that arrived, or the last round if the buffer is smaller. Raises CudaError."""
         check(self.target, self.written_bytes, self.seed, waiter)
 
     def _mark(self, card: EngineGpu, stream: Stream) -> None:
@@ -141,7 +141,7 @@ class Transfer:
 def starts_apart_s(transfers: Iterable[Transfer]) -> float:
     """Return the longest time between the starts of two streams of one GPU. Raises CudaError.
 
-    Events of two GPUs have no time between them.
+    CUDA reports no time between events of two GPUs.
     """
     firsts: dict[int, Event] = {}
     apart: dict[int, list[float]] = {}
@@ -154,10 +154,10 @@ def starts_apart_s(transfers: Iterable[Transfer]) -> float:
 
 
 class StagedTransfer(Transfer):
-    """From one GPU to another through buffers of page-locked host memory, by a stream of either.
+    """A copy from one GPU to another through page-locked host memory, with a stream on each GPU.
 
-    The time is the destination's own, between its events. `bounce`: the addresses of the buffers; with one,
-    no chunk leaves the source before the one before it has arrived.
+    The time is measured between the destination's events. `bounce`: the addresses of the buffers. With one
+    buffer, each chunk leaves the source only after the chunk before has arrived.
     """
 
     staged = True
@@ -183,11 +183,11 @@ class StagedTransfer(Transfer):
 
     @property
     def lasts(self) -> list[Event]:
-        """The last event of each stream: an error of the copy to the host shows in its own only."""
+        """The last event of each stream: an error in the copy to the host shows only in its own stream."""
         return [event for event in (self._full, self.last) if event is not None]
 
     def enqueue(self, blocker: StreamBlocker) -> None:
-        """Enqueue all in both streams, blocked until the release. Raises CudaError."""
+        """Enqueue all chunks in both streams, blocked until the release. Raises CudaError."""
         (source, out), (target, into) = self.streams
         cuda = source.cuda
         source.use()
@@ -211,10 +211,10 @@ class StagedTransfer(Transfer):
 
 
 class PageableTransfer(Transfer):
-    """To or from memory that is not page-locked: the calls wait, so nothing can be blocked."""
+    """A copy to or from memory that is not page-locked. The calls wait, so no stream can be blocked."""
 
     def run(self, waiter: Waiter, while_running: Callable[[], None] | None) -> None:
-        """Copy chunk after chunk, each between its own two events. Raises CudaError."""
+        """Copy the chunks one after the other, each between its own two events. Raises CudaError."""
         ((card, stream),) = self.streams
         for chunk in self.chunks:
             before = card.event()
@@ -227,7 +227,7 @@ class PageableTransfer(Transfer):
                 while_running()
 
     def ends(self) -> list[float]:
-        """Return when each chunk would have ended, had they come without a pause. Raises CudaError."""
+        """Return when each chunk would have ended without pauses between them. Raises CudaError."""
         self.acting.use()
         seconds, ends = 0.0, list[float]()
         for before, after in list(pairwise(self.marks))[::2]:
@@ -237,7 +237,7 @@ class PageableTransfer(Transfer):
 
 
 class Chase(Transfer):
-    """The acting GPU follows a chain of pointers in the memory of the copy's source: a GPU, or the host."""
+    """The acting GPU follows a chain of pointers in the memory of the copy's source, a GPU or the host."""
 
     @property
     def _base(self) -> int:
@@ -248,8 +248,8 @@ class Chase(Transfer):
         return self.acting.small + CHAIN_BYTES + 8
 
     def prepare(self, waiter: Waiter) -> None:
-        """Lay the chain, once on a GPU, and clear the result. Raises CudaError."""
-        assert self.streams  # made now, as those of other copies
+        """Write the chain (only once on a GPU), and clear the result. Raises CudaError."""
+        assert self.streams  # created now, as in other copies
         owner = self.origin.card
         if self.origin.on_host:
             ctypes.memmove(self._base, chain(self._base).tobytes(), CHAIN_BYTES)
@@ -273,7 +273,7 @@ class Chase(Transfer):
         self._mark(card, stream)
 
     def verify(self, waiter: Waiter) -> None:
-        """Compare the last pointer with the one that the chain has there. Raises CudaError."""
+        """Compare the last pointer with the expected one. Raises CudaError."""
         card = self.acting
         scratch = card.scratch()
         stream, event = card.stream(0), card.event()
@@ -291,9 +291,9 @@ def _order() -> tuple[int, ...]:
     return tuple(nodes)
 
 
-@functools.lru_cache(maxsize=4)  # host memory is written anew for each window
+@functools.lru_cache(maxsize=4)  # host memory is written again for each window
 def chain(base: int) -> "array[int]":
-    """Return the 2 MiB of a chain that lies at `base`: one cycle through all nodes."""
+    """Return the 2 MiB of a chain at address `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))
     order = _order()
     for here, there in zip(order, (*order[1:], order[0]), strict=True):
@@ -302,7 +302,7 @@ def chain(base: int) -> "array[int]":
 
 
 def _lay(card: EngineGpu, waiter: Waiter) -> None:
-    """Write the chain and read it back: a wrong pointer would end the context of whoever follows it."""
+    """Write the chain and read it back: a kernel that follows a wrong pointer destroys its context."""
     data = memoryview(chain(card.small)).cast("B")
     scratch, stream = card.scratch(), card.stream(0)
     for offset in range(0, CHAIN_BYTES, BLOCK_BYTES):

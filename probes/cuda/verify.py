@@ -1,4 +1,4 @@
-"""The pattern written before a copy and looked for behind it; never inside the timed part."""
+"""Writes the pattern before a copy and checks it afterwards, never in the timed part."""
 
 import ctypes
 import os
@@ -15,20 +15,20 @@ from gputopo.probes.numa import NoThreadsError, at_once
 
 WRONG_DATA = "WRONG_DATA"
 
-# What a destination holds before: a word of these bytes is none of the pattern's but by a chance of 2^-64.
+# The bytes in a destination before a copy. A word of them is in the pattern with a probability of 2^-64.
 _CLEARED = 0xA5
 _LIBC = ctypes.CDLL(None)
 _LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _LIBC.memcmp.restype = ctypes.c_int
 
-# Threads that write and compare host memory: one alone takes longer than the copy; eight saturate the memory
+# Threads that write and compare host memory. One thread takes longer than the copy; eight saturate the memory
 # of one NUMA node. Below the minimum part, starting a thread takes longer than the work.
 MAX_THREADS = 8
 MIN_PART_BYTES = 8 * 2**20
 
 
 class Span(NamedTuple):
-    """Memory that one path uses: on a GPU, or of the host (`card` is then the GPU it is used with)."""
+    """Memory that one path uses, on a GPU or on the host (then `card` is the GPU that uses it)."""
 
     card: EngineGpu
     address: int
@@ -59,7 +59,7 @@ def fill(span: Span, size: int, seed: int, waiter: Waiter) -> None:
 
 
 def clear(span: Span, size: int, waiter: Waiter) -> None:
-    """Overwrite what an earlier copy left. Raises CudaError."""
+    """Overwrite the data of an earlier copy. Raises CudaError."""
     if span.on_host:
         in_parts(size, lambda offset, part: ctypes.memset(span.address + offset, _CLEARED, part))
         return
@@ -69,7 +69,7 @@ def clear(span: Span, size: int, waiter: Waiter) -> None:
 
 
 def check(span: Span, size: int, seed: int, waiter: Waiter) -> None:
-    """Look for the pattern. Raises CudaError: WRONG_DATA, which names the first wrong byte, or a refusal."""
+    """Check the pattern. Raises CudaError: WRONG_DATA with the first wrong byte, or the driver's error."""
     if span.on_host:
         in_parts(size, lambda offset, part: _compare(span.address + offset, offset, part, size, seed))
         return
@@ -108,7 +108,7 @@ def _check_by_copying_back(span: Span, size: int, seed: int, waiter: Waiter) -> 
 
 
 def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> None:
-    """Compare host memory, which is `whole` bytes' part from `offset` on, in blocks."""
+    """Compare a part of host memory in blocks: `size` of `whole` bytes, from `offset`."""
     right = _address_of_block(seed)
     for start in range(0, size, BLOCK_BYTES):
         part = min(BLOCK_BYTES, size - start)
@@ -136,15 +136,16 @@ def _write_blocks(address: int, size: int, seed: int) -> None:
 
 
 def _address_of_block(seed: int) -> int:
-    """Return where the pattern lies; the table that it is part of stays cached."""
+    """Return the address of the pattern. Its table stays cached."""
     return ctypes.addressof(ctypes.c_char.from_buffer(block(seed)))
 
 
 def in_parts(size: int, work: Callable[[int, int], object]) -> None:
-    """Call `work(offset, bytes)` for parts of `size` bytes, whole blocks but the last, each in a thread.
+    """Call `work(offset, bytes)` in threads for parts of `size` bytes, in whole blocks except for the last.
 
-    What it calls must release the GIL (ctypes does). The threads have the CPUs of the calling one, and
-    have ended when this comes back, however it does. Raises what the first part in order raised.
+    `work` must call functions that release the GIL, as ctypes does. The threads use the CPUs of the calling
+    thread. All have ended when this returns or raises. Raises the exception of the first part that raised
+    one.
     """
     count = min(MAX_THREADS, len(os.sched_getaffinity(0)), size // MIN_PART_BYTES)
     if count < 2:

@@ -1,1 +1,1 @@
-"""NVML: `door` makes the calls, `questions` is the table of them; GPUs and samples are read by it."""
+"""NVML: `door` makes the calls, `questions` is the table of calls; other modules read GPUs and samples."""

@@ -1,7 +1,8 @@
-"""The one door to NVML, through pynvml: one call at a time, and one exception for all that is no answer.
+"""All access to NVML, through pynvml: one call at a time, and one exception if there is no answer.
 
-Nothing here changes a setting: only `Get` functions are called, and those of an event set, which is this
-process's own. What drivers and pynvml do wrong is worked round here and in `questions`, with its symptom.
+Nothing here changes a setting: it calls only `Get` functions and the functions of an event set, which belongs
+to this process. This module and `questions` work around errors in drivers and pynvml, and describe each
+symptom.
 """
 
 import contextlib
@@ -17,8 +18,8 @@ Handle = NewType("Handle", object)
 LOST = "GPU_IS_LOST"
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
-_EVENTS_AT_ONCE = 64  # a storm of errors must not hold up the one who asks
-# nvmlValueType_t: which member of the union nvmlValue_t a field's answer is in.
+_EVENTS_AT_ONCE = 64  # a flood of errors must not delay the caller
+# nvmlValueType_t: the member of the union nvmlValue_t that contains a field's value.
 _UNION_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -31,10 +32,10 @@ class NotReadError(Exception):
 
 
 class Nvml:
-    """NVML of this process, opened by `open_nvml`; handles are good until it closes.
+    """NVML in this process, opened by `open_nvml`. Handles are valid until it closes.
 
-    `before_call` gets the function and the GPUs of each call before it is made, and may raise NotReadError.
-    `about`: those GPUs, set by who asks: "3", "3-5" for a pair, "" for none.
+    `before_call` gets the function and the GPUs of each call before the call, and may raise NotReadError.
+    `about`: those GPUs, set by the caller: "3", "3-5" for a pair, "" for none.
     """
 
     def __init__(self, binding: Any, before_call: Callable[[str, str], None] | None = None) -> None:
@@ -48,11 +49,11 @@ class Nvml:
         }
 
     def ask(self, function: str, *args: object) -> Any:
-        """Call one pynvml function. Raises NotReadError for all that NVML and pynvml raise.
+        """Call one pynvml function. Raises NotReadError for every error that NVML and pynvml raise.
 
-        NVMLLibraryMismatchError is no NVMLError: the unversioned process calls raise it on old drivers.
-        A broken GPU gives names that are no UTF-8, or more processes than fit into the memory. A pynvml
-        older than the function lacks it.
+        NVMLLibraryMismatchError is not an NVMLError: the unversioned process calls raise it on old drivers.
+        A broken GPU returns names that are not UTF-8, or more processes than fit in memory. An old pynvml
+        may not have the function.
         """
         binding = self._binding
         call = getattr(binding, function, None)
@@ -72,9 +73,9 @@ class Nvml:
             raise NotReadError("UNREADABLE_COUNT") from error
 
     def fields(self, gpu: Handle, wanted: Sequence[tuple[int, int]]) -> list[int | NotReadError]:
-        """Return field values by (NVML_FI_*, scope), all in one call; each with its own error.
+        """Return field values by (NVML_FI_*, scope), all in one call, each with its own error.
 
-        The scope is the number of the NVLink for the fields that are about one, else 0.
+        The scope is the NVLink's number for fields about one NVLink, otherwise 0.
         """
         return [self._field(value) for value in self.ask("nvmlDeviceGetFieldValues", gpu, list(wanted))]
 
@@ -89,7 +90,7 @@ class Nvml:
         kind = int(value.valueType)
         if kind >= len(_UNION_MEMBERS):
             return NotReadError(f"UNKNOWN_VALUE_TYPE_{kind}")
-        # A pynvml from before a member knows only the wider ones; the bytes are the same.
+        # An older pynvml has only the wider members; the bytes are the same.
         member = _UNION_MEMBERS[kind]
         return int(getattr(value.value, member if hasattr(value.value, member) else "uiVal"))
 
@@ -98,7 +99,7 @@ class Nvml:
         return str(self._errors.get(code, f"ERROR_{code}"))
 
     def device_count(self) -> int:
-        """Return the number of GPUs, the lost ones included."""
+        """Return the number of GPUs, including lost GPUs."""
         return int(self.ask("nvmlDeviceGetCount"))
 
     def handle(self, index: int) -> Handle:
@@ -106,9 +107,9 @@ class Nvml:
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     def filled(self, function: str, struct: str | type[ctypes.Structure], gpu: Handle) -> Any:
-        """Return a struct, of this type or of pynvml by this name, that a function fills.
+        """Return the struct that a function fills: of the given type, or pynvml's type with the given name.
 
-        It is passed by reference: pynvml hands a bare one on by value, which ends the process.
+        It is passed by reference: pynvml passes a plain struct by value, which crashes the process.
         """
         make: Callable[[], Any] | None
         make = getattr(self._binding, struct, None) if isinstance(struct, str) else struct
@@ -119,9 +120,9 @@ class Nvml:
         return found
 
     def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
-        """Return an event set that collects the Xid errors of some GPUs; end it with `stop_listening`.
+        """Return an event set that collects the Xid errors of GPUs. Free it with `stop_listening`.
 
-        A GPU that does not report its errors (or is lost) is left out; raises NotReadError if all are.
+        Skips a GPU that does not report its errors (or is lost). Raises NotReadError if it skips all.
         """
         events = self.ask("nvmlEventSetCreate")
         refused: NotReadError | None = None
@@ -142,9 +143,9 @@ class Nvml:
         self.ask("nvmlEventSetFree", events)
 
     def xids(self, events: Any) -> tuple[tuple[int, int], ...]:
-        """Return (handle number, Xid) of the errors since the last call; does not wait.
+        """Return (handle number, Xid) for each error since the last call. Does not wait.
 
-        A lost GPU lets the call fail with GPU_IS_LOST; what was reported before it is still returned.
+        If a GPU is lost, the NVML call fails with GPU_IS_LOST. The errors reported before are still returned.
         """
         xids: list[tuple[int, int]] = []
         while len(xids) < _EVENTS_AT_ONCE:
@@ -152,7 +153,7 @@ class Nvml:
                 event = self.ask("nvmlEventSetWait_v2", events, 0)
             except NotReadError as error:
                 if error.reason == "TIMEOUT" or xids:
-                    break  # nothing more has happened
+                    break  # no more events
                 raise
             if int(event.eventType) == _XID:
                 xids.append((handle_number(event.device), int(event.eventData)))
@@ -161,9 +162,9 @@ class Nvml:
 
 @contextlib.contextmanager
 def open_nvml(before_call: Callable[[str, str], None] | None = None) -> Iterator[Nvml]:
-    """Open NVML for the time of a `with` block. Raises NotReadError with the reason of nvmlInit.
+    """Open NVML for a `with` block. Raises NotReadError with nvmlInit's reason.
 
-    LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH, ...
+    Reasons: LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, NO_PERMISSION, LIB_RM_VERSION_MISMATCH, ...
     `before_call` gets the function and the GPUs of each call (Nvml).
     """
     import pynvml  # 25 ms, and not every process needs it
@@ -178,14 +179,14 @@ def open_nvml(before_call: Callable[[str, str], None] | None = None) -> Iterator
 
 
 def the_number(answer: int | NotReadError) -> int:
-    """Return a field value; raise its refusal."""
+    """Return a field value, or raise its NotReadError."""
     if isinstance(answer, NotReadError):
         raise answer
     return answer
 
 
 def first(*calls: Callable[[], T]) -> T:
-    """Return the first answer. If there is none, raise the most specific reason; a lost GPU at once."""
+    """Return the first answer. If there is none, raise the most specific reason. Stop at a lost GPU."""
     reasons: list[NotReadError] = []
     for call in calls:
         try:
@@ -203,7 +204,7 @@ def signed(number: int) -> int:
 
 
 def word(table: Mapping[int, str], code: int) -> str:
-    """Return NVML's number in words. Raises NotReadError, which names it, for one that the table lacks."""
+    """Return NVML's number in words. Raises NotReadError with the number if it is not in the table."""
     if code not in table:
         raise NotReadError(f"UNKNOWN_{code}")
     return table[code]
@@ -217,9 +218,9 @@ def bits(words: Any) -> tuple[int, ...]:
 
 
 def address_of(info: Any) -> str:
-    """Return the address of an nvmlPciInfo_t. Drivers before 2018 fill the numbers and not the text.
+    """Return the address in an nvmlPciInfo_t. Drivers before 2018 fill only the numbers, not the text.
 
-    pynvml decodes the text when the field is read, which fails on what a broken GPU may give.
+    pynvml decodes the text when the field is read, which fails for the bytes that a broken GPU may return.
     """
     try:
         address = kernel_address(str(info.busId))
@@ -229,5 +230,5 @@ def address_of(info: Any) -> str:
 
 
 def handle_number(handle: Any) -> int:
-    """Return the number behind a handle: events carry a new object for the same GPU."""
+    """Return the number inside a handle: events have a new handle object for the same GPU."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""Reads GPUs and their pairs from NVML: every fact by itself, so that a refused one costs nothing else."""
+"""Reads GPUs and pairs of GPUs from NVML, each fact separately, so a failure affects only that fact."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 NOT_ASKED = "NOT_ASKED"  # after a call that hung or crashed
 
-# What every GPU that works reports, and the refusals that are not its fault.
+# Facts that every working GPU reports, and errors that do not mean that the GPU is broken.
 _IDENTITY = {"name", "pci_address"}
 _NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "UNREADABLE_TEXT", NOT_ASKED}
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
-# The names of the two kinds of errors in `nvidia-smi -q -x`, where memories are counted one by one.
+# The two kinds of errors in `nvidia-smi -q -x` on GPUs that count each memory separately.
 _OLD_KINDS = {"corrected": "single_bit", "uncorrected": "double_bit"}
 _NEW_KINDS = {"corrected": "correctable", "uncorrected": "uncorrectable"}
-# What a GPU or driver without a count answers, as opposed to one that fails.
+# Answers of a GPU or driver that does not have a count, as opposed to one that fails.
 _LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"}
 _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_memory", "sram"))
-# Before the first question about these, what was read so far is worth sending: a call may hang.
+# Before these facts are read, the facts so far are sent, because a call may hang.
 _SENT_BEFORE = ("power_w.draw", "pcie.gen_now", "ecc.mode")
 
 _P2P_REASONS = {
@@ -48,7 +48,7 @@ _P2P_REASONS = {
 
 
 class MissingFacts:
-    """The reasons of the facts that were not read, by path (`gpus[0].name`), of one machine."""
+    """The reasons of the facts of one machine that were not read, by path (`gpus[0].name`)."""
 
     def __init__(self, reasons: Mapping[str, str] | None = None) -> None:
         self.reasons: dict[str, str] = dict(reasons or {})
@@ -58,7 +58,7 @@ class MissingFacts:
         self.reasons.update(dict.fromkeys(paths, reason))
 
     def note_if_none(self, reason: str, *paths: str) -> None:
-        """Store the reason of facts for which there is none yet."""
+        """Store the reason of facts that have none yet."""
         for path in paths:
             self.reasons.setdefault(path, reason)
 
@@ -68,12 +68,12 @@ class MissingFacts:
             self.reasons.pop(path, None)
 
     def reason(self, path: str) -> str | None:
-        """Return the reason of a fact, None where it is not missing."""
+        """Return the reason of a fact, or None if the fact is not missing."""
         return self.reasons.get(path)
 
 
 def absent_facts(value: msgspec.Struct, prefix: str = "") -> list[str]:
-    """Return the paths of the facts that are None in a value and in the values within it."""
+    """Return the paths of the facts that are None, in a value and in its nested values."""
     paths: list[str] = []
     for name in value.__struct_fields__:
         fact: Any = getattr(value, name)
@@ -90,11 +90,11 @@ def miss_all(gpu: Gpu, reason: str, missing: MissingFacts) -> None:
 
 
 class FactReader:
-    """Asks NVML for the facts of one thing, each by itself.
+    """Asks NVML for the facts of one GPU, one pair of GPUs, or the driver, each fact separately.
 
-    `path`: the address of the thing, `gpus[0]`. `handles`: of a GPU, of both GPUs of a pair, none of the
-    driver. `facts`: what was read, by path. `no_answer`: the reason of a GPU that is lost, or that does not
-    even report what it is; None for others.
+    `path`: the path of the object, `gpus[0]`. `handles`: one for a GPU, two for a pair, none for the driver.
+    `facts`: what was read, by path. `no_answer`: the reason if a GPU is lost or does not even report its
+    identity, otherwise None.
     """
 
     def __init__(self, nvml: Nvml, missing: MissingFacts, path: str, *handles: Handle) -> None:
@@ -103,7 +103,7 @@ class FactReader:
         self.no_answer: str | None = None
 
     def read(self, facts: str | Iterable[str], question: Callable[..., T], *args: object) -> T | None:
-        """Return the answer, or None after noting the reason under each fact that it would have given."""
+        """Return the answer, or note the reason for each fact of the answer and return None."""
         try:
             return question(self.nvml, *self.handles, *args)
         except NotReadError as error:
@@ -113,7 +113,7 @@ class FactReader:
     def gather(
         self, fact: str, names: Iterable[str], question: Callable[..., T], *args: object
     ) -> dict[str, T]:
-        """Ask for each name; return what was answered. Without any answer, one note has the best reason."""
+        """Ask for each name and return the answers. If there are none, note the most specific reason."""
         answers: dict[str, T] = {}
         reasons: dict[str, str] = {}
         for name in names:
@@ -140,7 +140,7 @@ class FactReader:
 
 
 def read_gpu(gpu: FactReader, index: int, nvml_version: str | None) -> Iterator[Gpu]:
-    """Read a GPU, what identifies it first; yield what is known so far several times, and then all of it."""
+    """Read a GPU, its identity first. Yield the facts so far several times, and all facts at the end."""
 
     def throttled_ns(nvml: Nvml, handle: Handle, name: str) -> int:
         if name in SLOWDOWNS:
@@ -177,7 +177,7 @@ def read_pair(pair: FactReader, link: Link) -> Link:
 
 
 def _read_mig(gpu: FactReader) -> None:
-    """Read the MIG mode, and the instances of a GPU that is split."""
+    """Read the MIG mode and, if the GPU is split, its instances."""
     modes = gpu.read(("mig.mode", "mig.mode_pending", "mig.instances"), questions.mig_modes)
     if modes is not None:
         gpu.facts["mig.mode"], gpu.facts["mig.mode_pending"] = modes
@@ -186,7 +186,7 @@ def _read_mig(gpu: FactReader) -> None:
 
 
 def _processes(gpu: FactReader) -> tuple[GpuProcess, ...] | None:
-    """Read the processes; one that computes and draws is listed under both kinds, as in NVML."""
+    """Read the processes. A process that computes and draws is listed under both kinds, as in NVML."""
     by_kind = gpu.gather("processes", PROCESS_FUNCTIONS, questions.processes)
     if not by_kind:
         return None
@@ -214,11 +214,11 @@ def _read_fabric(gpu: FactReader) -> None:
 
 
 def _error_counts(gpu: FactReader) -> dict[str, int]:
-    """Read the error counts by location, by the names of `nvidia-smi -q -x` without its levels.
+    """Read the error counts by location, with the names of `nvidia-smi -q -x` without its levels.
 
-    Since Turing: `volatile.sram_correctable`, `volatile.dram_uncorrectable`, ..., and where the driver
-    counts them apart `volatile.sram_uncorrectable_parity` and `_secded`. Before: every memory of the chip,
-    `volatile.double_bit.l2_cache`. A refusal other than "not supported" is noted under its count.
+    Turing and later: `volatile.sram_correctable`, `volatile.dram_uncorrectable`, ..., and if the driver
+    counts them separately `volatile.sram_uncorrectable_parity` and `_secded`. Before Turing: each memory of
+    the chip, `volatile.double_bit.l2_cache`. An error other than "not supported" is noted under its count.
     """
     reasons: dict[str, str] = {}
     try:
@@ -244,9 +244,9 @@ def _error_counts(gpu: FactReader) -> dict[str, int]:
 def _counts_at(
     gpu: FactReader, place: str, name: str, kinds: dict[str, str], reasons: dict[str, str]
 ) -> dict[str, int]:
-    """Read the counts of one location by name. One that is not counted is asked for once."""
+    """Read the counts of one location by name. A location without counts is asked for only once."""
     counts: dict[str, int] = {}
-    for what in ("uncorrected", "corrected"):  # a location may count only the first
+    for what in ("uncorrected", "corrected"):  # a location may count only uncorrected errors
         for since in ("volatile", "aggregate"):
             full = name.format(since=since, kind=kinds[what])
             try:
@@ -262,9 +262,9 @@ def _counts_at(
 
 
 def _nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
-    """Read the NVLink ports, as many as NVML counts, else up to the last that answered; () for none.
+    """Read the NVLink ports: the number that NVML reports, or up to the last that answers; () without any.
 
-    Some drivers report links after the last one as down instead of as none.
+    Some drivers report links after the last one as down instead of as absent.
     """
     links: list[NvLink] = []
     reasons: dict[int, str] = {}
@@ -290,7 +290,7 @@ def _nvlinks(gpu: FactReader) -> tuple[NvLink, ...] | None:
         gpu.note(reasons[0], "nvlinks")
         return None
     if len(links) == _MAX_NVLINKS:
-        while links[-1].active is None:  # no end was reported: these are no ports
+        while links[-1].active is None:  # the driver reported no end: these are not ports
             del reasons[links.pop().link]
     for number, reason in reasons.items():
         gpu.note(reason, item("nvlinks", number, "active"))
@@ -322,10 +322,10 @@ def _nvlink(gpu: FactReader, link: int) -> NvLink:
 
 
 def _nvlink_errors(gpu: FactReader, link: int, fields: dict[str, int | NotReadError]) -> dict[str, int]:
-    """Read the error counters of a link: the four old ones, and those that are field values only.
+    """Read the error counters of a link: the four old counters, and the counters that are only field values.
 
-    GPUs since Hopper refuse more and more of the old counters and have others. A refused old counter is
-    missing only where no field has the same.
+    Hopper and later GPUs do not support some of the old counters and have other ones. An old counter is
+    missing only if no field has the same value.
     """
     fact = item("nvlinks", link, "errors")
     counters = gpu.gather(fact, NVLINK_ERRORS, questions.nvlink_errors, link)

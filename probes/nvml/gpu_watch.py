@@ -1,7 +1,8 @@
-"""What is asked of the GPUs of a run, in a child process, and how often.
+"""What is sampled from the GPUs of a run, in a child process, and how often.
 
-A sample asks what changes within a step; what changes within seconds is asked every few samples, by each GPU
-in another one, so that samples take alike. A question that a GPU's driver does not know is asked once.
+Each sample reads what changes within a step. What changes within seconds is read every few samples, for each
+GPU in a different sample, so that all samples take equally long. If a driver does not support a question, it
+is asked once.
 """
 
 import os
@@ -19,12 +20,12 @@ from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 
 T = TypeVar("T")
 
-# Every so many samples. At 4 samples a second: each, every second, every two, every ten seconds. Ours: so a
-# sample asks each GPU about eight questions.
+# Intervals in samples. At 4 samples a second: each sample, every second, every 2 s, every 10 s. Not measured;
+# chosen because a sample then asks each GPU about eight questions.
 EACH, SECOND, TWO_SECONDS, TEN_SECONDS = 1, 4, 8, 40
-# Policies that take clocks from a GPU at work; the others of VIOLATIONS count idle time, or all of these.
+# Policies that reduce the clocks of a busy GPU. The other VIOLATIONS count idle time, or the sum of these.
 POLICIES = ("power", "thermal", "sync_boost", "board_limit", "reliability")
-# What a driver does not know now it will not know later.
+# Reasons that never change while the driver is loaded.
 _FOR_GOOD = frozenset(
     {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "NO_PERMISSION", "INVALID_ARGUMENT"}
 )
@@ -32,7 +33,7 @@ _KINDS = ("compute", "graphics")
 
 
 class Total:
-    """A counter of a driver, as the total since its first reading."""
+    """A driver's counter, as the total since its first reading."""
 
     def __init__(self) -> None:
         self._last: int | None = None
@@ -41,8 +42,8 @@ class Total:
     def add(self, value: int, max_more: int | None = None) -> int:
         """Add a reading and return the total.
 
-        A counter of 32 bits that goes back from its upper half has wrapped; any other that goes back began
-        anew, so it counts what it has reached since. `max_more`: what it can have counted at most.
+        A 32-bit counter that goes back from its upper half has wrapped. Any other counter that goes back
+        started again at 0, so its new value is added. `max_more`: the most that it can have counted.
         """
         if self._last is not None:
             more = value - self._last
@@ -55,13 +56,13 @@ class Total:
 
 
 class WatchedGpu:
-    """One watched GPU: its counters, and what it does not answer.
+    """One watched GPU: its counters, and the questions that it does not answer.
 
-    Methods raise NotReadError if it is lost.
+    Methods raise NotReadError if the GPU is lost.
     """
 
     def __init__(self, nvml: Nvml, handle: Handle, now: Callable[[], float], run_pid: int) -> None:
-        """`now`: seconds of a clock that is never set; `run_pid`: the process whose children are the run."""
+        """`now`: monotonic seconds. `run_pid`: the process whose children are the run."""
         self.nvml = nvml
         self._handle = handle
         self._now = now
@@ -71,9 +72,9 @@ class WatchedGpu:
         self._read_s: dict[str, float] = {}
 
     def ask(self, name: str, question: Callable[..., T], *more: object) -> T | None:
-        """Return the answer to a question about this GPU, None where there is none.
+        """Return the answer to a question about this GPU, or None if there is none.
 
-        One that is refused for good is not asked again; `name` tells it from others.
+        A question that the driver will never answer is not asked again; `name` identifies it.
         """
         if name in self._unknown:
             return None
@@ -87,11 +88,11 @@ class WatchedGpu:
             return None
 
     def total(self, name: str, value: int, max_more: int | None = None) -> int:
-        """Return a counter's total since the begin of the watch (Total.add)."""
+        """Return a counter's total since the start of the watch (Total.add)."""
         return self._totals.setdefault(name, Total()).add(value, max_more)
 
     def throttled(self) -> Mapping[str, Any]:
-        """Return for how long each policy has throttled the clocks; those that never did are left out."""
+        """Return how long each policy has throttled the clocks, without policies that never did."""
         passed_ns = round(1e9 * self._passed_s("throttled"))
         found = {}
         for policy in POLICIES:
@@ -102,7 +103,7 @@ class WatchedGpu:
         return {"throttled_s": in_s if found else None}
 
     def pcie_rate(self) -> Mapping[str, Any]:
-        """Return the mean throughput since the last call by the driver's counters; NVML's 20 ms without."""
+        """Return the mean throughput since the last call, or NVML's 20 ms mean if there are no counters."""
         counted = self.ask("pcie bytes", questions.pcie_bytes)
         if counted is None:
             return {
@@ -119,7 +120,7 @@ class WatchedGpu:
         return {} if counted is None else self._rates("nvlink", counted)
 
     def _rates(self, link: str, counted: Sequence[int]) -> Mapping[str, Any]:
-        """Return the throughput since the last call, by the bytes that were received and sent so far."""
+        """Return the throughput since the last call, from the total bytes received and sent."""
         passed_s = self._passed_s(link)
         rates = {}
         for direction, count in zip(("in", "out"), counted, strict=True):
@@ -131,7 +132,7 @@ class WatchedGpu:
         return rates
 
     def ecc(self) -> Mapping[str, Any]:
-        """Return the ECC errors of each kind."""
+        """Return the number of ECC errors of each kind."""
         kinds = ("corrected", "uncorrected")
         counts = {kind: self.ask(f"ecc {kind}", questions.fact, f"ecc.{kind}_volatile") for kind in kinds}
         return {f"ecc_{kind}": self.total(kind, count) for kind, count in counts.items() if count is not None}
@@ -142,7 +143,7 @@ class WatchedGpu:
         return {} if found is None else {"pcie_replays": self.total("replays", found)}
 
     def nvlink_errors(self) -> Mapping[str, Any]:
-        """Return the errors of all NVLinks together, those of newer GPUs by their field values."""
+        """Return the errors of all NVLinks together. On newer GPUs, they are field values."""
         links = min(self.ask("nvlink count", questions.nvlink_count) or 0, questions.MAX_NVLINKS)
         return {"nvlink_errors": sum(map(self._errors_on, range(links)))} if links else {}
 
@@ -159,10 +160,10 @@ class WatchedGpu:
         )
 
     def processes(self) -> Mapping[str, Any]:
-        """Return the number of processes, and of those that are not of this run.
+        """Return the number of processes, and the number of processes that do not belong to this run.
 
-        In a container NVML may name processes by numbers of another namespace: then none of them is to be
-        seen here, and whose they are is unknown.
+        In a container, NVML may report process IDs of another namespace. Then none of the processes is
+        visible here, and their owner is unknown.
         """
         by_kind = [self.ask(f"{kind} processes", questions.processes, kind) for kind in _KINDS]
         if all(found is None for found in by_kind):
@@ -173,21 +174,21 @@ class WatchedGpu:
         return {"processes": len(pids), "other_processes": len(others) if known else None}
 
     def _passed_s(self, name: str) -> float:
-        """Return the seconds since this was last called by the name, 0 at the first time."""
+        """Return the seconds since the last call with this name, 0 for the first call."""
         now = self._now()
         before, self._read_s[name] = self._read_s.get(name, now), now
         return now - before
 
 
 class WatchQuestion(NamedTuple):
-    """What is asked of a GPU every so many samples: fields of a GpuSample."""
+    """Fields of a GpuSample that are read from a GPU at a given interval, in samples."""
 
     every: int
     ask: Callable[[WatchedGpu], Mapping[str, Any]]
 
 
 def _field(every: int, field: str) -> WatchQuestion:
-    """Ask for one field of a sample, which is a fact of the GPU."""
+    """Return a question for one field of a sample that is a fact of the GPU."""
     path = SAMPLED_FACTS[field].path
     return WatchQuestion(every, lambda card: {field: card.ask(field, questions.fact, path)})
 
@@ -218,7 +219,7 @@ ASKED = (
     _field(TEN_SECONDS, "power_limit_w"),
     WatchQuestion(TEN_SECONDS, WatchedGpu.nvlink_errors),
 )
-# All of it in each sample, and what a run is not asked; whose processes there are belongs to a run.
+# All questions in each sample, and questions that a run does not ask; without the owners of processes.
 AT_ONCE = (
     *(one._replace(every=EACH) for one in ASKED if one.ask is not WatchedGpu.processes),
     WatchQuestion(EACH, WatchedGpu.nvlink_rate),
@@ -228,10 +229,10 @@ OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
 
 
 class GpuWatch(Watcher):
-    """A Watcher that asks all of `asked`, each in its turn; the first sample asks them all.
+    """A Watcher that asks each of `asked` at its interval. The first sample asks them all.
 
-    Of `others`, GPUs beside those of the run, only the processes are asked, and they are in those samples
-    only.
+    `others`: GPUs outside the run. They are asked only for their processes, and only the samples that ask for
+    processes contain them.
     """
 
     def __init__(
@@ -245,7 +246,7 @@ class GpuWatch(Watcher):
         clock: Callable[[], float] = time.monotonic,
         run_pid: int | None = None,
     ) -> None:
-        """`clock`: seconds that only grow, for rates. `run_pid`: see Card; by default, this one's parent."""
+        """`clock`: monotonic seconds, for rates. `run_pid`: see WatchedGpu; default: this one's parent."""
         gpus = (*gpus, *others)
         self._others = frozenset(others)
         self._asked = asked

@@ -1,4 +1,4 @@
-"""Samples clocks, power and heat of some GPUs, and Xid errors: in this process, or in a child."""
+"""Samples GPU clocks, power and temperatures, and Xid errors, in this process or in a child."""
 
 import contextlib
 import threading
@@ -26,15 +26,15 @@ READ = (
     "pstate",
 )
 
-# Ours: how long the end of a sample in another thread is waited for after its child was killed.
+# How long to wait for another thread's sample to end after its child was killed. Not measured.
 _CLOSE_S = 1.0
 
 
 class Closed:
-    """What is closed at the end of a `with` block."""
+    """An object that is closed at the end of a `with` block."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the object."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -50,17 +50,17 @@ class Monitor(Closed):
     """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
 
     `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
-    cannot be opened. Close it, or use it in a `with` block.
+    cannot be opened. Close the monitor, or use it in a `with` block.
     """
 
     def __init__(self, gpus: Sequence[int], before_call: Callable[[str, str], None] | None = None) -> None:
         self._open = contextlib.ExitStack()
         self._nvml = self._open.enter_context(open_nvml(before_call))
-        self._refused: dict[int, str] = {}  # by GPU, why it has no handle
+        self._refused: dict[int, str] = {}  # why a GPU has no handle, by GPU
         self._handles = {gpu: self._handle(gpu) for gpu in gpus}
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return one sample a GPU, in the order they were given. Never raises: what is refused is None."""
+        """Return a sample for each GPU, in the given order. Never raises: a field without answer is None."""
         return tuple(self._samples())
 
     def _samples(self) -> Iterator[GpuSample]:
@@ -101,8 +101,8 @@ class XidNews(msgspec.Struct, frozen=True, kw_only=True):
 class Watcher(Monitor):
     """Keeps NVML, the handles of `gpus` (indices of the machine) and an event set open; a context manager.
 
-    `xid_reason`: why Xid errors are not reported, in NVML's words, None while they are: some drivers
-    refuse events to anybody but root, some cards have none. `now` returns seconds since the epoch.
+    `xid_reason`: NVML's reason why Xid errors are not reported, or None while they are. Some drivers allow
+    events only for root; some cards have none. `now` returns seconds since the epoch.
     Raises NotReadError with NVML's reason if NVML cannot be opened; a GPU that is lost raises nothing.
     """
 
@@ -123,12 +123,12 @@ class Watcher(Monitor):
         self._listen()
 
     def observe(self) -> MachineSample:
-        """Return a sample of all GPUs and the Xid errors since the one before. Never raises, never waits."""
+        """Return a sample of all GPUs, and the Xid errors since the last sample. Never raises or waits."""
         xids = self._xids()
         return MachineSample(time_s=self._now(), gpus=self.sample(), xids=xids)
 
     def parts(self) -> Iterator[object]:
-        """Yield the parts of a sample one after another: the Xid errors, then the GPUs."""
+        """Yield the parts of a sample in order: the Xid errors, then the GPUs."""
         yield XidNews(time_s=self._now(), xids=self._xids(), reason=self.xid_reason)
         yield from self._samples()
 
@@ -158,18 +158,18 @@ class Watcher(Monitor):
         try:
             reported = self._nvml.xids(self._events)
         except NotReadError as error:
-            self.xid_reason = error.reason  # a lost GPU may spoil the whole event set, for good or for now
+            self.xid_reason = error.reason  # a lost GPU may break the whole event set, permanently or for now
             return ()
         self.xid_reason = None
         return tuple(Xid(code=code, gpu=self._gpus_by_handle.get(number)) for number, code in reported)
 
 
 class WatcherChild(Closed):
-    """A Watcher in a child process: a driver that hangs or crashes ends the samples, and nothing else.
+    """A Watcher in a child process. A driver that hangs or crashes ends only the samples.
 
-    `stop`: the call that did, None while all is well; samples hold no GPU that was asked after it.
-    `xid_reason`: as of the last sample. Make it in the main thread; another may sample, also while it is
-    closed. Raises NotReadError as Watcher does, and where NVML does not answer.
+    `stop`: the call that hung or crashed, or None. Samples do not contain GPUs that were due after that call.
+    `xid_reason`: as of the last sample. Create it in the main thread. Another thread may sample, even while
+    it is closed. Raises NotReadError as Watcher does, and if NVML does not answer.
     """
 
     def __init__(self, gpus: Sequence[int]) -> None:
@@ -188,7 +188,7 @@ class WatcherChild(Closed):
             raise NotReadError(refused[0] if self.stop is None else self.stop.text)
 
     def observe(self) -> MachineSample:
-        """Return a sample of all GPUs and the Xid errors since the one before. Never raises."""
+        """Return a sample of all GPUs, and the Xid errors since the last sample. Never raises."""
         parts: list[bytes] = []
         with self._in_use:
             if self.stop is None and not self._closed:
@@ -202,7 +202,7 @@ class WatcherChild(Closed):
         return MachineSample(time_s=news.time_s, gpus=gpus, xids=news.xids)
 
     def close(self) -> None:
-        """End the child. Samples after this hold no GPU."""
+        """End the child. Samples after this contain no GPU."""
         if self._closed:
             return
         self._closed = True
@@ -225,7 +225,7 @@ class WatcherChild(Closed):
             channel.done()
 
     def _watcher(self, before_call: Callable[[str, str], None]) -> Watcher:
-        """Open what samples, in the child."""
+        """Open the Watcher that takes the samples, in the child."""
         return Watcher(self._gpus, before_call)
 
     def _answer(self) -> list[bytes]:

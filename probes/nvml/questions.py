@@ -1,7 +1,7 @@
-"""What NVML is asked about a GPU: one table of the facts that one call gives, and a function for each other.
+"""The questions to NVML about a GPU: a table of facts that need one call, and a function for each other fact.
 
-The functions are pynvml's. Every question raises NotReadError where there is no answer. What drivers do wrong
-is worked round here.
+The table lists pynvml's functions. Every question raises NotReadError if there is no answer. Errors in
+drivers are worked around here.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ _MIB = 1024 * 1024
 _MEMORY_V2 = 0x02000028  # nvmlMemory_v2: sizeof(nvmlMemory_v2_t) | 2 << 24
 _NOT_AVAILABLE = 0xFFFFFFFF  # NVML_VALUE_NOT_AVAILABLE as an unsigned int
 _MAX_INSTANCES = 64  # GPUs have up to 7 or 8; a larger count is garbage
-_FIELD = "nvmlDeviceGetFieldValues"  # with one NVML_FI_* number: the fact is that field's value
+_FIELD = "nvmlDeviceGetFieldValues"  # with one NVML_FI_* number: the fact is the value of that field
 _KINDS = {"corrected": 0, "uncorrected": 1}  # nvmlMemoryErrorType_t
 _COUNTERS = {"volatile": 0, "aggregate": 1}  # nvmlEccCounterType_t
 _BANKS = ("max", "high", "partial", "low", "none")
@@ -68,8 +68,8 @@ class FactQuestion(NamedTuple):
     """One call that gives facts of a GPU, by their paths in `Gpu`."""
 
     facts: tuple[str, ...]
-    calls: tuple[tuple[Any, ...], ...]  # function and arguments after the handle; the first that is answered
-    convert: Callable[[Any], Any]  # the answer as the fact, or as a tuple of the facts
+    calls: tuple[tuple[Any, ...], ...]  # function and arguments after the handle; the first answer is used
+    convert: Callable[[Any], Any]  # returns the fact, or a tuple of the facts, for the answer
 
     def ask(self, nvml: Nvml, gpu: Handle) -> dict[str, Any]:
         """Return the facts by path. Raises NotReadError."""
@@ -84,12 +84,12 @@ def _calling(nvml: Nvml, gpu: Handle, function: str, *args: Any) -> Callable[[],
 
 
 def _text(answer: str | bytes) -> str:
-    """Return a text; of the GSP firmware pynvml returns bytes, unlike its other texts."""
+    """Return a text. pynvml returns bytes for the GSP firmware, unlike for other texts."""
     return answer.decode("ascii", "replace") if isinstance(answer, bytes) else str(answer)
 
 
 def _named(table: Mapping[int, str], unknown: str = "") -> Callable[[Any], str]:
-    """Return NVML's number in words; one that the table lacks as `unknown` and its number, or not at all."""
+    """Return a function for NVML's number in words. Other numbers get `unknown` and the number, or raise."""
     return lambda code: table.get(int(code), f"{unknown}{code}") if unknown else word(table, int(code))
 
 
@@ -155,7 +155,7 @@ def _clock(clock: str, number: int) -> Iterator[FactQuestion]:
     path = f"clocks_mhz.{clock}"
     yield _of(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
     yield _of(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
-    # The second name where the first was removed; 1: APP_CLOCK_TARGET.
+    # The second name is for drivers that removed the first; 1: APP_CLOCK_TARGET.
     application = ("nvmlDeviceGetApplicationsClock", number)
     yield _of(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
     yield _of(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
@@ -175,14 +175,14 @@ QUESTIONS = (
     _of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
     _of("inforom_version", "nvmlDeviceGetInforomImageVersion", to=_text),
     _of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
-    # The one bit of its memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not asked:
-    # it names the GPU's own memory where that is a node (Grace, POWER9) and is refused everywhere else.
+    # The single bit of the memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not
+    # used: it returns the node of the GPU's own memory (Grace, POWER9) and is not supported anywhere else.
     _of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
     # Room for 1024 CPUs first, then for 8192, the kernel's limit.
     _of("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
     *(one for clock in CLOCKS.items() for one in _clock(*clock)),
     _of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
-    # The new name, and the one before driver 535.
+    # The new name, and the name before driver 535.
     _of(
         "throttle:mask reasons",
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -225,7 +225,7 @@ QUESTIONS = (
         "nvmlDeviceGetBAR1MemoryInfo",
         to=_memory("bar1Total", "bar1Used", "bar1Free"),
     ),
-    _of("fan_percent", "nvmlDeviceGetFanSpeed"),  # that it is meant to have; over 100 on GPUs that may
+    _of("fan_percent", "nvmlDeviceGetFanSpeed"),  # the intended speed; over 100 on GPUs that allow it
     _of("display_active", "nvmlDeviceGetDisplayActive", to=bool),
     _of("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS)),
     _of(
@@ -266,7 +266,7 @@ _BY_FACT = {fact: question for question in QUESTIONS for fact in question.facts}
 
 
 def facts_with(nvml: Nvml, gpu: Handle, path: str) -> dict[str, Any]:
-    """Return a fact of a GPU by its path, with those that the same call gives."""
+    """Return a fact of a GPU by its path, and the other facts from the same call."""
     return _BY_FACT[path].ask(nvml, gpu)
 
 
@@ -290,13 +290,13 @@ def violation_ns(nvml: Nvml, gpu: Handle, policy: str) -> int:
 def slowdown_ns(nvml: Nvml, gpu: Handle, nvml_version: str | None, cause: str) -> int:
     """Return how long the hardware has halved the clocks since the driver loaded. A key of SLOWDOWNS.
 
-    `nvml_version`: `13.580.82.07`. Raises NotReadError for a version whose number of the field is not known.
+    `nvml_version`: `13.580.82.07`. Raises NotReadError if the field number for that version is not known.
     """
     return nvml.field(gpu, _slowdown_field(nvml_version, cause))
 
 
 def _slowdown_field(nvml_version: str | None, cause: str) -> int:
-    """Return the number of the field; what a number between 580.65 and 580.82 means was never published."""
+    """Return the field's number. The numbers between driver 580.65 and 580.82 were never published."""
     match = re.match(r"\d+\.(\d+)\.(\d+)", nvml_version or "")
     if match is None:
         raise NotReadError("FIELD_NUMBER_UNKNOWN")
@@ -315,7 +315,7 @@ def mig_modes(nvml: Nvml, gpu: Handle) -> tuple[bool, bool]:
 
 
 def mig_instances(nvml: Nvml, gpu: Handle) -> int:
-    """Return the number of instances of a split GPU; their numbers have gaps, which are NOT_FOUND."""
+    """Return the number of instances of a split GPU. The indices have gaps, which are NOT_FOUND."""
     count = 0
     for place in range(min(int(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)), _MAX_INSTANCES)):
         try:
@@ -341,7 +341,7 @@ def sram_errors(nvml: Nvml, gpu: Handle) -> dict[str, int]:
 
 
 def processes(nvml: Nvml, gpu: Handle, kind: str) -> tuple[tuple[int, int | None], ...]:
-    """Return pid and memory in MiB (None where it is unknown) of each process. A key of PROCESS_FUNCTIONS."""
+    """Return each process's pid and memory in MiB (None if unknown). `kind`: a key of PROCESS_FUNCTIONS."""
     name = PROCESS_FUNCTIONS[kind]
     found = first(lambda: nvml.ask(f"{name}_v3", gpu), lambda: nvml.ask(f"{name}_v2", gpu))
     return tuple(
@@ -350,7 +350,7 @@ def processes(nvml: Nvml, gpu: Handle, kind: str) -> tuple[tuple[int, int | None
 
 
 def process_name(nvml: Nvml, pid: int) -> str | None:
-    """Return a process's program, without folders and arguments: those are private. None: it has ended."""
+    """Return a process's program without folders and arguments, which are private. None: it has ended."""
     try:
         return program_name(str(nvml.ask("nvmlSystemGetProcessName", pid)))
     except NotReadError:
@@ -363,8 +363,8 @@ def process_name(nvml: Nvml, pid: int) -> str | None:
 def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
     """Return the bytes that the GPU has received and sent over PCIe since its driver loaded.
 
-    nvml.h: the value may wrap, at a size that is not stated. While it fits into 32 bits it may have
-    wrapped unseen, several times a second: UNKNOWN.
+    nvml.h says that the value may wrap, but not at which size. A value that fits in 32 bits may have wrapped
+    unnoticed, several times a second: UNKNOWN.
     """
     # NVML_FI_DEV_PCIE_COUNT_RX_BYTES, _TX_BYTES
     counts = [the_number(answer) for answer in nvml.fields(gpu, [(198, 0), (197, 0)])]
@@ -374,14 +374,14 @@ def pcie_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
 
 
 def nvlink_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
-    """Return the bytes of data that all NVLinks have received, and sent. `nvidia-smi nvlink -gt d`."""
+    """Return the bytes of data that all NVLinks have received and sent. `nvidia-smi nvlink -gt d`."""
     # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _TX, in KiB; this scope is the sum of all links.
     received, sent = nvml.fields(gpu, [(139, _ALL_LINKS), (138, _ALL_LINKS)])
     return 1024 * the_number(received), 1024 * the_number(sent)
 
 
 def nvlink_5_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
-    """Return the bytes that all NVLinks that answer have received, and sent; NVLink 5 has it by link."""
+    """Return the bytes that all NVLinks that answer have received and sent. NVLink 5 counts by link."""
     links = range(min(nvlink_count(nvml, gpu), MAX_NVLINKS))
     found = []
     for field in (204, 202) if links else ():  # NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, _XMIT_BYTES
@@ -393,13 +393,13 @@ def nvlink_5_bytes(nvml: Nvml, gpu: Handle) -> tuple[int, int]:
 
 
 def pcie_mb_per_s(nvml: Nvml, gpu: Handle, direction: str) -> float:
-    """Return the throughput `in` to the GPU or `out` of it, over 20 ms, which the call takes."""
+    """Return the throughput into the GPU (`in`) or out of it (`out`) over 20 ms, the time of the call."""
     counter = {"out": 0, "in": 1}[direction]  # nvmlPcieUtilCounter_t: TX, RX, as the GPU sees it
     return _thousandth(nvml.ask("nvmlDeviceGetPcieThroughput", gpu, counter))
 
 
 def common_ancestor(nvml: Nvml, a: Handle, b: Handle) -> Hop:
-    """Return how far two GPUs are apart on PCIe. `nvidia-smi topo -m`."""
+    """Return the PCIe hop between two GPUs. `nvidia-smi topo -m`."""
     level = int(nvml.ask("nvmlDeviceGetTopologyCommonAncestor", a, b))
     try:
         return Hop.from_level(level)
@@ -410,14 +410,14 @@ def common_ancestor(nvml: Nvml, a: Handle, b: Handle) -> Hop:
 def p2p(nvml: Nvml, a: Handle, b: Handle, what: str) -> str:
     """Return whether one GPU can `read` or `write` the other's memory, in NVML's words. `topo -p2p r`.
 
-    pynvml's constant for reading is the tuple (0,), which ctypes refuses: hence the plain numbers.
+    Uses plain numbers because pynvml's constant for reading is the tuple (0,), which ctypes rejects.
     """
     code = int(nvml.ask("nvmlDeviceGetP2PStatus", a, b, {"read": 0, "write": 1}[what]))
     return P2P_STATUS.get(code, f"UNKNOWN_{code}")
 
 
 def nvlink_count(nvml: Nvml, gpu: Handle) -> int:
-    """Return the number of NVLinks that the card has, up or down."""
+    """Return the number of NVLinks of the card, active or not."""
     return nvml.field(gpu, 91)  # NVML_FI_DEV_NVLINK_LINK_COUNT
 
 
@@ -452,7 +452,7 @@ def nvlink_fields(
 ) -> dict[str, int | NotReadError]:
     """Return the field values of an NVLink, in one call: `speed` in MB/s and error counters.
 
-    Newer GPUs have these counters nowhere else; `generation` (of NVLink) decides which there are, None
+    Newer GPUs have these counters nowhere else. The NVLink `generation` decides which counters exist; None
     asks for all.
     """
     counters: dict[str, int] = {}
@@ -460,13 +460,13 @@ def nvlink_fields(
         counters |= NVLINK_DL_ERRORS
     if generation is None or generation >= 5:
         counters |= NVLINK_COUNT_ERRORS
-    # The speed by link (newer GPUs), of links 0 to 5, of 6 to 11, of all alike.
+    # The speed by link (newer GPUs), for links 0 to 5, for links 6 to 11, or the same for all links.
     speeds = [(164, link), *([(84 + link if link < 6 else 126 + link, 0)] if link < 12 else []), (90, 0)]
     values = nvml.fields(gpu, speeds + [(field, link) for field in counters.values()])
     answers = values[: len(speeds)]
     speed = next((answer for answer in answers if isinstance(answer, int) and answer > 0), answers[0])
     if speed == 0:
-        speed = NotReadError("UNKNOWN")  # a link that is not up
+        speed = NotReadError("UNKNOWN")  # the link is not active
     return {"speed": speed} | dict(zip(counters, values[len(speeds) :], strict=True))
 
 
@@ -482,7 +482,7 @@ class _FabricInfo(ctypes.Structure):
 
 
 def fabric_info(nvml: Nvml, gpu: Handle) -> Any:
-    """Return the struct of the NVSwitch fabric, the newest that the driver fills; NOT_SUPPORTED without."""
+    """Return the NVSwitch fabric's struct, the newest that the driver fills, or raise NOT_SUPPORTED."""
     structs: tuple[tuple[str, str | type[ctypes.Structure]], ...] = (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v3_t"),
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t"),
@@ -495,12 +495,12 @@ def fabric_info(nvml: Nvml, gpu: Handle) -> Any:
 
 
 def fabric_state(info: Any) -> str:
-    """Return how far the GPU has joined: not started, in progress, completed."""
+    """Return the state of joining the fabric: not started, in progress, completed."""
     return word(FABRIC_STATES, int(info.state))
 
 
 def fabric_status(nvml: Nvml, info: Any) -> str:
-    """Return how joining ended: "success", or NVML's error in words, "insufficient resources"."""
+    """Return how joining ended: "success", or NVML's error in words, such as "insufficient resources"."""
     if int(info.state) != _FABRIC_COMPLETED:
         raise NotReadError("NOT_COMPLETED")
     code = int(info.status)
@@ -515,7 +515,7 @@ def fabric_clique(info: Any) -> int:
 
 
 def fabric_health(info: Any) -> dict[str, str]:
-    """Return the reported health in nvidia-smi's words, without what the driver leaves out."""
+    """Return the health in nvidia-smi's words, as far as the driver reports it."""
     mask = int(getattr(info, "healthMask", 0))
     reported = {"summary": FABRIC_SUMMARIES.get(int(getattr(info, "healthSummary", 0)))}
     for name, (shift, width, words) in FABRIC_HEALTH.items():

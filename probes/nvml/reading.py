@@ -1,7 +1,7 @@
-"""Reads all that NVML reports, in a child process: a call that hangs or crashes costs itself and no more.
+"""Reads all that NVML reports, in a child process: a call that hangs or crashes affects only its own facts.
 
-The child sends whole values: the driver, each GPU, each pair. Where a call stops it, another child goes on
-without that call. About the GPU of that call it asks again what was answered before, and nothing else.
+The child sends complete values: the driver, each GPU, each pair. If a call stops the child, another child
+continues without that call. For the GPU of that call, it repeats only the calls that returned before.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,28 +25,29 @@ from gputopo.probes.nvml.questions import cuda_version
 from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Driver, Gpu, Link
 
-# Ours: no host has as many, so a larger count is garbage.
+# Not measured; chosen because no host has this many GPUs, so a larger count is wrong.
 MAX_GPUS = 256
 _NO_SUCH_GPU = "INVALID_ARGUMENT"
-# After so many seconds of waiting for the driver the user is told, and at most so often what it does. Not
-# measured; chosen because 16 initialised GPUs answer within a second, and a terminal looks dead after three.
+# Seconds of waiting for the driver before the user is told, and at least this long between two messages. Not
+# measured; chosen because 16 initialised GPUs answer within a second, and a terminal seems to hang after
+# three.
 WAIT_S = 3.0
 
 
 class NvmlAnswers(NamedTuple):
     """All that NVML answered."""
 
-    error: str | None  # the reason of nvmlInit or of the count, None where both worked
+    error: str | None  # the reason of nvmlInit or of the count, or None if both succeeded
     driver: Driver = Driver()
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
     missing: Mapping[str, str] = {}  # the reasons of absent facts, by path
-    counted: int = 0  # the number of GPUs that NVML reports, which may be garbage
+    counted: int = 0  # the number of GPUs that NVML reports, which may be wrong
     stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
 
 
 class DriverWait(NamedTuple):
-    """What a driver does that has not given all answers after some seconds."""
+    """The call that a slow driver is processing."""
 
     function: str  # the call in progress, empty between two calls
     gpus: tuple[int, ...]  # that the call is about
@@ -55,7 +56,7 @@ class DriverWait(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is waited for: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
+        """The message to the user: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
         gpus = " and ".join(f"GPU {gpu}" for gpu in self.gpus)
         if not gpus:
             return "waiting for the NVIDIA driver to start"
@@ -71,7 +72,7 @@ class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     driver: Driver | None = None
     counted: int | None = None
-    last: int | None = None  # of a garbage count: the number of GPUs that there are
+    last: int | None = None  # the real number of GPUs, if the count was wrong
     gpu: Gpu | None = None
     whole: bool = True  # whether all of the GPU was read
     link: Link | None = None
@@ -83,13 +84,13 @@ _decoder = msgspec.json.Decoder(NvmlPart)
 
 
 class Received:
-    """What was received so far, and so what may be asked next."""
+    """The parts received so far, which decide what may be asked next."""
 
     def __init__(self) -> None:
         self.error: str | None = None
         self.links: dict[tuple[int, int], Link] = {}
         self.stops: list[DriverStop] = []
-        # Of GPUs with a stop: how many calls may be made again, those that were answered before it.
+        # For GPUs with a stop: how many calls may be made again, the number of calls that returned before it.
         self.allowed: dict[int, int] = {}
         self.whole: set[int] = set()
         self._gpus: dict[int, Gpu] = {}
@@ -119,7 +120,7 @@ class Received:
         if part.gpu is not None:
             index = part.gpu.index
             if not part.whole and index in self.allowed:
-                return  # asked again: what was received before is as much
+                return  # a repeated question: the part received before has as much
             self._gpus[index] = part.gpu
             if part.whole:
                 self.whole.add(index)
@@ -129,11 +130,11 @@ class Received:
         self._driver = part.driver or self._driver
         self._counted = self._counted if part.counted is None else part.counted
         self._last = self._last if part.last is None else part.last
-        if part.error is not None and self._counted is None:  # else NVML answered an earlier child
+        if part.error is not None and self._counted is None:  # otherwise NVML answered an earlier child
             self.error = part.error
 
     def answers(self) -> NvmlAnswers:
-        """Put together what was received."""
+        """Return the received parts as one value."""
         stops = tuple(self.stops)
         if self._counted is None:
             reason = self.error or (stops[-1].kind.upper() if stops else "UNKNOWN")
@@ -168,10 +169,10 @@ class Received:
 
 
 class NvmlReading:
-    """A reading of NVML that begins at once, in a child; `answers` waits for its end. Close it (`with`).
+    """A reading of NVML in a child, which starts immediately. `answers` waits for its end. Close it (`with`).
 
-    `on_wait` is told what a driver does that has not given all answers: after WAIT_S seconds, and after as
-    many of something else.
+    `on_wait` is called with the call in progress if the driver has not answered everything: after WAIT_S
+    seconds, and again WAIT_S seconds after that call changed.
     """
 
     def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
@@ -206,7 +207,7 @@ class NvmlReading:
         return self._received.answers()
 
     def _tell(self, child: DriverChild) -> None:
-        """Tell what is waited for, WAIT_S seconds after what was told before was over."""
+        """Report the call in progress, WAIT_S seconds after the call reported before has returned."""
         wait = DriverWait(*child.call(), self._received.counted, self._received.persistence_off)
         if wait.text == self._told:
             self._told_s = self._limit.passed_s
@@ -222,7 +223,7 @@ class NvmlReading:
             return None
 
     def _work(self, channel: Channel) -> None:
-        """Ask for all that was not received, without the calls that hung or crashed before."""
+        """Ask for everything that was not received, without the calls that hung or crashed before."""
 
         def before_call(function: str, about: str) -> None:
             self._received.allow(function, about)
@@ -237,7 +238,7 @@ def ask_all(
     done: Callable[[], None] = lambda: None,
     before_call: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Ask NVML for all that was not received, and `put` each answer. Never raises: what it refuses is put.
+    """Ask NVML for everything that was not received, and `put` each answer. Never raises: errors are put too.
 
     `done` is called before NVML is closed, which may hang as well.
     """
@@ -252,7 +253,7 @@ def ask_all(
 
 
 def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> None:
-    """Ask for everything. Raises NotReadError where the GPUs are not counted."""
+    """Ask for everything. Raises NotReadError if NVML does not count the GPUs."""
     missing = MissingFacts()
     facts = FactReader(nvml, missing, "driver")
     driver = Driver(
@@ -273,7 +274,7 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> Non
             if counted > MAX_GPUS and error.reason == _NO_SUCH_GPU:
                 put(NvmlPart(last=index))
                 break
-            if index not in received.whole:  # every fact of it is missing for the same reason
+            if index not in received.whole:  # all its facts are missing for the same reason
                 miss_all(Gpu(index=index), error.reason, missing)
                 _note_whole(index, error.reason, missing)
                 put(NvmlPart(gpu=Gpu(index=index, lost=True), missing=missing.reasons))
@@ -294,6 +295,6 @@ def _ask(nvml: Nvml, received: Received, put: Callable[[NvmlPart], None]) -> Non
 
 
 def _note_whole(index: int, no_answer: str | None, missing: MissingFacts) -> None:
-    """Note why a GPU as a whole does not answer."""
+    """Note why no fact of a GPU was read."""
     if no_answer is not None and no_answer != LOST:
         missing.note(no_answer, at_gpu(index))

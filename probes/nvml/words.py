@@ -16,8 +16,8 @@ VIOLATIONS = {
 }
 
 # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN and _HW_POWER_BRAKE_SLOWDOWN: their numbers up to driver
-# 580.65 and from 580.82 on, by the names of `nvidia-smi -q -x`. Until 570 and from 580.82 on, the first
-# numbers are about power smoothing. Sources: nvml.h of CUDA 12.8 (driver 570: without them), 12.9 and 12.9.1
+# 580.65 and from 580.82, by the names of `nvidia-smi -q -x`. Up to 570 and from 580.82, the first numbers are
+# about power smoothing. Sources: nvml.h of CUDA 12.8 (driver 570: without them), 12.9 and 12.9.1
 # (575.51, 575.57), 13.0 (580.65), 13.0.1 (580.82) and later; nvidia-ml-py 12.575.51, 13.580.65, 13.580.82.
 SLOWDOWNS = {"hw_thermal_slowdown": (252, 270), "hw_power_brake_slowdown": (253, 271)}
 
@@ -82,7 +82,7 @@ MEMORY_LOCATIONS = {
     "sram": 7,
 }
 
-# Our names for the fields of nvmlEccSramErrorStatus_t, after the elements of `nvidia-smi -q -x`.
+# gputopo's names for the fields of nvmlEccSramErrorStatus_t, based on the elements of `nvidia-smi -q -x`.
 SRAM_COUNTS = {
     "volatile.sram_correctable": "volatileCor",
     "volatile.sram_uncorrectable_parity": "volatileUncParity",
@@ -101,11 +101,11 @@ SRAM_COUNTS = {
 # nvmlNvLinkErrorCounter_t
 NVLINK_ERRORS = {"replay": 0, "recovery": 1, "crc_flit": 2, "crc_data": 3}
 
-# nvmlNvlinkVersion_t to the generation that people name: 3 is NVLink 2.2, 5 is NVLink 3.1.
+# nvmlNvlinkVersion_t to the marketed generation: 3 is NVLink 2.2, 5 is NVLink 3.1.
 NVLINK_GENERATIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 NVLINK_REMOTES = {0: "gpu", 1: "ibmnpu", 2: "switch"}
-# Counters that are field values of a link: NVML_FI_DEV_NVLINK_ERROR_DL_* (since NVLink 3) and
-# NVML_FI_DEV_NVLINK_COUNT_* (since NVLink 5). Symbol errors are left out: healthy links correct many of them.
+# Counters that are field values of one link: NVML_FI_DEV_NVLINK_ERROR_DL_* (since NVLink 3) and
+# NVML_FI_DEV_NVLINK_COUNT_* (since NVLink 5). Symbol errors are omitted: healthy links correct many of them.
 NVLINK_DL_ERRORS = {"replay": 161, "recovery": 162, "crc": 163}
 NVLINK_COUNT_ERRORS = {
     "malformed_packets": 206,
@@ -119,7 +119,7 @@ NVLINK_COUNT_ERRORS = {
     "effective_errors": 219,
 }
 
-# nvmlDeviceGpuRecoveryAction_t, in nvidia-smi's words where it has some.
+# nvmlDeviceGpuRecoveryAction_t, in nvidia-smi's words if it has any.
 RECOVERY_ACTIONS = {
     0: "none",
     1: "reset",

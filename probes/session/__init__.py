@@ -1,1 +1,1 @@
-"""Measures copies: `measuring` opens the doors, `session` takes job after job, `watched` is its child."""
+"""Measures copies: `measuring` opens CUDA and NVML, `session` runs the jobs, `watched` does so in a child."""

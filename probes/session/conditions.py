@@ -1,4 +1,4 @@
-"""State of the GPUs while copies run: NVML readings, and whether they lay inside the timed window."""
+"""The state of the GPUs while copies run: NVML readings, and whether they were taken in the timed window."""
 
 import contextlib
 import functools
@@ -18,42 +18,42 @@ from gputopo.reference.clock_events import decode
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample
 
-# A clock below this share of what it is in the windows that count was still rising. Boost clocks of a GPU
-# under load move by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.
+# A clock below this share of its value in the counted windows was still rising. A loaded GPU's boost clock
+# moves by one to three steps of 15 MHz (NVIDIA, GPU Boost): about 3 % of 1500 MHz.
 RISING_BELOW = 0.92
-# A GPU that is idle for so long may have lowered its clocks. Ours: they wait for longer.
+# A GPU that is idle for this long may have lowered its clocks. Not measured; chosen because GPUs wait longer.
 _RESTS_S = 1.0
-# A reading of one GPU takes NVML up to some milliseconds of a core, so there is a pause between two.
+# A reading of one GPU uses a core for up to some milliseconds, so there is a pause between two readings.
 _PAUSE_S = 0.003
-_DURATIONS = 15  # of the last readings; their median is what the next one is expected to take
-_CLOCK_S = 20e-6  # the streams begin so much before or after the host has noted their release
+_DURATIONS = 15  # the number of last readings whose median predicts the duration of the next
+_CLOCK_S = 20e-6  # the streams start this much before or after the host notes their release
 
 
 class GpuSampler(Protocol):
-    """What one GPU is asked through; `gputopo.probes.nvml.monitor.Monitor` is one."""
+    """Samples one GPU, as `gputopo.probes.nvml.monitor.Monitor` does."""
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """Return one sample a GPU. Never raises."""
+        """Return a sample for each GPU. Never raises."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the sampler."""
 
 
 class WindowReading(NamedTuple):
-    """What NVML reported of a GPU, and whether all copies of the window ran from its begin to its end."""
+    """What NVML reported about a GPU, and whether all copies of the window ran during the whole reading."""
 
     sample: GpuSample
     inside: bool = True
 
 
-WindowReadings = Mapping[int, tuple[WindowReading, ...]]  # of one timed window by GPU, in their order
+WindowReadings = Mapping[int, tuple[WindowReading, ...]]  # of one timed window, by GPU, in the order of time
 
 
 class Meter:
-    """Takes readings of chosen GPUs while copies run. `reason`: why it cannot, None where it can.
+    """Takes readings of chosen GPUs while copies run. `reason`: why it cannot, or None if it can.
 
-    `open_sampler` opens the readings of one GPU, and raises NotReadError where NVML cannot be used. Close
-    it, or use it in a `with` block.
+    `open_sampler` opens a sampler of one GPU, and raises NotReadError if NVML cannot be used. Close the
+    meter, or use it in a `with` block.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class Meter:
         self._open.close()
 
     def window(self, gpus: Sequence[int], *, counts: bool = True) -> "WindowSampler":
-        """Begin the readings of one timed window of these GPUs.
+        """Start the readings of one timed window of these GPUs.
 
-        `counts`: whether its numbers count; a short one then reads one GPU, the next one another. Else every
-        GPU is read, however long that takes.
+        `counts`: whether the window's rates are used. If so, a short window reads only one GPU, and the next
+        window another. Otherwise every GPU is read, however long that takes.
         """
         self._asked_s |= dict.fromkeys(gpus, self.now())
         read = [gpu for gpu in gpus if gpu in self._samplers]
@@ -101,34 +101,34 @@ class Meter:
 
     @property
     def reading_s(self) -> float:
-        """How long a reading of one GPU takes; 0 where none was taken yet."""
+        """The seconds that a reading of one GPU takes, or 0 before the first."""
         return statistics.median(self._durations) if self._durations else 0.0
 
     def was_idle(self, gpus: Sequence[int]) -> bool:
-        """Return whether one of the GPUs was idle so long that it may have lowered its clocks."""
+        """Return whether a GPU was idle long enough to have lowered its clocks."""
         now = self.now()
         return any(gpu in self._full and now - self._asked_s.get(gpu, now) > _RESTS_S for gpu in gpus)
 
     def learn(self, readings: WindowReadings) -> None:
-        """Store the clocks of the GPUs at the end of a window, where they are the highest so far."""
+        """Store the GPUs' clocks at the end of a window if they are the highest so far."""
         for gpu, last in _last(readings):
             if gpu not in self._full or not _is_slower(last, self._full[gpu]):
                 self._full[gpu] = last
 
     def in_ramp_up(self, readings: WindowReadings) -> bool:
-        """Return whether a GPU was slower at the end of a window than it was seen before."""
+        """Return whether a GPU's clocks at the end of a window were lower than its highest so far."""
         return any(gpu in self._full and _is_slower(last, self._full[gpu]) for gpu, last in _last(readings))
 
     def accept(self, readings: WindowReadings) -> None:
-        """Accept the clocks of a window as the highest there are: something else throttles the GPUs."""
+        """Accept the clocks of a window as the highest: something else throttles the GPUs."""
         self._full |= dict(_last(readings))
 
 
 class WindowSampler:
-    """Collects the readings of one timed window: `take` is called again and again while the copies run.
+    """Collects the readings of one timed window. `take` is called repeatedly while the copies run.
 
-    A call reads `at_once` GPUs: of one only, the end of the copies is soon seen. `durations` learns how long
-    readings take.
+    A call reads `at_once` GPUs. With one GPU, the end of the copies is noticed soon. `durations` collects the
+    durations of readings.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class WindowSampler:
         self._taken: dict[int, list[tuple[float, float, GpuSample]]] = {gpu: [] for gpu in samplers}
 
     def take(self) -> None:
-        """Read the next GPU, or all of them; after a round of all, not before a pause."""
+        """Read the next GPU, or all GPUs. After a round of all GPUs, wait for a pause to pass."""
         if not self._round:
             if self._next_s is not None and self._now() < self._next_s:
                 return
@@ -162,7 +162,7 @@ class WindowSampler:
         del self._round[: self._at_once]
 
     def readings(self, span: tuple[float, float] | None) -> WindowReadings:
-        """Return what was read. `span`: when all copies ran, None: not in one stretch, or unknown."""
+        """Return the readings. `span`: when all copies ran; None: with interruptions, or unknown."""
         first, last = (span[0] - _CLOCK_S, span[1] + _CLOCK_S) if span else (0.0, -1.0)
         return {
             gpu: tuple(
@@ -174,10 +174,10 @@ class WindowSampler:
 
 
 def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[Conditions, ...]:
-    """Return the conditions of each GPU over the windows that count: medians of the readings inside them.
+    """Return the conditions of each GPU in the counted windows: medians of the readings in them.
 
-    Where none lay inside, of those beside them. Reasons of throttling are all that were seen in any of these.
-    A change of the link counts within a window only: between two windows a link may rest.
+    If no reading is in a window, uses the readings next to them. The reasons of throttling are all reasons in
+    any of these readings. A change of the link is used only in a window: between windows a link may be idle.
     """
     return tuple(_conditions(gpu, windows) for gpu in gpus)
 
@@ -204,11 +204,11 @@ def _last(readings: WindowReadings) -> list[tuple[int, GpuSample]]:
 
 
 def still_rising(windows: Sequence[WindowReadings]) -> int:
-    """Return how many windows at the beginning were taken during clock ramp-up.
+    """Return how many of the first windows were taken during clock ramp-up.
 
     Clocks ramp up in a window whose first reading of a GPU shows a slower P-state, lower clocks or an older
-    link generation than the last reading of that GPU. Only the beginning is looked at: clocks that fall later
-    on are part of the result.
+    link generation than the last reading of that GPU. Only the first windows are checked: clocks that fall
+    later are part of the result.
     """
     rising = 0
     for gpu in {gpu for window in windows for gpu in window}:
@@ -222,7 +222,7 @@ def still_rising(windows: Sequence[WindowReadings]) -> int:
 
 
 def _is_slower(then: GpuSample, now: GpuSample) -> bool:
-    """Return whether memory or link was slower, which copies need. Core clocks follow the load."""
+    """Return whether memory or link, which copies need, was slower. Core clocks follow the load."""
     return (
         _under(then.memory_mhz, now.memory_mhz)
         or (then.pcie_gen is not None and now.pcie_gen is not None and then.pcie_gen < now.pcie_gen)
@@ -235,7 +235,7 @@ def _under(then: int | None, now: int | None) -> bool:
 
 
 def _number(pstate: str | None) -> int:
-    """Return the number of `P2`, -1 for none. P0 is the fastest."""
+    """Return 2 for `P2`, or -1 if there is no P-state. P0 is the fastest."""
     digits = (pstate or "").removeprefix("P")
     return int(digits) if digits.isdecimal() else -1
 

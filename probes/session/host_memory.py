@@ -1,8 +1,8 @@
-"""Measures how fast the cores of each NUMA node copy memory, near and far. Needs no GPU and no numpy.
+"""Measures how fast the cores of each NUMA node copy near and far memory. Needs no GPU and no numpy.
 
-Threads bound to the cores' node copy between buffers whose pages were first touched by threads bound to the
-memory's node, which is where Linux then puts them. memmove runs outside of Python's lock, and writes large
-blocks past the caches, so the bytes are those of STREAM's copy: each read once and written once.
+Threads on the cores' node copy between buffers. Threads on the memory's node touch the buffers first, so
+Linux puts the pages on that node. memmove runs without Python's lock, and writes large blocks past the
+caches. So the bytes are counted as in STREAM's copy: each is read once and written once.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
 
 MIB = 2**20
-# Source and destination together. The session is to stay well under 1.5 GiB.
+# For source and destination together. A session must stay well under 1.5 GiB.
 MAX_BYTES = 512 * MIB
 MIN_BYTES = 32 * MIB
 # STREAM's rule: each array at least four times the last-level cache (www.cs.virginia.edu/stream/ref.html).
 _CACHE_TIMES = 4
 _SHARE_OF_AVAILABLE = 0.25
-# Two to four cores draw what one memory channel delivers; sixteen draw eight channels.
+# Two to four cores saturate one memory channel; sixteen cores saturate eight channels.
 MAX_THREADS = 16
 REPEATS = 5
 _PATTERN_BYTES = 4096
@@ -48,9 +48,9 @@ class NodePlacing(NamedTuple):
 
 
 class HostMemoryRates(NamedTuple):
-    """The results: one sample a pair of nodes, failures, what was not measured, notes.
+    """The results: one sample for each pair of nodes, failures, what was not measured, notes.
 
-    `load`: the load average before it, as a share of the logical CPUs; None where unknown.
+    `load`: the load average before the measurement, as a share of the logical CPUs; None if unknown.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -69,12 +69,11 @@ def measure_host_memory(
     now: Callable[[], float] = time.perf_counter,
     memory: NumaMemory | None = None,
 ) -> HostMemoryRates:
-    """Measure each node's memory from its own cores, and from those of the node farthest from it.
+    """Measure each node's memory from its own cores, and from the cores of the farthest node.
 
-    A sample's `source` is the node of the memory, its `destination` that of the cores; `bytes` is the size
-    of what is copied in one repeat, of which the number counts twice (read and written). `root` holds the
-    sizes of the caches and the limits of memory. Never raises for a machine that does not let itself be
-    measured.
+    A sample's `source` is the node of the memory, and its `destination` is the node of the cores. `bytes` is
+    the size copied in one repeat; the rate counts it twice (read and written). `root` contains the cache
+    sizes and memory limits. Never raises if the machine does not allow a measurement.
     """
     load = os.getloadavg()[0] / (os.cpu_count() or 1)
     memory = (memory or NumaMemory(root)) if len(host.numa_nodes or ()) > 1 else None
@@ -98,9 +97,9 @@ def measure_host_memory(
 def placings_of(
     host: Host, allowed: frozenset[int] | set[int]
 ) -> tuple[tuple[NodePlacing, ...], tuple[NotMeasured, ...]]:
-    """Return which memory is measured from which cores, `allowed` being the CPUs that this process may use.
+    """Return which memory is measured from which cores. `allowed`: the CPUs that this process may use.
 
-    Where no nodes are reported, all memory is node 0.
+    If no nodes are reported, all memory is node 0.
     """
     cpus: dict[int, frozenset[int]] = {}
     without: list[NotMeasured] = []
@@ -126,7 +125,7 @@ def placings_of(
 
 
 def buffer_bytes(root: Path, max_bytes: int = MAX_BYTES) -> tuple[int, tuple[str, ...]]:
-    """Return the size of one buffer, and a note on it: four caches, if memory allows."""
+    """Return the size of one buffer (four caches, if memory allows) and a note about it."""
     cache = last_level_cache_bytes(root)
     available = available_bytes(root)
     limit = max_bytes if available is None else min(max_bytes, int(available * _SHARE_OF_AVAILABLE))
@@ -143,7 +142,7 @@ def buffer_bytes(root: Path, max_bytes: int = MAX_BYTES) -> tuple[int, tuple[str
 
 
 def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes of all caches of the last level that belong to the first CPU's package, or None."""
+    """Return the bytes of all last-level caches in the first CPU's package, or None if unknown."""
     cpus = root / "sys/devices/system/cpu"
     package = read_text(cpus / "cpu0/topology/physical_package_id")
     found: dict[tuple[int, str], int] = {}
@@ -160,11 +159,11 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
 
 
 class _WrongDataError(Exception):
-    """What arrived is not what was sent."""
+    """The data that arrived differs from the data that was sent."""
 
 
 def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
-    """Return the farthest of some nodes from one of them, the lowest of several; None: there is no other."""
+    """Return the node of `nodes` farthest from `node` (the lowest of several), or None without another."""
     others = [other for other in nodes if other != node]
     distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
     return max(
@@ -179,7 +178,7 @@ def _size(text: str | None) -> int | None:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the bytes that can be had now: of the machine, and of the control group this process is in."""
+    """Return the bytes available now, on the machine and within this process's control group."""
     found: list[int] = []
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
@@ -199,9 +198,9 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 def _copy_seconds(
     placing: NodePlacing, size: int, repeats: int, now: Callable[[], float], memory: NumaMemory | None
 ) -> tuple[float, ...]:
-    """Return the seconds of each repeat, the first one, which is not counted, left out.
+    """Return the seconds of each repeat after the first, which is not counted.
 
-    Raises OSError, also where memory lies on another node; _WrongDataError.
+    Raises OSError, also if memory is on another node, and _WrongDataError.
     """
     threads = max(min(len(placing.cores_cpus), MAX_THREADS), 1)
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
@@ -216,7 +215,7 @@ def _copy_seconds(
         taken: list[float] = []
         for repeat in range(repeats + 1):
             for at, _ in places:
-                ctypes.memset(at, repeat + 1, 64)  # so that an old copy is not taken for a new one
+                ctypes.memset(at, repeat + 1, 64)  # so that an old copy does not look like a new one
             spans = _together([partial(_timed_copy, at, share, now) for at in places], placing.cores_cpus)
             taken.append(max(end for _, end in spans) - min(begin for begin, _ in spans))
             _check(places, share)
@@ -225,7 +224,7 @@ def _copy_seconds(
 
 @contextlib.contextmanager
 def _mapped(size: int) -> Iterator[int]:
-    """Return the address of fresh memory that nobody has touched yet. Raises OSError where there is none."""
+    """Return the address of new, untouched memory. Raises OSError if there is none."""
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
         view = ctypes.c_char.from_buffer(pages)
         try:
@@ -242,7 +241,7 @@ def _together(
 
     def bound(task: Callable[[], tuple[float, float]]) -> tuple[float, float]:
         try:
-            os.sched_setaffinity(0, cpus)  # of this thread alone
+            os.sched_setaffinity(0, cpus)  # of this thread only
         except OSError as error:
             errors.append(error)
         start.wait()
@@ -257,9 +256,9 @@ def _together(
 def _fill(
     at: tuple[int, int], size: int, node: int, memory: NumaMemory | None, lies: list[Mapping[int, int]]
 ) -> tuple[float, float]:
-    """Touch both buffers for the first time, on a node; the source gets bytes that repeat only after a page.
+    """Touch both buffers first on a node. The bytes in the source repeat only after a page.
 
-    `lies` is given on which nodes the pages of each lie then.
+    Adds the nodes of each buffer's pages to `lies`.
     """
     source, destination = at
     with memory.bound(node, None) if memory else contextlib.nullcontext():

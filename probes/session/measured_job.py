@@ -1,4 +1,4 @@
-"""Measures a single job of a session: its windows, its samples, and the copies that failed."""
+"""Measures one job of a session: its windows, its samples, and the copies that failed."""
 
 import statistics
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
 from gputopo.values.bandwidth import Failure, Sample
 
-# Windows beyond those wanted, for repeats that do not count or do not agree.
+# Additional windows, for repeats that are not counted or do not agree.
 EXTRA_REPEATS = 4
-# Limit of clock ramp-up in the middle of a session (`ramp_up.MAX_S` is for the start).
+# Limit of clock ramp-up during a session (`ramp_up.MAX_S` is for the start).
 MAX_RAMP_UP_S = 1.5
 ROSE = "clock ramp-up: P-state, clocks or link were lower than in the repeats that are used"
 LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
@@ -34,9 +34,9 @@ LOW_FIRST = "clock ramp-up: the first repeats were far below all later ones"
 def measure_job(
     job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
 ) -> tuple[tuple[Sample, ...], list[Failure]]:
-    """Measure a job: its samples, and the copies that failed. A group goes on without a copy that failed.
+    """Measure a job and return its samples and failures. A group continues without a copy that failed.
 
-    `speeds` learns the speed of a copy that ran alone.
+    `speeds` records the speed of a copy that ran by itself.
     """
     failures: list[Failure] = []
     while True:
@@ -53,7 +53,7 @@ def measure_job(
 
 
 def _parts(job: CopyJob) -> list[list[int]]:
-    """Return the copies, by number, that one sample is of: each of a group, all of any other job."""
+    """Return the copies of each sample, by number: one copy in a group, all copies in any other job."""
     places = range(len(job.copies))
     return [[place] for place in places] if job.group is not None else [list(places)]
 
@@ -77,7 +77,7 @@ def _repeats(
         if _failed_copies(job, windows[-1]):
             return windows, readings
         counted = windows[still_rising(readings) :]
-        limit = len(windows) + 1  # whether there are more is decided here
+        limit = len(windows) + 1  # this loop decides whether there are more
         unsettled = (settle(_values(job, part, counted), wanted, limit).more for part in _parts(job))
         if len(windows) >= wanted and not any(unsettled):
             break
@@ -86,7 +86,7 @@ def _repeats(
 
 
 def _apart(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds) -> CopyWindow:
-    """Run the window that does not count; after a pause, as many as the clocks need to ramp up."""
+    """Run the window that is not counted, and after a pause more windows until the clocks have ramped up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
     if not meter.was_idle(job.gpus):
         return engine.measure(job, counts, None)
@@ -115,7 +115,7 @@ def _failed_copies(job: CopyJob, window: CopyWindow) -> dict[Copy, Failure]:
 
 
 def _values(job: CopyJob, part: Sequence[int], windows: Sequence[CopyWindow]) -> list[float]:
-    """Return the number of each window for some of its copies: GB/s, or 1/us of a latency."""
+    """Return each window's rate for some of its copies: GB/s, or 1/us for a latency."""
     if job.kind == "latency":
         return [1 / us if (us := window.copies[part[0]].microseconds) else 0.0 for window in windows]
     return [sum(window.copies[place].gb_per_s for place in part) for window in windows]
@@ -142,7 +142,7 @@ def _sample(
         method=copies[0].method,
         path=path_of(job),
         group=job.group,
-        # whether a copy of the other direction runs at the same time, whose bytes do not count
+        # whether a copy in the other direction runs at the same time; its bytes are not counted
         with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,

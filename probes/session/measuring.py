@@ -1,4 +1,4 @@
-"""Measures what the links of this machine do: a session from the host's memory to the last pair of GPUs."""
+"""Measures the links of this machine: a session from host memory to the last pair of GPUs."""
 
 import contextlib
 import os
@@ -47,11 +47,11 @@ from gputopo.values.machine import Machine
 
 _QUICK_HOST_BYTES = 256 * MIB
 _QUICK_HOST_REPEATS = 5
-# The engine takes 768 MiB of a GPU, and never more than nine tenths of what is free.
+# The engine uses 768 MiB of a GPU, and never more than nine tenths of the free memory.
 _AMPLE_BYTES = 860 * MIB
-_WRITTEN_SHARE = 0.9 * 2 / 3  # of what is free, for what is received
-# Page-locked memory for all GPUs. A quick session is to stay well under 1.5 GiB, host memory's own measuring,
-# pageable memory and Python included; a full one holds 512 MiB for what is received on each of two nodes.
+_WRITTEN_SHARE = 0.9 * 2 / 3  # of free memory, for received data
+# Page-locked memory for all GPUs. A quick session must stay well under 1.5 GiB, including the measurement of
+# host memory, pageable memory and Python. A full session has 512 MiB for received data on each of two nodes.
 _QUICK_PINNED_BYTES = 768 * MIB
 _FULL_PINNED_BYTES = 1280 * MIB
 _SHARE_OF_AVAILABLE = 0.25
@@ -60,7 +60,7 @@ ALL_COPIES = "all copies of the GPUs"
 
 
 class NoGpuMeasuredError(HardwareError):
-    """No GPU could be measured. `bandwidth` holds what was: the host's memory, and what was not, and why."""
+    """No GPU could be measured. `bandwidth` contains the host memory's rates, and what was not measured."""
 
     def __init__(self, what: str, hint: str, bandwidth: Bandwidth) -> None:
         super().__init__(what, hint)
@@ -71,7 +71,7 @@ class NoGpuMeasuredError(HardwareError):
 def live_engine(
     cuda: Any, ordinals: Mapping[int, int], node_cpus: Mapping[int, Sequence[int]], pinned_bytes: int
 ) -> Iterator[WindowRunner]:
-    """Open the engine that copies with CUDA; `pinned_bytes`: page-locked host memory that it may take."""
+    """Open the engine that copies with CUDA. `pinned_bytes`: its limit of page-locked host memory."""
     from gputopo.probes.cuda.engine import Engine
 
     with Engine(cuda, ordinals, node_cpus, pinned_bytes=pinned_bytes) as engine:
@@ -80,7 +80,7 @@ def live_engine(
 
 @dataclass(frozen=True)
 class Doors:
-    """What a session reaches the machine through; the tests put doubles here."""
+    """A session's access to the machine. Tests use doubles."""
 
     open_cuda: Callable[[], AbstractContextManager[Any]] = open_cuda
     open_engine: Callable[
@@ -113,7 +113,7 @@ def bandwidth_of(
     measured_at: float,
     duration_s: float,
 ) -> Bandwidth:
-    """Return the results of a session checked, with the groups of GPUs that share an uplink.
+    """Return the checked results of a session, with the groups of GPUs that share an uplink.
 
     Raises NoGpuMeasuredError.
     """
@@ -142,7 +142,7 @@ def bandwidth_of(
 
 @dataclass
 class Measuring:
-    """One session, measured into `results`. `earlier`: go on where another session was ended."""
+    """One session, measured into `results`. `earlier`: the session to continue."""
 
     machine: Machine
     request: SessionRequest
@@ -153,7 +153,7 @@ class Measuring:
     earlier: EarlierSession | None = None
 
     def run(self) -> NothingMeasured | None:
-        """Measure; a keyboard interrupt ends it. Return why not one GPU could be measured."""
+        """Measure. A keyboard interrupt ends it. Return the reason if no GPU could be measured."""
         try:
             if self.earlier is None and self.request.soak_s is None:
                 self._report("host memory")
@@ -243,9 +243,9 @@ class Measuring:
 
 
 def _pinned_bytes(level: Level) -> int:
-    """Return how much host memory may be page-locked.
+    """Return how many bytes of host memory may be page-locked.
 
-    No large part of what is free, here or in a container.
+    This is never a large part of the memory that is free, on the host or in a container.
     """
     available = available_bytes()
     limit = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
@@ -255,7 +255,7 @@ def _pinned_bytes(level: Level) -> int:
 def _unusable(
     machine: Machine, gpus: Mapping[int, int], engine: WindowRunner, results: Results
 ) -> dict[int, str]:
-    """Return the GPUs that cannot be measured, with CUDA's reason; note those with little free memory."""
+    """Return the GPUs that cannot be measured, with CUDA's reason. Note GPUs with little free memory."""
     modes = {gpu.index: gpu.compute_mode for gpu in machine.gpus}
     given_up: dict[int, str] = {}
     for gpu in gpus:
@@ -293,13 +293,13 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
 
 
 def _l2_bytes(machine: Machine, gpu: int) -> int:
-    """Return the L2 cache of a GPU by its model; of an unknown one the largest that there is."""
+    """Return the L2 cache size of a GPU's model, or the largest known size if the model is unknown."""
     mib = l2_mib(machine.by_index.get(gpu))
     return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
 
 
 def _in_cache(l2_bytes: int, free: int) -> str | None:
-    """Return why a copy within a GPU's memory would be one of its cache; None: enough memory is free."""
+    """Return why a copy within a GPU's memory would measure its cache, or None if enough memory is free."""
     if free * _WRITTEN_SHARE >= LOCAL_CACHES * l2_bytes:
         return None
     return (

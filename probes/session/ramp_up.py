@@ -1,4 +1,4 @@
-"""Work before a measurement, until the clocks of the GPUs are up."""
+"""Runs copies before a measurement until the GPUs' clocks have ramped up."""
 
 import time
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from gputopo.copies.settling import settle
 from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
 from gputopo.values.ends import HOST, End
 
-# Work goes on for at least this long, since a card takes some tenths of a second from P8 to its full clocks,
-# and early windows agree on being slow; and for no longer than this, however much they differ.
+# The shortest and the longest duration. A card takes some tenths of a second from P8 to its full clocks, and
+# its first windows agree because all of them are slow.
 MIN_S = 0.25
 MAX_S = 1.5
 _AGREEING = 4  # windows in a row whose rates agree
@@ -24,9 +24,9 @@ def ramp_up(
     setting: Setting,
     now: Callable[[], float] = time.perf_counter,
 ) -> str | None:
-    """Copy inside all GPUs and to all of them until the rates stay. Returns a note about it, if any.
+    """Copy within all GPUs and to all GPUs until the rates are stable. Returns a note if there is one.
 
-    Nothing of this is measured. What fails here is left to the jobs, which report it.
+    These copies are not measured. The jobs report their failures.
     """
     said = []
     kinds: tuple[CopyKind, ...] = ("d2d_local", "h2d")
@@ -47,7 +47,7 @@ def ramp_up(
 def _windows(
     engine: WindowRunner, meter: Meter, job: CopyJob, now: Callable[[], float]
 ) -> tuple[list[float], list[WindowReadings]]:
-    """Return the sum of the rates of each window, and the readings in it."""
+    """Return the sum of the rates in each window, and the window's readings."""
     values: list[float] = []
     readings: list[WindowReadings] = []
     begun = now()

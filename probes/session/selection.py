@@ -1,4 +1,4 @@
-"""The GPUs that a session measures: their ordinals in CUDA, and the NUMA nodes near to them and far."""
+"""The GPUs that a session measures, with their CUDA ordinals and their near and far NUMA nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from gputopo.values.machine import Machine
 
 
 def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the indices to measure. Raises UsageError for one that the machine does not have."""
+    """Return the indices of the GPUs to measure. Raises UsageError for a GPU that does not exist."""
     known = [gpu.index for gpu in machine.gpus]
     if gpus is None:
         return tuple(known)
@@ -26,7 +26,7 @@ def match(
 ) -> tuple[dict[int, int], tuple[NotMeasured, ...]]:
     """Return the CUDA ordinal of each GPU, by PCI address, and the GPUs that CUDA does not show.
 
-    Of a card that is split (MIG) the first device counts.
+    For a card that is split (MIG), the first device is used.
     """
     by_address: dict[str | None, int] = {}
     for device in devices:
@@ -51,9 +51,9 @@ def _why(lost: bool, visible: str | None) -> str:
 
 
 def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[int, int]:
-    """Return each GPU's NUMA node, or `numa` for all of them; a GPU whose node is unknown is left out.
+    """Return each GPU's NUMA node, or `numa` for all GPUs. Skips a GPU whose node is unknown.
 
-    A machine with one node, and none known for the GPU (the kernel's -1), has only that one to use.
+    If the machine has only one node, a GPU without a known node (the kernel's -1) uses that node.
     """
     if numa is not None:
         return dict.fromkeys(gpus, numa)
@@ -70,7 +70,7 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
 
 
 def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
-    """Return the node farthest from each GPU's own that has CPUs and memory; none where there is only one."""
+    """Return, for each GPU, the farthest node with CPUs and memory; empty if there is only one node."""
     nodes = [node.index for node in machine.host.numa_nodes or () if node.cpus and node.memory_mib != 0]
     found = {gpu: farthest_node(machine.host, own, nodes) for gpu, own in near.items()}
     return {gpu: node for gpu, node in found.items() if node is not None}

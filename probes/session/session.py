@@ -1,4 +1,4 @@
-"""Runs the jobs of a session one after another: within its time, past what fails, with progress."""
+"""Runs the jobs of a session one after another, within its time, and continues after failures."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -13,8 +13,8 @@ from gputopo.probes.session.measured_job import measure_job
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
 from gputopo.values.ends import HOST
 
-# After so many jobs the effort is chosen again, and not before a part of the remaining ones is over: each
-# choice looks at all of them. In between the estimate runs down with the clock.
+# The effort is chosen again after this number of jobs, and not before a part of the remaining jobs is done,
+# because each choice estimates all of them. Between choices, the estimate decreases with the clock.
 _CHOOSE_EVERY = 16
 _CHOOSE_PART = 24
 NO_TIME = "time"
@@ -25,7 +25,7 @@ _WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows 
 
 
 class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a session is: jobs done and in all, the seconds that are left by estimate, what runs now."""
+    """The progress of a session: jobs done and in total, the estimated seconds left, and the present job."""
 
     done: int
     total: int
@@ -34,31 +34,31 @@ class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionEnd(msgspec.Struct, frozen=True):
-    """All is measured; what follows is closing."""
+    """Everything is measured. Only closing is left."""
 
 
-News = SessionProgress | CopyJob | SessionEnd  # a job: it begins
+News = SessionProgress | CopyJob | SessionEnd  # a CopyJob: this job starts
 OnNews = Callable[[News], None]
 
 
 class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known from a session that a driver call ended."""
+    """The state of a session that a driver call ended."""
 
     samples: tuple[Sample, ...] = ()
-    done: frozenset[CopyJob] = frozenset()  # the jobs that are not to be begun again
-    given_up: Mapping[int, str] = {}  # GPUs that are not used, with the reason
-    no_readings: str | None = None  # why NVML is not asked
+    done: frozenset[CopyJob] = frozenset()  # the jobs that must not be started again
+    given_up: Mapping[int, str] = {}  # GPUs that are no longer used, with the reason
+    no_readings: str | None = None  # why NVML is not used
 
 
 class NothingMeasured(msgspec.Struct, frozen=True, array_like=True):
-    """Why not one GPU could be measured, and the remedy."""
+    """Why no GPU could be measured, and the remedy."""
 
     what: str
     hint: str
 
 
 class Results(msgspec.Struct, kw_only=True):
-    """What a session has measured so far; `complete` is False where it was interrupted."""
+    """What a session has measured so far. `complete` is False if it was interrupted."""
 
     samples: list[Sample] = []
     failures: list[Failure] = []
@@ -71,10 +71,9 @@ class Results(msgspec.Struct, kw_only=True):
 
 
 class Session:
-    """One measuring session over an engine. `run` measures; what came out is in `results`.
+    """One measuring session with an engine. `run` measures into `results`.
 
-    `deadline_s`: when, by `now`, nothing further is begun; None: no limit. `earlier`: what is not to be done
-    again.
+    `deadline_s`: the time of `now` from which no job is started, or None. `earlier`: the session to continue.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class Session:
         self._earlier = earlier or EarlierSession()
         self._given_up: dict[int, str] = {}
         self._speeds, self._pace = Speeds(), Pace()
-        self._distrusted: set[int] = set()  # GPUs where wrong data arrived
+        self._distrusted: set[int] = set()  # GPUs that received wrong data
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
         self._tried = {job.group for job in self._earlier.done if job.group is not None}
@@ -106,7 +105,7 @@ class Session:
         self.results = results or Results()
 
     def run(self) -> Results:
-        """Measure all jobs. A keyboard interrupt ends it with what there is; it is not raised again."""
+        """Measure all jobs. A keyboard interrupt ends it with the results so far, and is not raised again."""
         self._queue = [job for job in jobs(self._setting) if job not in self._earlier.done]
         if self._earlier.done:
             if not any(job.group is not None for job in self._queue):
@@ -137,13 +136,13 @@ class Session:
             self._add_next()
 
     def _add_next(self) -> None:
-        """Put what the results call for before all that is left."""
+        """Add the jobs that the results require, before all remaining jobs."""
         done = (*self._earlier.samples, *self.results.samples)
         self._queue[:0] = next_jobs(done, self._setting, frozenset(self._tried))
         self._effort = None
 
     def _possible(self, job: CopyJob) -> CopyJob | None:
-        """Return what can be measured of a job; where that is nothing, note why."""
+        """Return the part of a job that can be measured. If there is none, note why."""
         left = without(job, self._given_up)
         if left is None:
             gone = [gpu for gpu in job.gpus if gpu in self._given_up]
@@ -169,9 +168,9 @@ class Session:
             self._judge(failure)
 
     def _judge(self, failure: Failure) -> None:
-        """Give up the GPUs that answer no more after a failure, or have no memory for their own copies."""
+        """Stop using GPUs that no longer answer after a failure, or have no memory for their copies."""
         if failure.reason == _WRONG_DATA:
-            if failure.source == HOST:  # the pointers arrive by this copy
+            if failure.source == HOST:  # this copy transfers the pointers
                 self._distrusted.update(failure.gpus)
             return
         for gpu in failure.gpus:
@@ -218,6 +217,6 @@ class Session:
 
 
 def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
-    """Return whether a latency is measured along pointers that arrive by a path on which data was wrong."""
+    """Return whether a latency uses pointers that are copied over a path on which data was wrong."""
     copy = job.copies[0]
     return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted

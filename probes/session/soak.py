@@ -1,4 +1,4 @@
-"""A soak: all GPUs copy for minutes, everything that arrives is compared, rates are noted by interval."""
+"""A soak: all GPUs copy for minutes, all data that arrives is compared, and rates are kept by interval."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,12 @@ from gputopo.values.machine import Machine, Sample
 from gputopo.values.run.events import MachineSample
 from gputopo.values.samples import Facts, facts_of, of_sample, without_settings
 
-# A window as long as the engine's buffers allow: filling and comparing go on between two.
+# A window as long as the engine's buffers allow: buffers are filled and compared between windows.
 _EFFORT = Effort(0.5, 1)
-# Windows of one job in a row, so that most of the time is spent with copies and not with peer access.
+# Windows of one job in a row, so that most of the time goes to copies and not to enabling peer access.
 _WINDOWS = 4
-# Ours: so many intervals of an hour and of a minute alike, none shorter than the clocks need to settle.
+# Intervals of a soak, for an hour as for a minute. Not measured; chosen because no interval is then shorter
+# than clocks need to settle.
 INTERVALS = 60
 MIN_INTERVAL_S = 5.0
 
@@ -35,9 +36,9 @@ def interval_of(soak_s: float) -> float:
 
 
 class Soaking:
-    """Runs the copies of a soak over and over. What came out is in `results`.
+    """Repeats the copies of a soak. The results are in `results`.
 
-    It ends after `soak_s`, or with the first copy that fails: data that differ, a GPU that is lost.
+    Ends after `soak_s`, or with the first copy that fails: data that differs, or a GPU that is lost.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Soaking:
         self._clear(0.0)
 
     def run(self) -> None:
-        """Copy. A keyboard interrupt ends it with what there is; it is not raised again."""
+        """Copy. A keyboard interrupt ends it with the results so far, and is not raised again."""
         rotation = soak_jobs(self._setting)
         try:
             while self._passed_s() < self._soak_s and not self.results.failures:
@@ -142,7 +143,7 @@ class Soaking:
         )
 
 
-# Clocks change within a second; a reading takes NVML some milliseconds a GPU.
+# Clocks change within a second; a reading takes some milliseconds for each GPU.
 WATCH_EVERY_S = 2.0
 
 
@@ -156,10 +157,10 @@ class _Watcher(Protocol):
 
 
 class SoakReadings:
-    """Readings of `machine` beside its copies, in child processes of their own; a context manager.
+    """Readings of `machine` during its copies, in separate child processes. A context manager.
 
-    `read` reads the whole machine anew, every `every_s`: its counters. `watch` opens what samples clocks,
-    temperature, throttling and Xid errors of `gpus` (None: all). `history`: of those samples.
+    `read` reads the whole machine again every `every_s`, for its counters. `watch` opens the watcher that
+    samples clocks, temperature, throttling and Xid errors of `gpus` (None: all). `history`: of these samples.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class SoakReadings:
             self._watcher.close()
 
     def tick(self) -> None:
-        """Read what it is time for."""
+        """Take the readings that are due."""
         if self._watcher is not None and self._now() >= self._next_watch_s:
             self.history.add(self._watcher.observe())
             self._next_watch_s = self._now() + WATCH_EVERY_S
@@ -217,7 +218,7 @@ class SoakReadings:
         return found
 
     def notes(self) -> tuple[str, ...]:
-        """Return what could not be read, and why."""
+        """Return notes on what could not be read, and why."""
         notes = []
         if self._reason is not None:
             notes.append(f"no clocks, temperatures and Xid errors were sampled: NVML {self._reason}")
@@ -228,7 +229,7 @@ class SoakReadings:
         return tuple(notes)
 
     def machine(self) -> Machine:
-        """Read once more, and return the machine with all samples."""
+        """Read the machine once more, and return it with all samples."""
         self._add(self._read())
         return msgspec.structs.replace(
             self._machine, samples=tuple(self._samples), series=tuple(self.history.gpus.values())
@@ -236,7 +237,7 @@ class SoakReadings:
 
     def _add(self, machine: Machine) -> None:
         if machine.driver.status not in ("ok", "not_read"):
-            self._next_read_s = float("inf")  # a driver that hangs is not asked again
+            self._next_read_s = float("inf")  # do not ask a driver that hangs again
             return
         self._machine = machine
         if not self._samples:
@@ -244,7 +245,7 @@ class SoakReadings:
         at = datetime.fromtimestamp(self._epoch(), UTC).isoformat(timespec="milliseconds")
         gpus = tuple({"index": gpu.index} | of_sample(facts_of(gpu)) for gpu in machine.gpus)
         for facts in gpus:
-            facts.pop("processes", None)  # a list of all programs, at each time
+            facts.pop("processes", None)  # a list of all programs at each reading
         lasting = self._lasting if self._lasting.keys() == {one["index"] for one in gpus} else {}
         sample = Sample(source=machine.source, time=at, gpus=gpus)
         self._samples.append(without_settings(sample, lasting) if lasting else sample)

@@ -1,7 +1,7 @@
-"""A measuring session in a child process: a driver call that hangs or crashes costs itself, not the report.
+"""A measuring session in a child process: a driver call that hangs or crashes does not cost the report.
 
-The child streams what it measures. Where a call does not return, its GPUs are given up and another child goes
-on without them; where that is NVML's, the rest is measured without readings.
+The child streams its results. If a CUDA call does not return, another child continues without the GPUs of
+that call. If an NVML call does not return, the rest is measured without readings.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from gputopo.values.schema import from_text
 CRASHED = "CRASHED"
 TIMED_OUT = "TIMED_OUT"
 THE_REST = "the rest of the copies"
-# Each restart gives up one GPU more; a driver in which three calls hung is left alone.
+# Each restart gives up one more GPU. After three hung calls, the driver is not used again.
 MAX_RESTARTS = 3
 _KILLED = "SIGKILL"
 _NO_MEMORY = ", as the kernel does if memory runs out (sudo dmesg | grep -i oom)"
@@ -68,7 +68,7 @@ _REMEDY = (
 
 
 class _Line(msgspec.Struct, frozen=True, array_like=True):
-    """A line of the child: the name of the type, and the value."""
+    """A line from the child: the name of a type, and a value."""
 
     name: str
     value: msgspec.Raw
@@ -81,7 +81,7 @@ _DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
 
 
 def watched_doors(channel: Channel) -> Doors:
-    """Return the doors of this machine whose driver calls are noted in the child's memory."""
+    """Return the doors of this machine. They note their driver calls in the child's memory."""
     log = _Log(channel.cuda)
 
     @contextlib.contextmanager
@@ -108,10 +108,10 @@ def measure_watched(
     limits: CallLimits | None = None,
     on_pause: Callable[[], None] = lambda: None,
 ) -> Bandwidth:
-    """Measure this machine's links as `measure` does, in a child process. For the main thread.
+    """Measure this machine's links in a child process. Call it from the main thread.
 
-    Ctrl-C and a driver that hangs or crashes end it with what was measured until then: `complete` False.
-    `on_pause` is called again and again meanwhile.
+    Ctrl-C, or a driver that hangs or crashes, ends it with the results so far (`complete` is False).
+    `on_pause` is called repeatedly while it waits.
     """
     check(machine, request)
     begun, measured_at = time.perf_counter(), time.time()
@@ -122,7 +122,7 @@ def measure_watched(
 
 
 class _Watching:
-    """The parent's side: children one after another, and what they found."""
+    """The parent's side: runs children one after another, and collects their results."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _Watching:
         self._ended = False
 
     def run(self, begun: float) -> NothingMeasured | None:
-        """Measure. Return why not one GPU could be measured."""
+        """Measure. Return the reason if no GPU could be measured."""
         earlier: EarlierSession | None = None
         restarts = 0
         while True:
@@ -183,7 +183,7 @@ class _Watching:
                 return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(which))
             restarts += 1
             self._job = None
-            begun += time.perf_counter() - news_s  # the time of waiting is not the session's
+            begun += time.perf_counter() - news_s  # waiting time is not part of the session
             earlier = EarlierSession(
                 samples=tuple(self.results.samples),
                 done=frozenset(self._begun),
@@ -231,7 +231,7 @@ class _Watching:
         results = self.results
         results.samples += found.samples
         results.failures += found.failures
-        # A child that goes on finds the same as the one before.
+        # A child that continues reports the same as the child before.
         results.not_measured += [one for one in found.not_measured if one not in results.not_measured]
         results.notes += [one for one in found.notes if one not in results.notes]
         results.soak += found.soak
@@ -240,7 +240,7 @@ class _Watching:
         results.complete = found.complete
 
     def _blame(self, stop: DriverStop) -> bool:
-        """Note what a stop costs. Return whether the rest can be measured by another child."""
+        """Note what a stop prevents. Return whether another child can measure the rest."""
         job = self._job
         if not stop.function or _KILLED in stop.how:
             return False
@@ -264,7 +264,7 @@ class _Watching:
         for gpu in gpus:
             self._given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
             self._not_measured(f"other copies of gpu:{gpu}", self._given_up[gpu])
-        # A GPU whose copy did not end was given up by the child itself.
+        # The child itself has given up a GPU whose copy did not end.
         hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
         for one in hung:
             for index in one.gpus:
@@ -300,7 +300,7 @@ class _Watching:
 
 
 class _Outlet:
-    """The child's news for the parent, each behind what was added to the results before it."""
+    """Sends the child's news to the parent, each after the results that were added before it."""
 
     def __init__(self, channel: Channel, results: Results) -> None:
         self._channel, self._results = channel, results
@@ -317,7 +317,7 @@ class _Outlet:
 
 
 class _Log(CallLog):
-    """Notes CUDA's calls with the GPU of the device that is current. `gpus`: by CUDA's ordinal."""
+    """Notes CUDA calls with the GPU of the current device. `gpus`: by CUDA's ordinal."""
 
     def __init__(self, slot: CallSlot) -> None:
         self._slot = slot
@@ -332,7 +332,7 @@ class _Log(CallLog):
 
 
 class _NotedSampler:
-    """A Monitor of one GPU whose NVML calls are noted."""
+    """A Monitor of one GPU that notes its NVML calls."""
 
     def __init__(self, slot: CallSlot, gpu: int) -> None:
         self._slot = slot
@@ -356,7 +356,7 @@ class _NotedSampler:
 
 
 class _Interrupts(AbstractContextManager["_Interrupts"]):
-    """Counts Ctrl-C while a child measures, in place of KeyboardInterrupt. Ignored, it stays ignored."""
+    """Counts Ctrl-C while a child measures, instead of KeyboardInterrupt. An ignored SIGINT stays ignored."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -372,7 +372,7 @@ class _Interrupts(AbstractContextManager["_Interrupts"]):
         signal.signal(signal.SIGINT, self._before)
 
     def over(self, child: DriverChild, end_s: float) -> bool:
-        """Interrupt the child after Ctrl-C. Return whether it had its time, or there was a second one."""
+        """Interrupt the child after Ctrl-C. Return True after `end_s`, or after a second Ctrl-C."""
         if self.count and self._asked_s is None:
             self._asked_s = time.monotonic()
             child.interrupt()
