@@ -32,10 +32,10 @@ def of_result(
     digest: str | None = None,
     conditions: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return the measurement of a run. `gpus`: names of the machine's GPUs; `conditions`: additional
-    conditions.
+    """Return the measurement of a run.
 
-    If a run did not complete, `images_per_sec` is empty and the measurement has the reason instead.
+    `gpus`: names of the machine's GPUs. `conditions`: additional conditions. If a run did not complete,
+    `images_per_sec` is empty and the measurement has the reason instead.
     """
     job = result.job
     complete = result.status == COMPLETE and result.throughput is not None

@@ -20,7 +20,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import PUBLISHED, DeviceFigure, Measurement
 from gputopo.values.study import Study
 
-# Program names with the year of their constants; the column `version` has the same words.
+# Programs whose column `version` has the method, not a version.
 _METHODS = frozenset({"keras-2017"})
 
 

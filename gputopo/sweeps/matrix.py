@@ -6,7 +6,7 @@
 | `options`                        | options of `gputopo run`, by name, of every cell                     |
 | `matrix`, or several of it       | a table each: options with a value or a list; all combinations run   |
 | `set` (several)                  | options, or `seconds`, that are set if a cell matches `when`         |
-| `exclude`, `only` (several)      | cells that match are skipped; only cells that match one of them run   |
+| `exclude`, `only` (several)      | cells that match are skipped; only cells that match one of them run  |
 | `repeats`                        | how often each cell runs                                             |
 | `seconds`                        | counted seconds of each cell, instead of a number of steps           |
 | `order`, `seed`                  | "listed", "rounds" (all cells once, then again) or "random"          |
