@@ -80,7 +80,9 @@ def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
-    """Return whether a GPU has a fact of the column, or did not answer although the driver works."""
+    """Return whether any GPU has a fact of the column, or a reason why the fact is missing (lost GPUs
+    excluded).
+    """
     asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None

@@ -103,7 +103,7 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
     `numa`: with the NUMA nodes, which no table shows.
     """
     words = topology_in_words(machine)
-    if not words or words.startswith("unknown between"):  # unknown pairs are a finding
+    if not words or words.startswith("unknown between"):  # a finding reports unknown pairs
         return []
     nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
     near = "; ".join(f"node {node}: {gpu_ranges(gpus)}" for node, gpus in sorted(nodes.items()))

@@ -48,8 +48,8 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
-    """Return speedup and efficiency, with one colour per job in both. If there are many, the highest and
-    lowest.
+    """Return speedup and efficiency, with the same colours in both. Of many jobs, the lowest and highest come
+    first.
     """
     ordered = sorted(curves(study), key=lambda job: job[1].largest.speedup)
     half = MAX_NAMED // 2
