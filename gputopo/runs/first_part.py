@@ -34,8 +34,7 @@ MAX_WARMUP_SHARE = 0.25
 MAX_STEPS = 600  # steps that are searched, so that the memory of a long run is bounded
 
 HasCause = Callable[[int], bool]
-"""Returns whether samples showed something that slows a run more often up to this counted step than after it.
-"""
+"""Whether samples up to this counted step showed more that slows a run than the samples after it."""
 
 
 class FirstPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +67,7 @@ def first_part(steps: Sequence[Step], has_cause: HasCause, *, detects_warmup: bo
 
 
 def _steps_away(times: Sequence[float], window: int) -> int:
-    """Return how many steps at the start differ from the level of the last third, by medians of `window`
-    steps.
-    """
+    """Return how many first steps differ from the level of the last third, by medians of `window` steps."""
     last = times[-max(MIN_STEPS // 2, len(times) // 3) :]
     level = median(last)
     # From the differences of neighbours, so that a change of the level does not count as noise.
@@ -86,8 +83,7 @@ def _steps_away(times: Sequence[float], window: int) -> int:
 class SteadySpeed:
     """The speed of a run without its warm-up, from its counted steps one by one, in bounded memory.
 
-    Only the first `MAX_STEPS` steps are searched for a first part. `has_cause`: called with the number of a
-    step.
+    Only the first `MAX_STEPS` steps are searched for a first part. `has_cause` is called with a step number.
     """
 
     def __init__(self, has_cause: HasCause, *, detects_warmup: bool) -> None:

@@ -153,8 +153,7 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
 
 
 def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
-    """Change the history in one transaction. If the file is damaged, start a new one and return what
-    happened.
+    """Change the history in one transaction. If the file is damaged, start a new one and return why.
 
     Raises InputError if the file cannot be written; nothing is lost then.
     """

@@ -24,7 +24,7 @@ MIN_OF_PATTERN = 60  # minimum number of values to search for slow single steps.
 # chance. Not measured.
 CHANGE_CHANCE = 0.01
 CANDIDATE_CHANCE = 0.1  # for a possible change; those that noise explains are joined again. Not measured.
-MAX_PARTS = 8  # Not measured; chosen because it allows three slow episodes and the parts around them.
+MAX_PARTS = 8  # of a series. Not measured; chosen for three slow episodes and the parts around them.
 PLACES = MAX_PARTS**3  # possible begins and ends of the part that is chosen for its level
 DEVIATIONS = 4.0  # a step this far above the level of the fast steps is slow. Not measured.
 # Minimum number of slow steps in a pattern, and their minimum ratio to fast ones. Not measured; chosen

@@ -41,8 +41,7 @@ CLOCK_S = 1e-9  # no clock has a finer resolution
 
 
 class Paces:
-    """The data for the comparisons of a run. `add` takes its events in order; it ignores other event types
-    than steps, samples and phases.
+    """The data for the comparisons of a run. `add` takes all its events in order, and ignores most types.
 
     Warm-up steps are skipped, and so is the first step after a phase (an evaluation, a checkpoint), because
     it pays for what the phase displaced. `batches`: examples per device, in order; empty: equal batches.
@@ -119,8 +118,7 @@ class Paces:
         return self.batch_allowance(tower, peer) * self._speed(peer) / self._speed(tower)
 
     def unsure(self, tower: int, peer: int) -> float:
-        """Return the uncertainty of the ratio of two towers' speeds, as a logarithm; 0 if they are of one
-        kind.
+        """Return the uncertainty of the ratio of two towers' speeds, as a logarithm; 0 for one kind.
 
         The two speeds have independent errors within their ranges.
         """
@@ -136,8 +134,7 @@ class Paces:
         return "; ".join(dict.fromkeys(self.speeds[one].source for one in (tower, peer)))
 
     def batch_allowance(self, tower: int, peer: int) -> float:
-        """Return the maximum ratio of a tower's compute time to its peer's of the same kind, given their
-        batches.
+        """Return the maximum ratio of a tower's compute time to its peer's, of the same kind, given batches.
 
         A larger batch may take longer in proportion. A smaller batch may take as long as the peer, because
         the fixed cost of a step is unknown. So neither a larger nor a smaller batch makes a device slow.
@@ -161,9 +158,7 @@ class Paces:
         return self.blocks.medians(len(self.devices) + self._columns[tower])
 
     def lost(self, tower: int, peer: int, part: str) -> tuple[list[float], list[float]]:
-        """Return the mean seconds that a tower takes longer than its peer, and the peer's mean seconds, by
-        row.
-        """
+        """Return by row the mean seconds that a tower takes longer than its peer, and the peer's seconds."""
         weights, others_weights = self._seconds(tower, WEIGHTS), self._seconds(peer, WEIGHTS)
         computes = self._seconds(peer, COMPUTE)
         if part == WEIGHTS:
@@ -173,9 +168,7 @@ class Paces:
         return [*map(sub, self._seconds(tower, COMPUTE), taken)], taken
 
     def mean_s(self, tower: int, part: str) -> float:
-        """Return a tower's mean seconds of a part; computing is per example and scaled by the speed of its
-        kind.
-        """
+        """Return a tower's mean seconds of a part; computing per example, scaled by its kind's speed."""
         seconds = fmean(one for one in self._seconds(tower, part) if not math.isnan(one))
         return seconds if part == WEIGHTS else seconds * self._speed(tower) / self._batch(tower)
 
