@@ -5,9 +5,10 @@
 folder in the environment variable GPUTOPO_ROOT. With `--tree`, the folder is written once and kept for the
 next time, so that benchmarks do not measure the writing; otherwise it is temporary.
 
-With `--cuda WORDS` the machine has CUDA as well (`tests.kit.cuda`), with these faults: `--cuda
-wrong@h2d:3+lost@4`, or `--cuda ''` for none. The scenario may also be one of `tests.kit.cuda.layouts`. The
-process restarts itself for this, because the loader reads its library path only when a process starts.
+With `--cuda WORDS` the machine has CUDA as well (`tests.kit.cuda`), with these faults:
+`--cuda wrong@h2d:3+lost@4`, or `--cuda ''` for none. The scenario may also be one of
+`tests.kit.cuda.layouts`. The process restarts itself for this, because the loader reads its library path only
+when a process starts.
 """
 
 import os

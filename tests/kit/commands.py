@@ -46,7 +46,7 @@ def _read_to_the_end(file: int) -> Iterator[bytes]:
         while True:
             try:
                 part = terminal.read(65536)
-            except OSError:  # Linux reports the end of a pseudo-terminal so
+            except OSError:  # end of a pseudo-terminal on Linux
                 return
             if not part:
                 return

@@ -11,8 +11,8 @@ does.
 - Each call that submits work costs 5 us of virtual time. A measurement that does not hold the streams back
   includes this cost.
 - The bytes are really moved, when the copy ends. Kernels are known by name and do their work. Device memory
-  is stored in tiles, and equal tiles are shared, so that eight cards full of a pattern that repeats every 256
-  KiB cost little; other contents cost their size (`memory=BYTES` limits the memory of a card).
+  is stored in tiles, and equal tiles are shared, so that eight cards full of a pattern that repeats every
+  256 KiB cost little; other contents cost their size (`memory=BYTES` limits the memory of a card).
 - A kernel that waits for a word (`gputopo_hold`) ends when the word is written, or after its time limit,
   which is real time.
 - A copy from or to pageable memory is synchronous. If it, or any other wait, is behind work that cannot end,

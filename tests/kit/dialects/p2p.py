@@ -1,8 +1,9 @@
 """A Machine as the CUDA samples' `p2pBandwidthLatencyTest` of each era prints it.
 
-Up to CUDA 9, a cell is a copy from the column's GPU into the row's GPU (`cudaMemcpyPeerAsync(buffers[i], i,
-buffers[j], j)`). Later versions copy out of the row's GPU and print "(P2P Writes)"; with `--p2p_read` also
-into it, "(P2P Reads)". A copy within one GPU counts its bytes as read and written.
+Up to CUDA 9, a cell is a copy from the column's GPU into the row's GPU
+(`cudaMemcpyPeerAsync(buffers[i], i, buffers[j], j)`). Later versions copy out of the row's GPU and print
+"(P2P Writes)"; with `--p2p_read` also into it, "(P2P Reads)". A copy within one GPU counts its bytes as read
+and written.
 """
 
 from collections.abc import Iterator, Sequence
