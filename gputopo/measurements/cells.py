@@ -94,8 +94,9 @@ def _cell(number: int, group: Sequence[Measurement]) -> Cell:
 
 
 def _noise(measured: Sequence[Measurement], mean: float) -> float:
-    """Return the standard error of the mean, as a share: from the repeats, or from one run's own noise and
-    the assumed variation between runs.
+    """Return the standard error of the mean, as a share.
+
+    It comes from the repeats, or from one run's own noise and the assumed variation between runs.
     """
     if not mean:
         return RUN_TO_RUN

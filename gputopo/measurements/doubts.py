@@ -65,10 +65,10 @@ def _by_text(
     names: Sequence[str],
     words: tuple[str, str],
 ) -> Iterator[Observation]:
-    """Iterate over the texts that cells have, each text once for all of its cells. `words`: the noun, and
-    what the sentence says about it.
+    """Iterate over the texts that cells have, each text once for all of its cells.
 
-    Messages with the same beginning (`out of memory: ...`) count as one.
+    `words`: the noun, and what the sentence says about it. Messages with the same beginning
+    (`out of memory: ...`) count as one.
     """
     noun, what = words
     by_begin = grouped(

@@ -184,8 +184,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 def _moderated(
     squares: float, freedom: float, expected: float, assumed: float, cells: int
 ) -> tuple[float, float]:
-    """Return a standard deviation, and the number of deviations that a change of one cell, and of all, must
-    exceed.
+    """Return a standard deviation, and how many of them a change of one cell, or of all, must exceed.
 
     `squares`: sum of squares with `freedom` degrees of freedom. `expected`: the assumed variance, with
     `assumed` more.
@@ -197,9 +196,7 @@ def _moderated(
 
 
 def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
-    """Return why no cell can be compared: there are no figures, or the most similar cells differ in
-    conditions.
-    """
+    """Return why no cell can be compared: no figures, or different conditions even in the most similar cells."""
     for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
         if not any(cell.images_per_sec for cell in without_drills(some)):
             return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"

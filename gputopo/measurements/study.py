@@ -136,9 +136,7 @@ def _take(figures: Figures) -> Iterator[str]:
 
 
 def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
-    """Return the mode of the first row, which is the fastest; empty if the next one is equal within the
-    noise.
-    """
+    """Return the mode of the first, fastest row; empty if the next one is equal within the noise."""
     first, *others = (cells[row.cell] for row in rows)
     alike = [other for other in others if other.of.n_gpus == first.of.n_gpus]
     return first.of.mode if first.of.n_gpus > 1 and all(ratio_holds(first, one) for one in alike) else ""

@@ -51,11 +51,10 @@ class Rows(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A column with the names of the rows, and the columns next to it. `groups` stay together on a narrow
-    screen.
+    """A column with the names of the rows, and the columns next to it.
 
-    `optional`: heads of columns that are dropped on a narrow screen, the first one first, so that the others
-    stay side by side.
+    `groups` stay together on a narrow screen. `optional`: heads of columns that are dropped on a narrow
+    screen, the first one first, so that the others stay side by side.
     """
 
     head: Column
@@ -74,9 +73,7 @@ class Table(NamedTuple):
         notes: Sequence[str] = (),
         shown: int | None = None,
     ) -> "Table":
-        """Return the table with these rows. `sides`: the alignment of each column; empty: all are
-        left-aligned.
-        """
+        """Return the table with these rows. `sides`: the alignment of each column; empty: left for all."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
         sides = sides or tuple[Side, ...]("left" for _ in heads)
         first, *rest = (
@@ -147,8 +144,8 @@ class Drawing(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A picture. `name`: its file name without ending (letters, digits, hyphens); `alt`: what it shows, as
-    text.
+    """A picture. `name`: its file name without suffix (letters, digits, hyphens); `alt`: its text
+    description.
     """
 
     name: str

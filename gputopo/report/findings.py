@@ -92,8 +92,7 @@ def short_model(name: str | None) -> str:
 
 
 def _clause(one: Finding, gpus: Sequence[int], machine: Machine) -> str | None:
-    """Return what is wrong with these GPUs, `GPU 1 must be replaced (row remapping failed)`, or with the
-    machine.
+    """Return what is wrong with these GPUs or the machine: `GPU 1 must be replaced (row remapping failed)`.
 
     None if each of its GPUs has a worse finding.
     """

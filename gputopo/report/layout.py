@@ -145,9 +145,7 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
 
 
 def plain(text: str) -> str:
-    """Return text from outside (a GPU's name, a line of a capture) without control characters and overlong
-    words.
-    """
+    """Return text from outside (a name, a line of a capture) without control characters and overlong words."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= _MAX_WORD else _ENDLESS.sub(lambda word: f"{word[0][:_MAX_WORD]}…", shown)
 

@@ -53,10 +53,10 @@ def how_many_blocks(how_many: HowMany) -> list[Block]:
 
 
 def unequal_blocks(unequal: Unequal) -> list[Block]:
-    """Return the predicted images/sec of GPUs of different speeds: all together, only those of one speed, and
-    all with batches in proportion to their speeds.
+    """Return the predicted images/sec of GPUs of different speeds.
 
-    The column "less" has the share by which each is slower than the fastest of them.
+    There is a row for all together, for each speed by itself, and for all with batches in proportion to
+    speed. The column "less" has the share by which each is slower than the fastest of them.
     """
     better = unequal.better
     groups = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))

@@ -26,9 +26,7 @@ _PREFIX = "gputopo_"
 
 
 class Exposition:
-    """Collects series. Unknown is never 0: a series without a value is skipped, and so is a label without
-    one.
-    """
+    """Collects series. Unknown is never 0: series and labels without a value are skipped."""
 
     def __init__(self) -> None:
         self._heads: dict[str, tuple[Kind, str]] = {}

@@ -40,9 +40,7 @@ class CountedSteps:
 
     @property
     def kept(self) -> list[Step]:
-        """All counted steps of a short run, or evenly spread steps of a long one; the first is always
-        included.
-        """
+        """All counted steps of a short run, or evenly spread ones of a long run; always with the first."""
         return self._kept.items
 
     def fields(self) -> dict[str, Any]:

@@ -43,10 +43,9 @@ def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> Inpu
 
 
 def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
-    """Compare the input by itself with training by itself (synthetic data on the devices), both in
-    images/sec.
+    """Compare the input by itself with training by itself, both in images/sec.
 
-    `how`: words for how that training computed.
+    The training uses synthetic data on the devices. `how`: words for how that training computed.
     """
     headroom = input_rate / training_rate
     alone = f"training alone ({how})" if how else "training alone"

@@ -133,9 +133,7 @@ def known_of_machines(devices: Sequence[Device], machines: Sequence[Machine | No
 
 
 def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
-    """Return the network port faults that only one host has, or whose port is slower than other hosts', by
-    rank.
-    """
+    """Return by rank the port faults that only this host has, and whether its port is slower than others'."""
     known = {rank: machine for rank, machine in enumerate(machines) if machine is not None}
     says = {
         rank: [one.says for one in find(machine) if one.id in _OF_PORTS] for rank, machine in known.items()

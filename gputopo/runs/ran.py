@@ -68,7 +68,7 @@ def exchange_words(job: RunSpec) -> list[str]:
 
 
 def data_words(job: RunSpec) -> str:
-    """Return where examples come from."""
+    """Return the source of the examples."""
     data = job.data
     on_host = ", one batch on the host" if job.method else ""  # at the start of a step
     if data.folder:

@@ -58,8 +58,8 @@ from gputopo.values.run.speed import RunningThroughput
 
 UNFINISHED = "unfinished"  # the kind of failure if there is no last event
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
-# Samples that are kept for the medians of the clocks. Not measured; chosen because those of 16 GPUs take 6
-# MB.
+# Samples that are kept for the medians of the clocks. Not measured; chosen because samples of 16 GPUs then
+# take 6 MB.
 KEPT_SAMPLES = 1000
 # Facts of a GPU and of its host that slow a run: shares, or numbers of processes. And the minimum difference
 # of a fact before and after a step that makes it a cause. Not measured.

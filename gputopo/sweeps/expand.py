@@ -39,9 +39,7 @@ class CellBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expanded(NamedTuple):
-    """The cells in the order of the matrix, and the numbers of cells excluded without a reason and of
-    duplicates.
-    """
+    """The cells in the order of the matrix; how many were excluded without a reason or were duplicates."""
 
     cells: tuple[SweepCell, ...]
     excluded: int

@@ -104,11 +104,11 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mapping[str, str] = {}) -> Matrix:
-    """Return the matrix of a file's text. `known`: options of a cell by name; `unfit`: others, with the
-    reason.
+    """Return the matrix of a file's text.
 
-    Raises InputError if the text is not TOML, and UsageError for an unknown key (with the nearest known one)
-    or an invalid value.
+    `known`: options of a cell by name. `unfit`: options that a cell cannot have, with the reason. Raises
+    InputError if the text is not TOML, and UsageError for an unknown key (with the nearest known one) or an
+    invalid value.
     """
     if len(text) > MAX_BYTES:
         raise InputError(f"{origin} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")

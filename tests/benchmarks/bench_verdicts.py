@@ -71,7 +71,7 @@ STEPS = (60, 100, 200, 400, 700)
 
 
 def _at_random(share: float, longer: float, seed: int, together: int = 1) -> Factor:
-    """Longer in `share` of each 20 times `together` steps, so that a card loses exactly the requested time."""
+    """Longer in `share` of each 20 times `together` steps, so that a card loses exactly this time."""
 
     def factor(step: int) -> float:
         window, place = divmod(step // together, 20)

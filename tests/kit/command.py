@@ -82,9 +82,7 @@ def _start_anew(scenario: Scenario, words: str, arguments: Sequence[str]) -> Non
 
 
 def run(scenario: Scenario, root: Path, command: Sequence[str]) -> int:
-    """Run one gputopo command in this process on a scenario. Its tree is under `root`, or will be written
-    there.
-    """
+    """Run one gputopo command in this process on a scenario; its tree is written under `root` if missing."""
     if not (root / "sys").exists():
         from tests.kit.sysfs import write_tree
 

@@ -35,7 +35,7 @@ def _linked(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
 
 
 def _answers(scenario: Scenario, gpu: int, *calls: str) -> GpuSpec:
-    """Return the GPU. Raises ValueError where it refuses a call that would report the fault."""
+    """Return the GPU. Raises ValueError if it refuses a call that would report the fault."""
     card = scenario.gpus[gpu]
     refused = [call for call in calls if card.refuses.get(call) == NOT_SUPPORTED]
     if refused:

@@ -150,9 +150,7 @@ class Numbers:
         return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
-        """Return what else was copied with the host at the same time; None if only some of the other GPUs
-        were.
-        """
+        """Return what else was copied with the host at the same time; None for only some of the other GPUs."""
         if sample.group is None:
             return "reverse" if sample.with_reverse else "nothing"
         members = self._members.get(sample.group, frozenset())

@@ -80,8 +80,9 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
 
 
 def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
-    """Return two values: GB/s and whether the copy goes through the host, by (source, destination); and
-    whether the rates are sums of both directions.
+    """Return the speeds, and whether they are sums of both directions.
+
+    By (source, destination): GB/s, and whether the copy goes through the host.
     """
     speeds = _speeds(numbers)
     if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
@@ -246,10 +247,10 @@ def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
 
 
 def concurrent_part(numbers: Numbers) -> Section | None:
-    """Return a row for each group of simultaneous copies between GPUs: their sum, and the sum of the same
-    copies one at a time.
+    """Return a row for each group of simultaneous copies between GPUs.
 
-    A tool's single number for one GPU and all others is a group too. One pair with its reverse is not.
+    It has their sum, and the sum of the same copies one at a time. A tool's single number for one GPU and all
+    others is a group too. One pair with its reverse is not.
     """
     groups = grouped(
         (one.group, one)

@@ -51,9 +51,7 @@ _AGAINST = (
 def summary_parts(
     machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool
 ) -> Iterator[Section]:
-    """Yield the verdict and the findings. `whole`: with all remedies, else with those that fit above the
-    tables.
-    """
+    """Yield the verdict and the findings. `whole`: with all remedies, else those that fit above the tables."""
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
     answer = Styled(verdict(machine, bandwidth, findings), style)
@@ -235,9 +233,7 @@ def _short(finding: Finding) -> str:
 
 
 def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the rate in the evidence and the rate that it is compared with; for several pairs, the worst
-    one.
-    """
+    """Return the rate in the evidence and its reference; for several pairs, of the worst pair."""
     if isinstance(pairs := evidence.get("pairs"), Mapping):
         found = [rates for one in pairs.values() if isinstance(one, Mapping) and (rates := _rates(one))]
         if found:

@@ -50,12 +50,11 @@ _OPTIONAL = ("NUMA", "Temp C", "Load %", "Name", "Power W", "Memory GiB", "PCIe"
 
 
 def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False) -> Table | None:
-    """Return one row for each GPU, or None if the matrix shows as much. `worst`: severity of its worst
-    finding.
+    """Return one row for each GPU, or None if the matrix shows as much.
 
-    `whole`: with all columns; on a narrow screen they continue below. `?` is a fact that was requested but
-    not available (`Machine.missing` has the reason), `-` one that the source does not report. Columns without
-    any fact are skipped.
+    `worst`: severity of each GPU's worst finding. `whole`: with all columns; on a narrow screen they continue
+    below. `?` is a fact that was requested but not available (`Machine.missing` has the reason), `-` one that
+    the source does not report. Columns without any fact are skipped.
     """
     gpus = machine.gpus
     shown = [facts for facts in _COLUMNS if whole >= facts.whole and _is_shown(machine, facts)]
@@ -80,9 +79,7 @@ def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
-    """Return whether any GPU has a fact of the column, or a reason why the fact is missing (lost GPUs
-    excluded).
-    """
+    """Return whether any GPU has a fact of the column, or, unless lost, a reason why it is missing."""
     asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None

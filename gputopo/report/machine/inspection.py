@@ -66,10 +66,9 @@ Detail = Literal["all", "topology"] | Sequence[int]
 
 
 def inspection_document(inspection: Inspection, detail: Detail | None = None, *, checks: int = 0) -> Document:
-    """Return the answer, the findings and one line per GPU. `detail`: everything, the topology, or GPUs by
-    index.
+    """Return the answer, the findings and one line per GPU.
 
-    `checks`: the number of checks that had data.
+    `detail`: everything, the topology, or GPUs by index. `checks`: the number of checks that had data.
     """
     if detail == "topology":
         return of_sections(_topology_sections(inspection.machine))
@@ -290,9 +289,7 @@ def about_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
-    """Yield the line counts of all captures together, and of each capture with lines that were not
-    understood.
-    """
+    """Yield the line counts of all captures together, and of each one with lines that were not understood."""
     if not any(one.not_understood for one in lines):
         return
     yield "Lines", _lines_words(lines)

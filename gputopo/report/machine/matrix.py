@@ -38,8 +38,7 @@ _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
 
 
 def topology_in_words(machine: Machine) -> str:
-    """Return the classes of the pairs of GPUs in words, the nearest first; empty if there are fewer than two
-    GPUs.
+    """Return the classes of the pairs of GPUs in words, the nearest first; empty for fewer than two GPUs.
 
     If the pairs of each class cannot be listed briefly, return their numbers: `16 pairs NV1, 12 pairs SYS`.
     """

@@ -175,9 +175,7 @@ class _Tree:
 
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> Iterator[Line]:
-    """Yield a branch and everything below it. Details follow the name, or are on further lines if they are
-    long.
-    """
+    """Yield a branch and everything below it. Details follow the name; long ones are on further lines."""
     name, space = branch.name, max(width - len(before), _MIN_NAME)
     if len(name) > space:  # names from lspci may be long
         name = f"{name[: space - 3]}..."

@@ -60,16 +60,14 @@ class Recent:
         return 0.0 if self.last is None or self.first_s is None else self.last.time_s - self.first_s
 
     def sparkline(self, gpu: int) -> str:
-        """Return the core clock of the last samples as bars; a full bar is the GPU's maximum, a gap is
+        """Return the core clock of the last samples as bars. A full bar is the GPU's maximum; a gap is
         unknown.
         """
         return sparkline(self._clocks.get(gpu, ()), self._max_mhz.get(gpu))
 
 
 def sparkline(values: Collection[int | None], maximum: int | None) -> str:
-    """Return numbers as bars from 0 to `maximum`, or to the highest number if that is higher or `maximum` is
-    None.
-    """
+    """Return numbers as bars from 0 to `maximum`, or to the highest number if it is higher or that is None."""
     top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
         " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]

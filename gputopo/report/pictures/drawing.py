@@ -83,9 +83,7 @@ class Canvas:
         bold: bool = False,
         turned: float = 0.0,
     ) -> None:
-        """Write text. `place`: its start, middle or end (`anchor`), at half height; `turned`: degrees,
-        clockwise.
-        """
+        """Write text. `place`: its start, middle or end, at half height; `turned`: degrees, clockwise."""
         x, y = (_px(one) for one in place)
         self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(size), fill=colour,
                   text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,

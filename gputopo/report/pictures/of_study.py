@@ -48,9 +48,7 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
-    """Return speedup and efficiency, with the same colours in both. Of many jobs, the lowest and highest come
-    first.
-    """
+    """Return speedup and efficiency, in the same colours. The lowest and highest of many jobs come first."""
     ordered = sorted(curves(study), key=lambda job: job[1].largest.speedup)
     half = MAX_NAMED // 2
     jobs = [*ordered[:half], *ordered[half:][-half:], *ordered[half:-half]]

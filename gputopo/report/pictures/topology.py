@@ -78,9 +78,7 @@ class _Node:
 
 
 def _placed(tops: Sequence[Branch]) -> list[_Node]:
-    """Return all boxes with their positions: leaves in a row at the bottom, others above the middle of their
-    children.
-    """
+    """Return all boxes with their positions: leaves in a row at the bottom, others above their children."""
     nodes = [node for top in tops for node in _nodes(top, 0)]
     lowest = max(node.level for node in nodes)
     leaves = [node for node in nodes if not node.children]

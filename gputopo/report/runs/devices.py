@@ -105,7 +105,7 @@ def verdict_words(word: str, percent_under: float | None, high: float | None) ->
 
 
 def is_ahead(verdict: Verdict) -> bool:
-    """Return whether a device is faster than its peers, beyond what noise explains."""
+    """Return whether a device is ahead of its peers by more than the upper bound of its verdict."""
     return verdict.word == EVEN and (verdict.percent_under or 0.0) < -(verdict.percent_under_high or 0.0)
 
 

@@ -71,9 +71,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
 
 
 def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
-    """Yield the part of a step that the exchange of gradients between hosts takes, and the times of each
-    host.
-    """
+    """Yield the share of the gradient exchange between hosts in a step, and each host's times."""
     ms = units.milliseconds
     if exchanged.ms is not None:
         share = f"{ms(exchanged.ms)} ms ({units.percent(exchanged.percent)}%) of a step"

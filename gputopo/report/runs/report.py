@@ -146,9 +146,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 
 
 def _slow_says(result: Result) -> list[str]:
-    """Return the sentences about slow devices. A sentence about a host, which its devices share, is there
-    once.
-    """
+    """Return the sentences about slow devices; a sentence about a host, which its devices share, only once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
 
 
@@ -318,8 +316,7 @@ def _together(repeats: Repeats) -> str:
 
 
 def program_lines(result: Result) -> Iterator[str]:
-    """Yield the speed of the steps that the program reported, if any, what is slow, and what the samples
-    show.
+    """Yield the speed of the program's reported steps, if any, what is slow, and what the samples show.
 
     Trivial results are skipped: a program that runs for a few seconds has no verdict.
     """

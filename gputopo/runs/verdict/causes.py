@@ -105,8 +105,8 @@ def explained_view(
 
 
 def _causes(parts: Sequence[_Part], percent: float, describe: Callable[[CauseRule], str]) -> list[Cause]:
-    """Return the causes that explain enough, the largest first. A family is one cause, because its rules read
-    one clock.
+    """Return the causes that explain enough, the largest first. A family, whose rules read one clock, is one
+    cause.
     """
     found: dict[str, Cause] = {}
     for part in sorted(parts, key=lambda part: -part.middle):
@@ -236,7 +236,7 @@ PARTS = (
 def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()) -> Causes | None:
     """Return why a run became slower than its own past; None if it has no two levels.
 
-    The parts of a step are measured, so their shares need no fit. The ranges are those of their medians.
+    The parts of a step are measured, so their shares need no fit. The ranges are the bounds of their medians.
     """
     first = verdict.from_step or 0
     after = [step >= first for step in facts.first_steps()]

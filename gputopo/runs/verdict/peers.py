@@ -326,8 +326,7 @@ class _Answer:
         )
 
     def _slow_steps(self, under: float, level: float) -> tuple[float | None, str]:
-        """Return the share of the steps that are slow, 0 to 1, and a few words about them; None: there are
-        none.
+        """Return the share of slow steps, 0 to 1, and a few words about them; None if there are none.
 
         `under`: percent of pace over all steps. `level`: percent of the typical step. The kept steps show how
         much a slow step loses.

@@ -77,7 +77,7 @@ class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[str, ...]  # the parts of a step that it slows
     cost: Cost
     describe: Describe  # returns what was seen, in the rows of the view at these places
-    family: str = ""  # causes with the same effect, fitted with one slope; empty: a family of its own
+    family: str = ""  # causes with the same effect, fitted with one slope; empty: its own family
     within: str = ""  # causes that together explain at most as much as the largest of them
     devices: tuple[str, ...] = (GPU,)  # kinds of devices that can have it
 

@@ -106,8 +106,8 @@ class _Deriving:
         return self._has(f"memory of gpu {gpu}", rate)
 
     def _ports(self, gpu: int) -> Iterator[tuple[str, LinkSpec, LinkSpec]]:
-        """Yield the links between a GPU and the root, the nearest first: the upper port, and the links of
-        both ends.
+        """Yield the links between a GPU and the root, the nearest first: the upper port, and both ends'
+        links.
         """
         links = {bridge.address: bridge.link for bridge in self.scenario.bridges}
         above = self.scenario.bridges_above(gpu)
@@ -118,9 +118,7 @@ class _Deriving:
             lower = links[above[place + 1]] if place + 1 < len(above) else lower
 
     def _way(self, gpu: int, down: bool, below: str | None = None) -> _Steps:
-        """Return one direction of the links from a GPU to the root, or to the switch that has the bridge
-        `below`.
-        """
+        """Return one direction of the links from a GPU to the root, or to the switch with bridge `below`."""
         steps = []
         above = self.scenario.bridges_above(gpu)
         end = above.index(below) if below else len(above)

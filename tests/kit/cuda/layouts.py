@@ -22,9 +22,7 @@ def _card(index: int, address: str, parent: str, root: str, link: LinkSpec, node
 
 
 def _switched(name: str, cards: int, roots: Sequence[str], link: LinkSpec, nodes: Sequence[int]) -> Scenario:
-    """Return one switch with `cards` cards under each root. `nodes`: theirs. The uplink is as wide as the
-    slots.
-    """
+    """Return one switch with `cards` cards under each root. The uplink is as wide as the slots."""
     bridges: list[Bridge] = []
     gpus: list[GpuSpec] = []
     for number, (root, node) in enumerate(zip(roots, nodes, strict=True)):

@@ -81,7 +81,7 @@ def _host(
 
 
 def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str, older: str) -> list[Case]:
-    """Return a test from GPU to GPU. Older versions do not have all headings for kernels."""
+    """Return a test from GPU to GPU. `older`: the heading of the kernels' test up to 0.4, if it differs."""
     heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
     group = "case row column" if "bidirectional" in name else None
     kind: Kind = "p2p_direct"

@@ -109,9 +109,7 @@ def _gpu(random: Random, era: int, dialect: smi.Dialect, index: int) -> Gpu:
 
 
 def _one_set_of_sram_counts(random: Random, facts: dict[str, Any], printed: dict[str, str]) -> None:
-    """Keep either Turing's uncorrectable SRAM errors, or the separate parity and SEC-DED errors of later
-    GPUs.
-    """
+    """Keep either Turing's uncorrectable SRAM errors, or later GPUs' separate parity and SEC-DED errors."""
     apart = "ecc.counts[aggregate.sram_uncorrectable_parity]" in printed and random.random() < 0.5
     for since in ("volatile", "aggregate"):
         together = [f"ecc.counts[{since}.sram_uncorrectable]"]

@@ -51,9 +51,7 @@ def _box(
     width: int = 16,
     cpus: int = 20,
 ) -> Machine:
-    """Return a machine. `numa_nodes`: the switches of each node; `width`: lanes between each GPU and its
-    slot.
-    """
+    """Return a machine. `numa_nodes`: the switches of each node; `width`: lanes of each GPU's link."""
     chip = _MODELS[model]
     tree = _Tree()
     for number, switches in enumerate(numa_nodes):
