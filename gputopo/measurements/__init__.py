@@ -1,4 +1,4 @@
-"""What follows from measured throughputs: cells, scaling, ratios, observations, comparisons. Pure.
+"""What follows from measured throughputs: cells, scaling, ratios, observations, comparisons.
 
-`study.study_of` is the whole; `documents` makes the published documents anew.
+`study.study_of` returns all of it; `documents` rebuilds the published documents.
 """

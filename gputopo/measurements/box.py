@@ -1,8 +1,8 @@
-"""One box over time: its runs, links and GPUs from measurement to measurement; since when it is worse. Pure.
+"""One box over time: its runs, links and GPUs, and since when something is worse.
 
-A series holds what was measured under the same conditions, whatever the versions of driver and TensorFlow:
-these are events beside it. It is worse since the measurement from which on it is lower by the most standard
-errors.
+A series holds measurements under the same conditions. Versions of the driver and of TensorFlow may differ;
+they are events next to the series. The series is worse since the measurement at which the mean falls by the
+largest number of standard errors.
 """
 
 import math
@@ -20,16 +20,17 @@ from gputopo.values.grouping import grouped
 from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
 
-# A change is a shift of so many standard errors, of this share at least, of at least this many measurements,
-# outliers apart, on each side. The noise is that of the series, as if two more measurements had been off by
-# `USUAL_NOISE`: few do not show it. Simulated with 6 to 40 even measurements and 1 to 3 % noise, also with an
-# outlier: one series in 1,000 has a change by chance.
+# A change is a shift of the mean by this many standard errors, by at least this share, with at least this
+# many measurements on each side, outliers excluded. The noise is the scatter of the series, computed as if
+# two more measurements had been off by `USUAL_NOISE`, because few measurements do not show it. Simulated with
+# 6 to 40 even measurements and 1 to 3 % noise, also with an outlier: one series in 1,000 has a change by
+# chance.
 DEVIATIONS, USUAL_NOISE = 4.4, 0.03
 MIN_CHANGE = 0.03
-_MAX_POINTS = 400  # of a series, the latest
-_MAD_TO_DEVIATION = 1.4826  # of normal noise
-_OUTLIER = 3.0  # deviations, from which on a difference counts as no more
-# Conditions that name a series of runs; the others are equal within it as well.
+_MAX_POINTS = 400  # the latest points of a series
+_MAD_TO_DEVIATION = 1.4826  # standard deviations per median absolute deviation, for normal noise
+_OUTLIER = 3.0  # in deviations: a larger difference counts as this much
+# Conditions in the name of a series of runs. Within a series, the other conditions are equal as well.
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
 
 
@@ -60,9 +61,9 @@ def _most_first(changes: Iterable[Worsening]) -> list[Worsening]:
 
 
 def change_of(series: Series) -> Worsening | None:
-    """Return since when a series is worse, None where it is not, or where noise explains it.
+    """Return since when a series is worse, or None if it is not worse or noise explains the difference.
 
-    One good measurement after the fall is left out where it would hide it.
+    One good measurement after the fall is skipped if it would hide the fall.
     """
     points = series.points[-_MAX_POINTS:]
     last = median(point.value for point in points[-MIN_SIDE:]) if points else 0.0
@@ -88,7 +89,7 @@ def _change(series: Series, points: Sequence[Point]) -> Worsening | None:
 
 
 def low_last(series: Series) -> Worsening | None:
-    """Return the last measurement where it alone is below the noise of the others, which is no change yet."""
+    """Return the last measurement if only it is below the noise of the others; this is not a change yet."""
     points = series.points[-_MAX_POINTS:]
     if len(points) <= MIN_SIDE:
         return None
@@ -114,9 +115,9 @@ def _worsening(series: Series, points: Sequence[Point], split: int) -> Worsening
 
 
 def _shift(*parts: Sequence[float]) -> tuple[float, float]:
-    """Return by how much the mean is lower after than before, and the standard error. Outliers weigh little.
+    """Return by how much the mean fell from the first part to the second, and its standard error.
 
-    A part with too few others shows no shift.
+    Outliers have little weight. A part with too few values without outliers shows no shift.
     """
     middles = [median(part) for part in parts]
     away = [[value - middle for value in part] for part, middle in zip(parts, middles, strict=True)]

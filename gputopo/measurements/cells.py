@@ -1,4 +1,4 @@
-"""Cells of a study: all measurements under the same conditions, with mean, spread and what failed."""
+"""Cells of a study: the measurements under the same conditions, with mean, spread and failures."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,14 +18,14 @@ BOX = ("machine", "cpu", "gpu", "gpus")
 class Comparison(NamedTuple):
     """A ratio of measurements that differ in `by`.
 
-    `over`: the values of `by` as (above, below) of the ratio; empty: each over the smallest or the first by
-    name.
+    `over`: pairs of values of `by`, (above, below) in the ratio. If empty, each value is compared with the
+    smallest one, or with the first by name.
     """
 
     id: str
-    title: str  # of its table
+    title: str  # of the table
     by: str
-    free: tuple[str, ...] = ()  # what else may differ, since it goes with it
+    free: tuple[str, ...] = ()  # conditions that may differ too, because they depend on `by`
     over: tuple[tuple[Any, Any], ...] = ()
 
 
@@ -49,7 +49,7 @@ COMPARISONS: tuple[Comparison, ...] = (
 
 
 def key(one: Measurement, free: Iterable[str] = ()) -> tuple[Any, ...]:
-    """Return all conditions of a measurement, without the free ones: equal for those that may be compared."""
+    """Return all conditions of a measurement except the `free` ones. Equal keys: may be compared."""
     left_out = set(free)
     return tuple(None if name in left_out else getattr(one, name) for name in CONDITIONS)
 
@@ -65,9 +65,9 @@ def holds(ratio: float, noise: float) -> bool:
 
 
 def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
-    """Return the cells in the order of their first measurements; the same file counts once.
+    """Return the cells in the order of their first measurements. Copies of the same file count once.
 
-    Each run with a drill is a cell of its own, after all others.
+    Each run with a drill has its own cell, after all others.
     """
     groups = grouped(
         ((*key(one), one.source if one.is_drill else None), one)
@@ -77,12 +77,12 @@ def cells_of(measurements: Iterable[Measurement]) -> tuple[Cell, ...]:
 
 
 def without_drills(cells: Sequence[Cell]) -> Sequence[Cell]:
-    """Return the cells that may be compared: those before the runs with drills."""
+    """Return the cells that may be compared: the cells before the runs with drills."""
     return cells[: sum(not cell.of.is_drill for cell in cells)]
 
 
 def _cell(number: int, group: Sequence[Measurement]) -> Cell:
-    # Measurements without a digest are of different files.
+    # Measurements without a digest are treated as different files.
     files = grouped((one.digest or place, one) for place, one in enumerate(group))
     duplicates = tuple(copy.source for copies in files.values() for copy in copies[1:])
     runs = tuple(copies[0] for copies in files.values())
@@ -94,7 +94,10 @@ def _cell(number: int, group: Sequence[Measurement]) -> Cell:
 
 
 def _noise(measured: Sequence[Measurement], mean: float) -> float:
-    """Return the standard error of the mean, as a share: of the repeats, or of one run and between runs."""
+    """Return the standard error of the mean, as a share.
+
+    It comes from the repeats, or from one run's own noise and the assumed variation between runs.
+    """
     if not mean:
         return RUN_TO_RUN
     if len(measured) == 1:
@@ -104,12 +107,12 @@ def _noise(measured: Sequence[Measurement], mean: float) -> float:
 
 
 def ratio_noise(one: Cell, other: Cell) -> float:
-    """Return the standard error of the logarithm of a ratio of two cells; 0 of a cell over itself."""
+    """Return the standard error of the logarithm of a ratio of two cells; 0 if they are the same cell."""
     return 0.0 if one is other else math.hypot(one.noise or 0.0, other.noise or 0.0)
 
 
 def ratio_holds(one: Cell, other: Cell) -> bool:
-    """Return whether two cells differ beyond their noise; never where one of them is spoilt."""
+    """Return whether two cells differ beyond their noise; always False if one of them is spoilt."""
     if one.spoilt or other.spoilt or not other.images_per_sec:
         return False
     return holds((one.images_per_sec or 0.0) / other.images_per_sec, ratio_noise(one, other))

@@ -1,6 +1,6 @@
-"""Each GPU of a machine by the same job, with its clock: what of a difference the clock explains.
+"""Each GPU of a machine by the same job, with its clock: how much of a difference the clock explains.
 
-A clock that is N % lower explains N % at most: a step that waits for memory loses less.
+A clock that is N % lower explains at most N %: a step that waits for memory loses less.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ def clock_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tupl
 
 
 class _Alone(NamedTuple):
-    """A GPU that waited for no other, in the cell that its images/sec are of."""
+    """A GPU that waited for no other GPU, and the cell with its images/sec."""
 
     cell: Cell
     gpu: int
@@ -78,7 +78,7 @@ def _row(one: _Alone, first: _Alone, machines: Mapping[str, Machine]) -> ClockRo
 
 
 def _clock_of(one: _Alone, machines: Mapping[str, Machine]) -> tuple[str, float] | None:
-    """Return the core clock of the run, else that of the machine; the memory's where only that is known."""
+    """Return the core clock of the run, else of the machine; the memory clock if only that is known."""
     device = next((device for device in one.cell.of.devices if device.number == one.gpu), None)
     if device is not None and device.graphics_mhz:
         return "core", device.graphics_mhz
@@ -92,7 +92,7 @@ def _clock_of(one: _Alone, machines: Mapping[str, Machine]) -> tuple[str, float]
 
 
 def cpu_tables(cells: Sequence[Cell]) -> tuple[CpuTable, ...]:
-    """Return the table of each job that was run beside several CPUs; orders are those of the cells."""
+    """Return a table for each job that ran with several CPUs, in the order of the cells."""
     free = ("cpu", "machine", "model", "batch_per_gpu")
     jobs = grouped((key(cell.of, free), cell) for cell in cells if cell.of.cpu is not None)
     found = []

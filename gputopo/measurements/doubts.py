@@ -9,7 +9,7 @@ from gputopo.values.run.measurement import BUSY, CONDITIONS, MODE
 from gputopo.values.study import Cell, Figures, Observation
 from gputopo.values.words import figure, listed
 
-# What a speedup may not be computed over, each with why.
+# Kinds of runs that are no baseline for a speedup, each with the reason.
 _REFUSED = {
     "batch_per_gpu": "another batch per device is another amount of work",
     "version": "another version of TensorFlow may have another speed",
@@ -21,7 +21,7 @@ _REFUSED = {
 
 
 def doubts(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    """Iterate over the doubts. `names`: the conditions that jobs are named by."""
+    """Iterate over the doubts. `names`: the conditions that identify a job."""
     yield from _outside(figures, names)
     yield from _by_text(figures, "conditions.other", _conditions, names, ("run", ""))
     yield from _by_text(figures, "figure.suspect", _suspect, names, ("figure", ""))
@@ -50,7 +50,7 @@ def _outside(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
 
 
 def _conditions(cell: Cell) -> Iterable[str]:
-    # How busy they were differs from run to run.
+    # How busy the host was differs from run to run.
     return {BUSY if one.startswith(BUSY) else one: None for run in cell.runs for one in run.conditions}
 
 
@@ -65,9 +65,10 @@ def _by_text(
     names: Sequence[str],
     words: tuple[str, str],
 ) -> Iterator[Observation]:
-    """Iterate over what several cells have in common, once each. `words`: noun, and what is said of it.
+    """Iterate over the texts that cells have, each text once for all of its cells.
 
-    Of messages with the same beginning (`out of memory: ...`) the beginning counts.
+    `words`: the noun, and what the sentence says about it. Messages with the same beginning
+    (`out of memory: ...`) count as one.
     """
     noun, what = words
     by_begin = grouped(
@@ -193,6 +194,6 @@ def _published(figures: Figures) -> Iterator[Observation]:
 
 
 def shared_words(cells: Sequence[Cell], numbers: Iterable[int], names: Iterable[str]) -> str:
-    """Return the conditions, of those named, that some cells share."""
+    """Return which of the conditions `names` some cells share, in words."""
     some = [cells[number].of for number in numbers]
     return some[0].job_words([name for name in names if len({getattr(one, name) for one in some}) == 1])

@@ -25,23 +25,26 @@ from gputopo.values.study import (
     Word,
 )
 
-# What may differ between a run and a published figure of the same job on the same GPU model.
+# Conditions that may differ between a run and a published figure of the same job on the same GPU model.
 ELSEWHERE = ("machine", "cpu", "backend", "gpu", "gpus", "framework", "method", "version", "dataset", "xla",
              "variable_update", "ps_device", "all_reduce", "data_format")  # fmt: skip
-# What may differ between a run and an earlier one of this machine: named, and then it is no regression.
+# Conditions that may differ between a run and an earlier one of this machine. If they do, the difference is
+# reported, but not as a regression.
 EARLIER = ("version", "framework")
-SMALLEST_EFFECT = 0.02  # share below which a difference from an earlier run is none
-# That no difference from earlier runs is by chance, over all cells and the pooled change (Bonferroni).
-# Two-sided, so that one report in 400 accuses without a cause (tests/benchmarks/bench_comparisons.py).
+SMALLEST_EFFECT = 0.02  # share; a smaller difference from an earlier run is ignored
+# Probability that no difference from earlier runs is reported by chance, over all cells and the pooled change
+# (Bonferroni). Two-sided, so that one report in 400 has a false alarm
+# (tests/benchmarks/bench_comparisons.py).
 CONFIDENCE = 0.995
-# Standard deviation of one run as a share before any repeat is seen, and what it counts for, in degrees of
-# freedom. Runs of lenet, resnet20 and alexnet on an idle machine vary by 1.2 to 2.0%; others are busier. The
-# weight is not measured; chosen because eight repeats on a machine tell more of it than this.
+# Assumed standard deviation of one run, as a share, before any repeat is seen, and its weight in degrees of
+# freedom. Runs of lenet, resnet20 and alexnet on an idle machine vary by 1.2 to 2.0%; other machines are
+# busier. The weight is not measured; chosen because eight repeats on a machine are better evidence than this
+# assumption.
 RUN_DEVIATION, RUN_FREEDOM = 0.025, 8
-# If the logarithm of the variance is above that of the assumed one by so many standard errors, the assumption
-# does not count: it would make false alarms more frequent. One-sided, 95% of a normal distribution.
+# If the logarithm of the measured variance exceeds the assumed one by this many standard errors, the
+# assumption is dropped: it would cause more false alarms. One-sided, 95% of a normal distribution.
 _NOISIER = 1.645
-_MOST_VALUES = 200  # of which `spread` looks at all pairs; they show the deviation to 6%
+_MOST_VALUES = 200  # values of which `spread` compares all pairs; they give the deviation to 6%
 
 
 def figures_of(
@@ -52,8 +55,10 @@ def figures_of(
     references: Iterable[Measurement] = (),
     smallest_effect: float = SMALLEST_EFFECT,
 ) -> Figures:
-    """Return all figures. `machines`: by name, for paths and clocks; `earlier`: runs of this machine before;
-    `references`: published figures; `smallest_effect`: share below which a difference from them is none.
+    """Return all figures.
+
+    `machines`: by name, for paths and clocks. `earlier`: earlier runs of this machine. `references`:
+    published figures. `smallest_effect`: share; smaller differences from earlier runs are ignored.
     """
     every = cells_of(measurements)
     cells = without_drills(every)
@@ -88,7 +93,7 @@ def figures_of(
 
 
 def against_published(cells: Sequence[Cell], references: Iterable[Cell]) -> tuple[Against, ...]:
-    """Return each cell beside the published figure that is alike in most conditions, where there is one."""
+    """Return each cell with the published figure that shares the most conditions, if there is one."""
     known = [one for one in references if one.of.suspect is None]
     pairs = [(cell, other) for cell, other in _nearest(cells, known, _job) if cell.of.gpu]
     return tuple(_against(*pair, "published", DEVIATIONS * ratio_noise(*pair)) for pair in pairs)
@@ -97,11 +102,12 @@ def against_published(cells: Sequence[Cell], references: Iterable[Cell]) -> tupl
 def against_earlier(
     cells: Sequence[Cell], earlier: Iterable[Cell], smallest_effect: float = SMALLEST_EFFECT
 ) -> tuple[Against, ...]:
-    """Return each cell beside the earlier cell of the same conditions, where there is one.
+    """Return each cell with the earlier cell of the same conditions, if there is one.
 
-    By a moderated Student's t (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology 3(1),
-    2004): the variance of one run is that of all repeats, without repeats that of the changes by `spread`, in
-    both cases together with `RUN_DEVIATION`. A figure that states more noise keeps it.
+    Uses a moderated Student's t (G. K. Smyth, Statistical Applications in Genetics and Molecular Biology
+    3(1), 2004). The variance of one run comes from all repeats, or without repeats from the changes (by
+    `spread`); in both cases it is combined with `RUN_DEVIATION`. A figure that reports more noise keeps its
+    own.
     """
     pairs = _nearest(cells, earlier, lambda cell: key(cell.of, EARLIER))
     repeated = [cell.repeats for pair in pairs for cell in pair if len(cell.repeats) > 1]
@@ -109,9 +115,9 @@ def against_earlier(
     squares = sum((value / fmean(some) - 1) ** 2 for some in repeated for value in some)
     if not repeated and len(pairs) > 1:
         deviation, freedom = spread([_change(*pair) for pair in pairs])
-        squares = freedom * deviation**2 / 2  # a change is that of two runs
+        squares = freedom * deviation**2 / 2  # a change is the difference of two runs
     assumed = RUN_FREEDOM
-    if freedom > assumed:  # the cells tell more than the assumption
+    if freedom > assumed:  # the cells are better evidence than the assumption
         error = math.sqrt(2 / freedom + 2 / assumed)  # of the logarithm of the ratio: Fisher's z
         if squares > freedom * RUN_DEVIATION**2 * math.exp(_NOISIER * error):
             assumed = 0
@@ -135,9 +141,10 @@ def against_earlier(
 def pooled_change(
     cells: Sequence[Cell], rows: Iterable[Against], smallest_effect: float = SMALLEST_EFFECT
 ) -> PooledChange | None:
-    """Return the mean change from earlier runs, by Student's t over the cells; None of fewer than two.
+    """Return the mean change from earlier runs, by Student's t over the cells; None for fewer than two.
 
-    Cells that support no verdict are left out, and those with other software if others have the same.
+    Cells that support no verdict are skipped. Cells with other software are skipped if some cells have the
+    same software.
     """
     known = [row for row in rows if row.kind == "earlier" and not cells[row.cell].spoilt]
     known = [row for row in known if not row.is_spoilt]
@@ -164,7 +171,7 @@ def pooled_change(
 def spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the standard deviation of values, up to half of them outliers, with its degrees of freedom.
 
-    Qn of P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, 1993: a quantile of the
+    Qn (P. J. Rousseeuw and C. Croux, Alternatives to the median absolute deviation, 1993): a quantile of the
     differences of all pairs. The degrees of freedom were simulated with 2 to 80 normal values.
     """
     values = values[:: 1 + len(values) // _MOST_VALUES]
@@ -177,18 +184,19 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 def _moderated(
     squares: float, freedom: float, expected: float, assumed: float, cells: int
 ) -> tuple[float, float]:
-    """Return a standard deviation, and how many of them a change of one cell or of all must exceed.
+    """Return a standard deviation, and how many of them a change of one cell, or of all, must exceed.
 
-    `squares`: sum of squares with this freedom; `expected`: the variance that counts for `assumed` more.
+    `squares`: sum of squares with `freedom` degrees of freedom. `expected`: the assumed variance, with
+    `assumed` more.
     """
     total = freedom + assumed
-    comparisons = cells + (cells > 1)  # the pooled one, too
+    comparisons = cells + (cells > 1)  # the pooled change is tested too
     deviations = students_t(total, (1 - CONFIDENCE) / 2 / max(comparisons, 1))
     return math.sqrt((squares + assumed * expected) / total), deviations
 
 
 def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
-    """Return why no cell can be compared: what has no figure, or in what the most alike ones differ."""
+    """Return why no cell can be compared: no figures, or different conditions even in the most similar cells."""
     for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
         if not any(cell.images_per_sec for cell in without_drills(some)):
             return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"
@@ -202,7 +210,7 @@ def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
 def _nearest(
     cells: Iterable[Cell], others: Iterable[Cell], job_of: Callable[[Cell], tuple[Any, ...]]
 ) -> list[tuple[Cell, Cell]]:
-    """Return each cell with that of the others, of the same job, which is alike in most conditions."""
+    """Return each cell with the other cell of the same job that shares the most conditions."""
     known = grouped((job_of(one), one) for one in others if one.images_per_sec)
     return [
         (cell, min(same, key=lambda other: len(differences(cell.of, other.of))))
@@ -222,7 +230,7 @@ def _change(cell: Cell, reference: Cell) -> float:
 
 
 def _word(change: float, noise: float, least: float) -> Word:
-    """Return what a change shows: a difference of at least `least`, a smaller one, or neither."""
+    """Return what a change shows: a difference of at least `least`, a smaller one, or neither of them."""
     if abs(change) > max(noise, least):
         return "slower" if change < 0 else "faster"
     return "even" if abs(change) + noise < least else "cannot tell"
@@ -231,7 +239,7 @@ def _word(change: float, noise: float, least: float) -> Word:
 def _against(
     cell: Cell, reference: Cell, kind: Literal["published", "earlier"], noise: float, least: float = 0.0
 ) -> Against:
-    """Return a comparison. `noise`: of the logarithm of the ratio, up to which it is not shown."""
+    """Return a comparison. `noise`: changes of the ratio's logarithm up to this are not significant."""
     change = _change(cell, reference)
     verdict = "cannot tell" if cell.spoilt or reference.spoilt else _word(change, noise, least)
     differs = tuple(CONDITIONS[name] for name in differences(cell.of, reference.of))

@@ -1,4 +1,4 @@
-"""A run of gputopo as a measurement: from its result, whole or of a killed run."""
+"""A run of gputopo as a measurement, from the result of a complete or a killed run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -32,16 +32,17 @@ def of_result(
     digest: str | None = None,
     conditions: tuple[str, ...] = (),
 ) -> Measurement:
-    """Return the measurement of a run. `gpus`: names of the machine's GPUs; `conditions`: more.
+    """Return the measurement of a run.
 
-    A run that did not complete keeps what it measured out of `images_per_sec`: its reason stands instead.
+    `gpus`: names of the machine's GPUs. `conditions`: additional conditions. If a run did not complete,
+    `images_per_sec` is empty and the measurement has the reason instead.
     """
     job = result.job
     complete = result.status == COMPLETE and result.throughput is not None
     status: Status = COMPLETE if complete else INTERRUPTED if result.status == INTERRUPTED else FAILED
     speed = result.throughput if complete else None
     verdict = result.input_verdict
-    several = result.of_several_hosts  # then indices are of several machines
+    several = result.of_several_hosts  # then the indices belong to several machines
     numbers = tuple(row.device.gpu for row in result.devices if row.device.gpu is not None and not several)
     return Measurement(
         source=source,
@@ -75,7 +76,7 @@ def of_result(
 
 
 def _how(job: JobSpec, devices: Sequence[Device]) -> dict[str, Any]:
-    """Return the fields that say what ran and how, as far as the spec has them."""
+    """Return the fields that describe what ran and how, as far as the spec has them."""
     if not isinstance(job, RunSpec):
         return {"task": job.task if isinstance(job, ProgramSpec) else "train"}
     data = job.data
@@ -144,7 +145,7 @@ def _ps_device(job: RunSpec, devices: Sequence[Device]) -> str | None:
 
 
 def _conditions(result: Result) -> tuple[str, ...]:
-    """Return what the run was under that another need not be: a rehearsal, several hosts, slow devices."""
+    """Return the special conditions of the run: a rehearsal, several hosts, slow devices."""
     found = [f"{DRILL} ({', '.join(drills)})"] if (drills := labels(result.spec)) else []
     found += [f"rehearsal of {result.rehearsal_of}"] if result.rehearsal_of else []
     if result.of_several_hosts:

@@ -20,18 +20,18 @@ from gputopo.values.study import (
 )
 from gputopo.values.words import figure, listed
 
-# Efficiency on the most GPUs, in percent, from which scaling is good, and below which it is poor: the tables
-# of tensorflow.org (93 % on 8 GPUs) read as good, 7gforce with tf_cnn_benchmarks (75 %) as fair, Keras there
-# (39 %) as poor.
+# Efficiency on the most GPUs, in percent: at least the first is good, below the second is poor. The tables of
+# tensorflow.org (93 % on 8 GPUs) are then good, 7gforce with tf_cnn_benchmarks (75 %) is fair, and Keras
+# there (39 %) is poor.
 GOOD_PERCENT, POOR_PERCENT = 90.0, 60.0
-# Noise of a speedup from which its verdict is not clear: a third of the way from poor to good.
+# If the noise of a speedup is larger, its verdict is unclear: a third of the way from poor to good.
 UNCLEAR_SHARE = 0.10
-# Share of one GPU's images/sec below which a GPU that was added pays little.
+# Share of one GPU's images/sec. A GPU that adds less is reported as not worth adding.
 PAYS_SHARE = 0.25
 
 
 def without_spoilt(figures: Figures) -> Figures:
-    """Return the figures of which verdicts are made: without those of spoilt cells."""
+    """Return the figures without the spoilt cells; verdicts use these."""
     bad = {cell.number for cell in figures.cells if cell.spoilt}
     if not bad:
         return figures
@@ -59,7 +59,7 @@ def without_spoilt(figures: Figures) -> Figures:
 
 
 def of_scaling(figures: Figures, names: Sequence[str]) -> Iterator[Observation]:
-    """Iterate over the observations on scaling. `names`: the conditions that jobs are named by."""
+    """Iterate over the observations on scaling. `names`: the conditions that identify a job."""
     yield from _verdicts(figures)
     for scaling in figures.scalings:
         yield from _stops(figures.cells, scaling, names)
@@ -91,8 +91,11 @@ def _verdicts(figures: Figures) -> Iterator[Observation]:
 
 
 def where_it_stops(cells: Sequence[Cell], scaling: Scaling) -> tuple[ScalingRow, ScalingRow | None]:
-    """Return the largest number of GPUs that all pay, and the next one, which does not; None: all do."""
-    # The fastest of each number.
+    """Return the largest number of GPUs up to which each addition helps, and the next one, which does not.
+
+    The second is None if all of them help.
+    """
+    # The fastest row for each number of GPUs.
     by_number = {row.n_gpus: row for row in sorted(scaling.rows, key=lambda row: row.images_per_sec)}
     best, *rest = (by_number[number] for number in sorted(by_number))
     for row in rest:
@@ -134,7 +137,7 @@ def _superlinear(cells: Sequence[Cell], scaling: Scaling, names: Sequence[str]) 
         for row in rows
         if row.efficiency_percent > 100
         and holds(row.speedup / row.n_gpus, row.noise)
-        and not cells[row.cell].of.suspect  # which is stated already
+        and not cells[row.cell].of.suspect  # which another observation already reports
     ]
     if not over:
         return
@@ -168,7 +171,7 @@ def _likely_cause(baseline: Cell, over: Sequence[ScalingRow], rows: Sequence[Sca
 
 
 def _again(cell: Cell) -> str:
-    """Return the advice to measure again, unless others published the figure."""
+    """Return the advice to measure again; empty if the figure was published by others."""
     return "" if cell.of.is_published else " Repeat it."
 
 

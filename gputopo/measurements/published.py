@@ -1,4 +1,4 @@
-"""Published figures as measurements, and the machines that they are of."""
+"""Published figures as measurements, and the machines on which they were measured."""
 
 import functools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import PUBLISHED, DeviceFigure, Measurement
 from gputopo.values.study import Study
 
-# The names of the programs with the year of their constants, and what the column `version` has of them.
+# Programs whose column `version` has the method, not a version.
 _METHODS = frozenset({"keras-2017"})
 
 
@@ -48,7 +48,7 @@ def of_published(row: Published | Missing) -> Measurement:
         model=row.model,
         dataset="imagenet",
         data=real,
-        # Who publishes figures with and without them states it; else the source does not.
+        # Only sources that publish figures both with and without distortions say which one it is.
         distortions=(row.data == "real-distorted") if _has_distorted(row.source) and real == "real" else None,
         batch_per_gpu=row.batch_per_gpu,
         conditions=() if row.batch is None else (f"batch {row.batch} of all GPUs together",),
@@ -88,7 +88,7 @@ def machine_named(name: str) -> Machine:
 
 
 def cpu_named(name: str) -> str | None:
-    """Return the CPU of a published machine, None where the source does not name it."""
+    """Return the CPU of a published machine, or None if the source does not give it."""
     known = published_machines().get(name)
     return known.cpu if known else None
 
@@ -98,8 +98,8 @@ def known_machines() -> Mapping[str, Machine]:
     return {name: machine_named(name) for name in {row.machine for row in published()}}
 
 
-# Names of the documents on the command line, with those of their sources, and the id of the observation that
-# answers the question of the document; None: the headline of any study does.
+# Names of the documents on the command line. Each has the name of its source, and the id of the observation
+# that answers the document's question; None: the headline of any study answers it.
 DOCUMENTS: Mapping[str, tuple[str, str | None]] = {
     "tensorpack": ("tensorpack", "program.ratio"),
     "tf-official": ("tensorflow.org", "scaling.verdict"),
@@ -109,7 +109,7 @@ DOCUMENTS: Mapping[str, tuple[str, str | None]] = {
 
 
 def made(name: str) -> Study:
-    """Return the study of a document, from its raw figures."""
+    """Return the study of a document, computed from its raw figures."""
     source, answer = DOCUMENTS[name]
     found = study_of(
         published_measurements(source),

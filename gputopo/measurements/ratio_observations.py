@@ -9,12 +9,12 @@ from gputopo.values.grouping import grouped
 from gputopo.values.study import Cell, ClockTable, Figures, Observation, PairTable, Ratio, RatioTable
 from gputopo.values.words import figure, listed
 
-# Synthetic over real from which the input limits, if beyond the noise: the official tables of tensorflow.org
-# are below (0.98 to 1.08), alexnet of lambda-2018 is above (2.6 to 5.6).
+# Ratio of synthetic to real data from which the input is the limit, if it is beyond the noise. The official
+# tables of tensorflow.org are below it (0.98 to 1.08), alexnet of lambda-2018 is above it (2.6 to 5.6).
 LIMITED = 1.10
-# A difference between CPUs, slowest to fastest, from which the CPU matters for a model.
+# Ratio between CPUs, slowest to fastest, from which the CPU matters for a model.
 CPU_MATTERS = 1.10
-# Comparisons whose ratios are an observation each, with its id and what stands before the two values.
+# Comparisons whose ratios are one observation each, with its id and the words before the two values.
 _SIMPLE = {
     "gpu": ("gpu.ratio", ""),
     "model": ("model.ratio", ""),

@@ -27,9 +27,9 @@ from gputopo.values.study import (
 def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
     """Return the scaling of each job that ran on one GPU and on more, in the order of the cells.
 
-    A job's batch per GPU is the same for all numbers (weak scaling). Where several numbers of GPUs ran on
-    several sets, each set has its row. One-GPU figures without a mode, or with another one, are used where
-    there is none of the mode itself.
+    A job has the same batch per GPU for all numbers of GPUs (weak scaling). If a number of GPUs ran on
+    several sets, each set has its own row. One-GPU figures without a mode, or with another mode, are used if
+    there is none of the same mode.
     """
     measured = [cell for cell in cells if cell.images_per_sec is not None]
     alone = grouped((key(cell.of, (*SET, *MODE)), cell) for cell in measured if cell.of.n_gpus == 1)
@@ -47,7 +47,7 @@ def scalings_of(cells: Sequence[Cell]) -> tuple[Scaling, ...]:
 
 
 def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
-    """Return the medians over all jobs, by number of GPUs, without the figure of one GPU."""
+    """Return the medians over all jobs, by number of GPUs, without the one-GPU figures."""
     by_number = grouped((row.n_gpus, row) for scaling in scalings for row in scaling.rows[1:])
     return tuple(
         MedianScaling(
@@ -61,7 +61,7 @@ def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
 
 
 def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
-    """Return the one-GPU figure of the same mode, then of a GPU of the set, then the fastest."""
+    """Return the baseline: the one-GPU figure of the same mode, else of a GPU of the set, else the fastest."""
 
     def rank(one: Cell) -> tuple[bool, bool, float]:
         shares_gpus = bool(set(one.of.gpus) & set(cell.of.gpus))
@@ -94,7 +94,7 @@ def ratio_tables(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> tuple[Ra
 
 
 def _tables(comparison: Comparison, cells: Iterable[Cell]) -> list[RatioTable]:
-    # One GPU exchanges nothing: its mode is no condition.
+    # One GPU exchanges nothing, so its mode is not a condition.
     of_one = () if comparison.id == "gpu" else (*MODE, "gpus")
     free = (comparison.by, *comparison.free)
     groups = grouped(
@@ -117,7 +117,7 @@ def _value_words(comparison: Comparison, cell: Cell) -> str:
 def _of_pairs(
     comparison: Comparison, above: str, below: str, pairs: Sequence[tuple[Cell, Cell]]
 ) -> RatioTable:
-    """Return the table of pairs. What has no order of its own: the faster one on the fewest GPUs is above."""
+    """Return the table of pairs. If the values have no order, the faster one on the fewest GPUs is above."""
     rows = [_ratio(*pair) for pair in pairs]
     if not comparison.over and comparison.by != "batch_per_gpu":
         fewest = min(row.n_gpus for row in rows)
@@ -165,7 +165,7 @@ def _table(id: str, title: str, above: str, below: str, rows: Sequence[Ratio]) -
 
 
 def _batch_on_scaling(cells: Sequence[Cell], scalings: Sequence[Scaling]) -> list[RatioTable]:
-    """Return the ratios of speedups with different batches: what the batch does to scaling alone."""
+    """Return the ratios of speedups with different batches: the effect of the batch on scaling only."""
     free = ("batch_per_gpu",)
     jobs = grouped(
         (key(cells[row.cell].of, (*free, *MODE) if row.n_gpus == 1 else free), row)
@@ -197,7 +197,7 @@ def _speedup_ratio(cells: Sequence[Cell], above: ScalingRow, below: ScalingRow) 
 
 
 def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple[PairTable, ...]:
-    """Return the table of each job on pairs of different paths. `machines`: by name, for the paths."""
+    """Return a table for each job that ran on pairs of GPUs with different paths. `machines`: by name."""
     jobs = grouped(
         (key(cell.of, ("gpus",)), cell)
         for cell in cells
@@ -215,7 +215,7 @@ def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple
 
 
 def _path(machine: Machine, gpus: Sequence[int]) -> str | None:
-    """Return the path between two GPUs as nvidia-smi names it, `NVLink` with any number of them."""
+    """Return the path between two GPUs as nvidia-smi writes it; `NVLink` for any number of NVLinks."""
     link = links_by_pair(machine).get((min(gpus), max(gpus)))
     if link is not None and link.nvlinks:
         return "NVLink"

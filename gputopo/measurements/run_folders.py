@@ -1,4 +1,4 @@
-"""Run folders and JSON documents of gputopo as measurements, also of runs that were killed."""
+"""Run folders and JSON documents of gputopo as measurements, including killed runs."""
 
 import contextlib
 import hashlib
@@ -22,17 +22,17 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import FOLDER, MANIFEST, Repeats, Sweep, SweepCell
 from gputopo.values.study import Study
 
-MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; those of 16 GPUs have 100 KiB
-MAX_EVENTS_BYTES = 1024 * 2**20  # of the events of one run, which are read line by line
+MAX_DOCUMENT_BYTES = 64 * 2**20  # of a result or a machine; documents of 16 GPUs have 100 KiB
+MAX_EVENTS_BYTES = 1024 * 2**20  # for the events of one run, which are read line by line
 _GIVE = "give the folder of a run, its result.json, or what gputopo report --json wrote"
 
 
 class RunFolders:
     """Reads run folders.
 
-    `machines` are those of the runs so far, by the name in their measurements; `runs` the folders, with what
-    was measured; `failed` cells of sweeps that failed before they had a folder, each with the reason;
-    `unfinished` a sentence on each sweep that did not come to its end.
+    `machines`: the machines of the runs so far, by their name in the measurements. `runs`: the folders, with
+    their measurements. `failed`: sweep cells that failed before they had a folder, each with the reason.
+    `unfinished`: a sentence for each sweep that did not finish.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class RunFolders:
     def run(self, path: Path) -> Measurement:
         """Return the run of a folder, or of its events file.
 
-        Raises InputError where neither can be read, or the run ended before its first event.
+        Raises InputError if neither can be read, or if the run ended before its first event.
         """
         folder = path if path.is_dir() else path.parent
         result, digest = _result(folder)
@@ -89,10 +89,11 @@ class RunFolders:
         return (f"{BUSY}{share}",)
 
     def document(self, data: bytes, origin: str) -> Sequence[Measurement] | None:
-        """Return the measurements of a JSON document: a result, repeats, a study.
+        """Return the measurements of a JSON document: a result, repeats or a study.
 
-        Other documents of gputopo have none: the runs of a sweep are read from their folders. None: it is not
-        of gputopo. Raises InputError, also for a newer version of one.
+        Other gputopo documents have no measurements: the runs of a sweep are read from their folders. Returns
+        None if the document is not from gputopo. Raises InputError for an invalid document or a newer
+        version.
         """
         kind, digest = schema.schema_of(data) or "", hashlib.sha256(data).hexdigest()
         name = kind.rpartition("/")[0]
@@ -122,7 +123,7 @@ class RunFolders:
 
 
 def machine_name(machine: Machine) -> str | None:
-    """Return a name of a machine by its hardware: `6x GeForce GTX 1070 (3f2a9c)`; None: it is not known."""
+    """Return a name for a machine's hardware, `6x GeForce GTX 1070 (3f2a9c)`, or None if it is unknown."""
     known = fingerprint(machine)
     if known is None:
         return None
@@ -132,7 +133,7 @@ def machine_name(machine: Machine) -> str | None:
 
 
 def _result(folder: Path) -> tuple[Result, str | None]:
-    """Return the result of a run, derived from its events where it has none that can be read."""
+    """Return the result of a run; derived from its events if there is no readable result."""
     file, events = folder / "result.json", folder / "events.jsonl"
     if file.is_file():
         try:
@@ -155,7 +156,7 @@ def _from_events(file: Path) -> Result:
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:
-    """Return the machine of a run with its name; that of a short run is in the folder of its screen."""
+    """Return the machine of a run and its name. For a short run, the machine is in the folder of its screen."""
     if not (folder / "machine.json").is_file():
         folder = folder.parent.parent
     with contextlib.suppress(OSError, InputError):
@@ -165,7 +166,7 @@ def _machine(folder: Path) -> tuple[Machine | None, str | None]:
 
 @cache
 def _decoded(data: bytes) -> tuple[Machine, str | None]:
-    """Return a machine and its name; most runs of a box have the same document."""
+    """Return a machine and its name. Cached: most runs of a box have the same document."""
     machine = schema.decode(data, Machine, origin="machine.json")
     return machine, machine_name(machine)
 
@@ -188,14 +189,14 @@ def _time(folder: Path) -> float | None:
 
 
 def result_in(folder: Path) -> Result | None:
-    """Return the result of a run, derived from its events where it has none; None: neither can be read."""
+    """Return the result of a run, derived from its events if needed; None if neither can be read."""
     with contextlib.suppress(InputError):
         return _result(folder)[0]
     return None
 
 
 def most_telling(runs: Sequence[tuple[Path, Measurement]], limit: int) -> list[Path]:
-    """Return at most `limit` folders, oldest first: of runs that failed or were slow, then of the latest."""
+    """Return at most `limit` folders, oldest first: runs that failed or were slow, then the latest runs."""
     ordered = sorted(runs, key=lambda one: one[1].time_s or 0.0)
     ranked = sorted(
         range(len(ordered)),
@@ -205,7 +206,7 @@ def most_telling(runs: Sequence[tuple[Path, Measurement]], limit: int) -> list[P
 
 
 def one_run(folder: Path) -> OneRun | None:
-    """Read the folder of a run, also of one that was killed; None where it has neither result nor events."""
+    """Read the folder of a run, also of a killed run; None if it has neither a result nor events."""
     result = result_in(folder)
     if result is None:
         return None

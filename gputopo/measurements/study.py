@@ -1,4 +1,4 @@
-"""The whole of a study (`gputopo.study/1`): measurements, figures, observations. What every renderer gets."""
+"""The whole study (`gputopo.study/1`): measurements, figures, observations. The input of every renderer."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ from gputopo.values.study import (
 )
 from gputopo.values.words import figure
 
-_AVOID = 1.05  # gain of the near pairs from which the far ones are not to be used
+_AVOID = 1.05  # speedup of the near pairs over the far pairs, from which the far ones should be avoided
 _MODES = {
     "parameter_server cpu": "parameter server on the CPU",
     "parameter_server gpu:spread": "parameter servers spread over the GPUs",
@@ -41,7 +41,9 @@ _MODES = {
 
 
 def headline(figures: Figures, observations: Sequence[Observation]) -> str:
-    """Return the sentences; if nothing is to take or avoid, the fastest placement and what is in doubt, else
+    """Return the headline sentences.
+
+    If there is nothing to recommend or avoid, they report the fastest placement and what is in doubt, else
     the speed.
     """
     clean = without_spoilt(figures)
@@ -52,7 +54,7 @@ def headline(figures: Figures, observations: Sequence[Observation]) -> str:
 
 
 def _speed(cells: Sequence[Cell]) -> str:
-    """Return the speed of the only cell, or of the fastest."""
+    """Return the speed of the only cell, or of the fastest one."""
     measured = [cell for cell in without_drills(cells) or cells if cell.images_per_sec is not None]
     if not measured:
         return "No run was measured."
@@ -71,7 +73,7 @@ def _speed(cells: Sequence[Cell]) -> str:
 
 
 def _before(figures: Figures) -> Iterator[str]:
-    """Yield what became slower: all cells together, then single ones, then what the noise hides."""
+    """Yield what became slower: all cells together, then single cells, then what the noise hides."""
     rows = [row for row in figures.against if row.kind == "earlier" and not figures.cells[row.cell].spoilt]
     if not rows:
         return
@@ -108,7 +110,7 @@ def _before(figures: Figures) -> Iterator[str]:
 
 
 def _take(figures: Figures) -> Iterator[str]:
-    """Yield the number of GPUs and the mode that are the best, of one machine; of several how they scale."""
+    """Yield the best number of GPUs and mode of one machine; for several machines, how they scale."""
     scalings = ((figures.cells[scaling.largest.cell].of, scaling) for scaling in figures.scalings)
     jobs = grouped(
         (key(of, (*SET, *MODE)), where_it_stops(figures.cells, scaling)[0])
@@ -134,7 +136,7 @@ def _take(figures: Figures) -> Iterator[str]:
 
 
 def _fastest_mode(cells: Sequence[Cell], rows: Sequence[ScalingRow]) -> str:
-    """Return the mode of the first row, the fastest; empty where the next is as fast within the noise."""
+    """Return the mode of the first, fastest row; empty if the next one is equal within the noise."""
     first, *others = (cells[row.cell] for row in rows)
     alike = [other for other in others if other.of.n_gpus == first.of.n_gpus]
     return first.of.mode if first.of.n_gpus > 1 and all(ratio_holds(first, one) for one in alike) else ""
@@ -186,7 +188,7 @@ def _avoid(figures: Figures) -> Iterator[str]:
 
 
 def _repeat(figures: Figures) -> Iterator[str]:
-    """Yield how many cells are spoilt, by what."""
+    """Yield how many cells are spoilt, and why."""
     measured = [cell for cell in without_drills(figures.cells) if cell.images_per_sec is not None]
     spoilt = [cell.spoilt.partition(" (") for cell in measured if cell.spoilt]
     for why, count in Counter(begin for begin, _, _ in spoilt).items():
@@ -208,9 +210,9 @@ def study_of(
     unfinished: Iterable[str] = (),
     sources: Mapping[str, str] = {},
 ) -> Study:
-    """Return the study of measurements; arguments as those of `figures.figures_of`.
+    """Return the study of measurements. The other arguments are described in `figures.figures_of`.
 
-    `unfinished`: sentences on sweeps that did not come to their end.
+    `unfinished`: sentences about sweeps that did not finish.
     """
     figures = figures_of(
         measurements,
@@ -234,7 +236,7 @@ def study_of(
 
 
 def observations_of(figures: Figures) -> tuple[Observation, ...]:
-    """Return all observations, by their ids in the order of the declaration, then by weight."""
+    """Return all observations: by id in the declared order, then by weight."""
     names = varying(figures.cells)
     clean = without_spoilt(figures)
     order = list(OBSERVATIONS)

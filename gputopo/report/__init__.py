@@ -1,1 +1,1 @@
-"""Values in, things to show out. Nothing here prints, reads a file or asks the machine."""
+"""Turns values into reports. Nothing here prints, reads a file or queries the machine."""

@@ -1,4 +1,4 @@
-"""The history of a box as a document: what is worse and since when, runs and links over the dates."""
+"""The history of a box as a document: what is worse and since when; runs and links over time."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,8 @@ from gputopo.values.box import MIN_SIDE, Box, Series, Worsening
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.words import date_in_words, figure
 
-_ROWS = 12  # of a table in the short form
-_MAX_CURVES = 8  # of one picture: those that changed first, then those with most points
+_ROWS = 12  # rows of a table in the short form
+_MAX_CURVES = 8  # of one picture: the curves that changed first, then the ones with the most points
 _NOTHING = "Nothing became worse beyond the noise of its measurements."
 _TOO_FEW = "Too few undisturbed measurements: a change needs three before and three after it."
 
@@ -59,7 +59,7 @@ def _repeat_words(low: Worsening) -> str:
 
 
 def _changes(box: Box) -> list[Block]:
-    """Return what is worse; what a job and its devices have in common once, under the job."""
+    """Return what is worse. If a job is slower, its devices are listed under the job."""
     own = {one.what: one for one in box.changes}
     words = []
     for one in box.changes:

@@ -1,7 +1,7 @@
-"""A report as a value: sections of paragraphs, rows, tables, lists, findings, drawings, pictures; as text.
+"""A report as a value: sections of paragraphs, rows, tables, lists, findings, drawings and pictures; as text.
 
-The forms for files are `gputopo.report.markdown` and `gputopo.report.page`. Strings are shown as they are,
-whatever a log contained: each form escapes them.
+`gputopo.report.markdown` and `gputopo.report.page` write it to files. Strings are unescaped, whatever a log
+contained: each output format escapes them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,8 +32,8 @@ from gputopo.report.layout import (
 )
 
 MAX_CELL = 40  # columns of a cell on a terminal; longer ones fold
-_NARROW_HEAD = 24  # columns of the names of rows, down to which they fold so that a table stays whole
-FILE_WIDTH = 120  # columns of a table or drawing that is written to a file
+_NARROW_HEAD = 24  # columns: row names fold down to this width if that keeps a table whole
+FILE_WIDTH = 120  # columns of a table or drawing in a file
 
 
 class Styled(NamedTuple):
@@ -44,24 +44,25 @@ class Styled(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a label and words. A row with an empty label belongs to the one before. `styles`: of each."""
+    """Rows of a label and words. A row with an empty label continues the row before. `styles`: for each row."""
 
     rows: tuple[tuple[str, str], ...]
     styles: tuple[str, ...] = ()
 
 
 class Table(NamedTuple):
-    """Columns next to one that names the rows. `groups` stay together where the screen is narrow.
+    """A column with the names of the rows, and the columns next to it.
 
-    `optional`: heads of columns that go where it is, the first one first; the others stand side by side.
+    `groups` stay together on a narrow screen. `optional`: heads of columns that are dropped on a narrow
+    screen, the first one first, so that the others stay side by side.
     """
 
     head: Column
     groups: tuple[tuple[Column, ...], ...]
-    notes: tuple[str, ...] = ()  # below it
+    notes: tuple[str, ...] = ()  # below the table
     gap: int = GAP  # spaces between columns
     optional: tuple[str, ...] = ()
-    shown: int | None = None  # rows of the short form; None: all
+    shown: int | None = None  # number of rows in the short form; None: all
 
     @classmethod
     def of(
@@ -72,7 +73,7 @@ class Table(NamedTuple):
         notes: Sequence[str] = (),
         shown: int | None = None,
     ) -> "Table":
-        """Return the table with these rows. `sides`: of each column, left where there are none."""
+        """Return the table with these rows. `sides`: the alignment of each column; empty: left for all."""
         cells = zip(*rows, strict=True) if rows else [()] * len(heads)
         sides = sides or tuple[Side, ...]("left" for _ in heads)
         first, *rest = (
@@ -83,7 +84,7 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """All columns, that with the names of the rows first."""
+        """All columns, starting with the names of the rows."""
         return (self.head, *chain.from_iterable(self.groups))
 
     @property
@@ -97,23 +98,23 @@ class Table(NamedTuple):
         return tuple(zip(*(column.cells for column in self.columns), strict=True))
 
     def mapped(self, change: Callable[[Column], Column | None]) -> "Table":
-        """Return the table with each column changed; without those for which `change` returns None."""
+        """Return the table with each column changed. Columns for which `change` returns None are dropped."""
         groups = (tuple(filter(None, map(change, group))) for group in self.groups)
         return self._replace(head=change(self.head) or self.head, groups=tuple(filter(None, groups)))
 
 
 class Bullets(NamedTuple):
-    """A list. `style`: of its items on a terminal."""
+    """A list. `style`: the style of its items on a terminal."""
 
     items: tuple[str, ...]
     style: str = ""
-    shown: int | None = None  # items of the short form; None: all
+    shown: int | None = None  # number of items in the short form; None: all
 
 
 class Item(NamedTuple):
-    """A finding, or several of one id, severity and remedy. `says`: a sentence each.
+    """A finding, or several with the same id, severity and remedy. `says`: one sentence each.
 
-    `of`: their subjects, which have a line of their own with the id; empty: the sentences name them.
+    `of`: their subjects, shown on a separate line with the id. Empty: the sentences have the subjects.
     """
 
     severity: str
@@ -124,9 +125,9 @@ class Item(NamedTuple):
 
 
 class Items(NamedTuple):
-    """Findings. `nothing`: stands for none; `note`: a line below.
+    """Findings. `nothing`: shown if there are none; `note`: a line below.
 
-    `on_screen`: the findings as a terminal of so many columns shows them, where that is not the same.
+    `on_screen`: returns the findings for a terminal of this many columns, if they differ there.
     """
 
     items: tuple[Item, ...]
@@ -136,14 +137,16 @@ class Items(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Lines that are drawn for a width, such as a tree or bars. `title`: a line above it, if any."""
+    """Lines that depend on the width, such as a tree or bars. `title`: a line above it, if any."""
 
     lines: Callable[[int], Sequence[Line]]
     title: str = ""
 
 
 class Picture(NamedTuple):
-    """A picture. `name`: of its file, letters, digits and hyphens; `alt`: what it shows, as text."""
+    """A picture. `name`: its file name without suffix (letters, digits, hyphens); `alt`: its text
+    description.
+    """
 
     name: str
     title: str
@@ -155,7 +158,7 @@ Block = str | Styled | Rows | Table | Bullets | Items | Drawing | Picture
 
 
 class Section(NamedTuple):
-    """A title and what is under it; a string is a paragraph. Without a title it is not indented."""
+    """A title and its content; a string is a paragraph. Without a title, the content is not indented."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -163,7 +166,7 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What has a file of its own where a document has several. `name`: of it, as that of a picture."""
+    """A part of a document that has its own file if the format allows several. `name`: as in `Picture`."""
 
     name: str
     title: str
@@ -171,7 +174,7 @@ class Page(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A title and a paragraph, where there are any, and sections; `pages`: more, for files only."""
+    """A title and a paragraph, if any, and sections. `pages`: more pages, only for files."""
 
     title: str
     summary: str
@@ -186,17 +189,17 @@ class Document(NamedTuple):
 
 
 def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
-    """Return a document without a title of its own; a section without blocks is left out."""
+    """Return a document without its own title. Sections without blocks are skipped."""
     return Document("", "", tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks))
 
 
 def document_lines(
     document: Document, width: int, *, whole: bool = True, on_screen: bool = False
 ) -> list[Line]:
-    """Return the document in lines of `width` columns; of a picture its title and words.
+    """Return the document in lines of `width` columns. Pictures are replaced by their title and words.
 
-    `whole`: all rows of its tables and items of its lists, whose number the short form has. `on_screen`: for
-    a terminal, which has few lines; a pipe gets whole sentences.
+    `whole`: all rows and items of tables and lists, else the number in their short form. `on_screen`: for a
+    terminal, which has few lines; a pipe gets whole sentences.
     """
     lines: list[Line] = []
     if document.title:
@@ -207,7 +210,7 @@ def document_lines(
         by = INDENT if part.title else 0
         body: list[Line] = []
         for before, block in pairwise(("", *part.blocks)):
-            # A paragraph belongs to what follows it.
+            # A paragraph belongs to the block that follows it.
             apart = not isinstance(block, Styled) and (
                 isinstance(block, str) or not isinstance(before, str | Styled)
             )
@@ -226,7 +229,7 @@ def document_text(document: Document, width: int = 80) -> str:
 
 
 def _shortened(block: Block, width: int) -> Block:
-    """Return a table or list without what its short form leaves out, which is counted."""
+    """Return the short form of a table or list, with the number of rows or items that it skips."""
     if isinstance(block, Bullets) and block.shown is not None and len(block.items) > block.shown + 1:
         more = len(block.items) - block.shown
         return block._replace(items=(*block.items[: block.shown], f"{more} more (--all)"))
@@ -238,7 +241,7 @@ def _shortened(block: Block, width: int) -> Block:
         notes.insert(0, f"also: {', '.join(column.head for part in rest for column in part)} (--all)")
         table = table._replace(groups=(tuple(first),))
     more, shown = len(table.rows) - block.shown, block.shown
-    if more > 1:  # a line that says so is as long
+    if more > 1:  # for one row, a note would be just as long
         notes.insert(0, f"{more} more rows (--all)")
         table = table.mapped(lambda column: msgspec.structs.replace(column, cells=column.cells[:shown]))
     return table._replace(notes=tuple(notes))
@@ -287,7 +290,7 @@ def _table(table: Table, width: int) -> list[Line]:
 
 
 def _head(table: Table, width: int) -> Column:
-    """Return the names of the rows, folded so that the columns stay side by side if they can."""
+    """Return the names of the rows, folded if that lets the columns stay side by side."""
     others = sum(table.gap + column.width for group in table.groups for column in group)
     return _narrowed(table.head, min(width // 2, max(width - others, _NARROW_HEAD)))
 

@@ -1,4 +1,4 @@
-"""Findings as a block of a document or in short, the answer of an inspection, and what a watch found."""
+"""Findings as a block of a document and in short, the answer of an inspection, and the findings of a watch."""
 
 import re
 from collections import Counter
@@ -19,18 +19,21 @@ from gputopo.values.subject import subjects_in_words
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 SCREEN_WIDTH, _SCREEN_LINES = 80, 23  # the last line has the prompt
-_TOP = 15  # lines in which all errors and warnings are
-_CLAUSES = 2  # of the sentence; the findings follow it
+_TOP = 15  # lines that hold all errors and warnings
+_CLAUSES = 2  # clauses of the sentence; the findings follow it
 _ALL = "(gputopo inspect --all)"
-_INFOS = 5  # that are shown; the rest is counted
+_INFOS = 5  # shown infos; the others are counted
 
-# `GPU 1 (NVIDIA T4, 0000:01:00.0): `, which the table of the GPUs repeats
+# `GPU 1 (NVIDIA T4, 0000:01:00.0): `; the table of the GPUs has the part in brackets.
 _NAMED = re.compile(r"^(GPUs? [\d,-]+) \((?:.*?[0-9a-f]:[0-9a-f]{2}\.[0-7]|[^()]*)\)(?=:| )")
 _ABOUT = re.compile(r"^(?:GPUs? [\d,-]+:?|(?:device|NVSwitch) \S+:|unknown GPU:) ")
 
 
 def verdict(machine: Machine, findings: Sequence[Finding], checks: int = 0) -> str:
-    """Return the answer in one sentence, and the number of findings. `checks`: that had facts to judge."""
+    """Return the answer in one sentence, with the number of findings.
+
+    `checks`: the number of checks that had data.
+    """
     counts = f" {counts_in_words(findings).capitalize()}." if findings else ""
     return f"{_sentence(machine, findings, checks)}{counts}"
 
@@ -62,7 +65,7 @@ def _sentence(machine: Machine, findings: Sequence[Finding], checks: int) -> str
 
 
 def _checked(machine: Machine, checks: int) -> str:
-    """Return of a machine without faults what was checked and what was not."""
+    """Return what was checked and what was not on a machine without faults."""
     unread = list(unread_parts(machine))
     made = f"no fault in {units.counted(checks, 'check')}" if checks else "nothing was checked"
     if not unread:
@@ -74,9 +77,9 @@ def _checked(machine: Machine, checks: int) -> str:
 
 
 def models_in_words(gpus: Sequence[Gpu]) -> str:
-    """Return the number of GPUs of each model: `8 x H100 80GB HBM3`, with a multiplication sign."""
+    """Return the number of GPUs of each model, `8 x H100 80GB HBM3`, written with a multiplication sign."""
     names = {name for gpu in gpus if (name := name_of(gpu))}
-    only = next(iter(names)) if len(names) == 1 else None  # a lost GPU has no name
+    only = next(iter(names)) if len(names) == 1 else None  # a lost GPU has no model name
     models = Counter(short_model(name_of(gpu) or only) for gpu in gpus)
     if not names:
         return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}"
@@ -84,13 +87,14 @@ def models_in_words(gpus: Sequence[Gpu]) -> str:
 
 
 def short_model(name: str | None) -> str:
-    """Return the name of a model without its maker's."""
+    """Return the name of a model without the vendor."""
     return (name or "").removeprefix("NVIDIA ")
 
 
 def _clause(one: Finding, gpus: Sequence[int], machine: Machine) -> str | None:
-    """Return what is wrong with these GPUs, `GPU 1 must be replaced (row remapping failed)`, or with the
-    machine; None for a finding about GPUs that have a worse one.
+    """Return what is wrong with these GPUs or the machine: `GPU 1 must be replaced (row remapping failed)`.
+
+    None if each of its GPUs has a worse finding.
     """
     reason = _reason(one)
     if one.subject.kind != "gpus":
@@ -106,7 +110,7 @@ def _clause(one: Finding, gpus: Sequence[int], machine: Machine) -> str | None:
 
 
 def _state(one: Finding) -> tuple[str, str, bool]:
-    """Return the verb for one GPU and for several, and whether the reason follows."""
+    """Return the verb for one GPU, the verb for several, and whether the reason follows."""
     if one.id in ("gpu.lost", "gpu.no_answer"):
         return "is lost", "are lost", False
     if one.id == "gpu.busy":
@@ -126,17 +130,18 @@ def _state(one: Finding) -> tuple[str, str, bool]:
 
 
 def _reason(one: Finding) -> str:
-    """Return the first clause of a message, without the GPUs that it is about."""
+    """Return the first clause of a message, without the GPUs in it."""
     says = _ABOUT.sub("", _NAMED.sub(r"\1", one.says))
     return re.split(r"[;(]|:(?= )|, ", says)[0].strip()
 
 
 def short_findings(findings: Sequence[Finding], *, above: int, beside: int, details: str = _ALL) -> Items:
-    """Return the findings, those of one id and severity as one: all errors and warnings, then some infos.
+    """Return the findings, one item for each id and severity: all errors and warnings, then some infos.
 
-    A terminal shows as many remedies, the worst finding's first, and infos as fit a screen on which `beside`
-    lines show something else, `above` of them above. Infos are cut to a line there, and so are errors and
-    warnings if they do not fit. `details`: the option that shows the rest.
+    A terminal shows as many remedies and infos as fit on one screen, the worst finding's remedy first.
+    `beside`: lines of the screen that show something else, `above` of them above the findings. Infos are cut
+    to one line there; errors and warnings are cut too if they do not fit. `details`: the option that shows
+    the rest.
     """
     groups = list(grouped(((one.id, one.severity), one) for one in findings).values())
     serious = [group for group in groups if group[0].severity != "info"]
@@ -170,7 +175,7 @@ def short_findings(findings: Sequence[Finding], *, above: int, beside: int, deta
 
 
 def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Item:
-    """Return findings of one id as an item. `columns`: of a line to which its message is cut; None: whole."""
+    """Return findings of one id as an item. `columns`: width to which the message is cut; None: not cut."""
     first = group[0]
     more = f" (and {len(group) - 1} more)" if len(group) > 1 else ""
     says = _NAMED.sub(r"\1", first.says)
@@ -180,12 +185,12 @@ def _item(group: Sequence[Finding], columns: int | None, *, remedy: bool) -> Ite
 
 
 def worst_by_gpu(findings: Sequence[Finding]) -> dict[int, str]:
-    """Return the severity of the worst finding of each GPU; findings are worst first."""
+    """Return the severity of each GPU's worst finding. The findings must be sorted, worst first."""
     return {gpu: one.severity for one in reversed(findings) for gpu in one.subject.gpus}
 
 
 def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> Items:
-    """Return findings in their order; those of one id, severity and remedy are one item."""
+    """Return findings in their order; findings with the same id, severity and remedy are one item."""
     groups = grouped(((finding.id, finding.severity, finding.remedy), finding) for finding in findings)
     return Items(
         tuple(
@@ -203,7 +208,7 @@ def findings_block(findings: Sequence[Finding], *, nothing: str = "None.") -> It
 
 
 def _with_command(remedy: str | None, group: Sequence[Finding]) -> str:
-    """Return a remedy with the command by which a person can check the findings."""
+    """Return a remedy with the command with which the user can check the findings."""
     gpus = sorted({gpu for one in group for gpu in one.subject.gpus})
     command = check_command(group[0].id, gpus, group[0].evidence.get("pci_address"))
     return f"{remedy or ''} Check with: {command}".strip()
@@ -223,7 +228,8 @@ def watched_document(findings: Sequence[Finding], xid_reason: str | None) -> Doc
     return of_sections([("Seen while watching", [findings_block(findings)]), ("Not watched", not_watched)])
 
 
-# Facts of a GPU that the first line of a report mentions if none of a part was read, by their name there.
+# Facts of a GPU by the name of their part. The first line of a report mentions a part if none of its facts
+# was read.
 _PARTS = {
     "clocks": ("clocks_mhz.graphics", "clocks_mhz.sm", "clocks_mhz.memory"),
     "power": ("power_w.draw", "power_w.limit"),
@@ -234,9 +240,9 @@ _PARTS = {
 
 
 def unread_parts(machine: Machine) -> Iterator[str]:
-    """Yield the parts of which nothing was read: `temperature`; `temperature of GPU 3` if others have it.
+    """Yield the parts of which nothing was read: `temperature`; `temperature of GPU 3` if other GPUs have it.
 
-    A part that a card does not have, such as ECC, is none.
+    A part that a card does not have, such as ECC, is not included.
     """
     gpus = [gpu for gpu in machine.gpus if not gpu.lost]
     for words, paths in _PARTS.items():

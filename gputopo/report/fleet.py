@@ -1,4 +1,4 @@
-"""Machines compared: several hosts with like ones, and two readings with one another."""
+"""Machines compared: several hosts with similar ones, and two readings of one machine."""
 
 import re
 import shlex
@@ -34,7 +34,7 @@ def fleet_document(fleet: Fleet) -> Document:
 
 
 def _together(findings: Sequence[HostFinding]) -> list[HostFinding]:
-    """Return the findings, those of several hosts in the same words once, with a set of nodes."""
+    """Join the findings of several hosts with the same words, with a set of nodes."""
     alike: dict[tuple[str, str, Subject, str], list[HostFinding]] = {}
     for one in findings:
         words = one.says.removeprefix(f"host {one.hosts[0]}: ")
@@ -48,7 +48,7 @@ def _together(findings: Sequence[HostFinding]) -> list[HostFinding]:
 
 
 def _answer(fleet: Fleet) -> str:
-    """Return how many hosts are like their peers, and which are not."""
+    """Return how many hosts match their peers, and which do not."""
     count = sum(len(kind.hosts) for kind in fleet.kinds) + len(fleet.unread)
     verb = "differ" if len(fleet.outliers) > 1 else "differs"
     odd = [
@@ -73,17 +73,18 @@ def _rows(fleet: Fleet) -> list[tuple[str, str]]:
     return rows
 
 
-# A node's name in slurm.conf is a host name without its domain. ALL and DEFAULT are keywords there
-# (slurm.conf(5), scontrol(1)); a number, also the first part of an IP address, is no node.
+# A node name in slurm.conf is a host name without its domain. ALL and DEFAULT are keywords there
+# (slurm.conf(5), scontrol(1)). A number, such as the first part of an IP address, is not a node name.
 _NODE = re.compile(r"(?!(?:all|default|[0-9]+)$)[a-z0-9_-]+", re.IGNORECASE)
 _NOT_OF_REASON = re.compile(r"[^ -~]+|['\"]")
 
 
 def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
-    """Return commands for a shell that have Slurm drain hosts with faults of their own, by fault.
+    """Return shell commands with which Slurm drains the faulty hosts, grouped by fault.
 
-    `at_least`: how severe such a fault is. A host whose name is not one of a node is in a comment. The words
-    of a reason may be another host's: the shell expands nothing in them.
+    Only faults of single hosts are used. `at_least`: their minimum severity. A host whose name is not a valid
+    node name is in a comment. A reason may contain another host's text, so it is quoted: the shell must
+    expand nothing in it.
     """
     by_reason: dict[str, dict[str, None]] = {}
     strange: dict[str, None] = {}
@@ -109,7 +110,7 @@ def drain_commands(fleet: Fleet, at_least: Severity = "error") -> str:
 
 
 def difference_document(difference: Difference) -> Document:
-    """Return the changes, the numbers of facts that were compared, and the findings of both."""
+    """Return the changes, the number of compared facts, and the findings of both readings."""
     said = changes_in_words(difference.changes)
     compared = f"{counted(difference.compared, 'fact')} compared"
     if difference.one_sided:
@@ -138,7 +139,7 @@ def _nothing(difference: Difference) -> str:
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
-    """Return each change in a sentence; one that several GPUs share once, as `GPUs 0-3: ...`."""
+    """Return a sentence for each change. A change that several GPUs share has one sentence: `GPUs 0-3: ...`."""
     said: dict[str, list[int]] = {}
     for change in changes:
         if change.gpu is None:

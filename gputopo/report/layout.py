@@ -1,7 +1,7 @@
 """The text renderer of all reports: headings, aligned columns, labelled paragraphs.
 
-A report is lines, a line is spans of text with a style of rich ("bold", "dim", "yellow", or ""). Plain text
-for a pipe is made without importing rich, which costs 36 ms.
+A report is a list of lines. A line is a list of text spans, each with a style of rich ("bold", "dim",
+"yellow", or ""). Plain text for a pipe does not import rich, which takes 36 ms.
 """
 
 import re
@@ -18,9 +18,9 @@ Side = Literal["left", "right"]
 
 INDENT = 2
 GAP = 2  # spaces between two columns
-_MAX_WORD = 200  # letters without a space: longer than any path that is worth reading
+_MAX_WORD = 200  # letters without a space: longer than any useful path
 _ENDLESS = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
-_MAX_LABEL = 24  # of rows; the words of a longer one stand under it
+_MAX_LABEL = 24  # columns; the words of a longer label are below it
 
 HEADING = "bold"
 QUIET = "dim"
@@ -28,7 +28,7 @@ SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 ANOMALY_STYLE = SEVERITY_STYLES["error"]
 
-UNKNOWN = "?"  # asked for, not available; the report has the reason
+UNKNOWN = "?"  # requested but not available; the report has the reason
 NOT_ASKED = "-"  # this source does not report it
 LOST = "LOST"
 FAILED = "FAIL"  # tried and failed; the report has the reason
@@ -47,12 +47,12 @@ class Column(msgspec.Struct, frozen=True):
     head: str
     cells: tuple[str, ...]
     side: Side = "left"
-    max_width: int | None = None  # cells fold above it
-    styles: tuple[str, ...] = ()  # of each cell, where they are not those of the marks below
+    max_width: int | None = None  # cells that are wider fold
+    styles: tuple[str, ...] = ()  # for each cell, if it does not have the style of its mark below
 
     @property
     def width(self) -> int:
-        """Its width on the screen."""
+        """The width on the screen, in columns."""
         widest = max(map(len, chain(self.head.split("\n"), self.cells)))
         return widest if self.max_width is None else min(widest, self.max_width)
 
@@ -77,14 +77,14 @@ def indented(lines: Iterable[Line], by: int) -> list[Line]:
 
 
 def paragraph(text: str, width: int, style: str = "") -> list[Line]:
-    """Return a text folded at spaces; a word that is too long is cut."""
+    """Return a text folded at spaces. A word that is too long is cut."""
     return [line(part, style) for part in _folded(text, width)]
 
 
 def labelled(rows: Iterable[tuple[str, str]], width: int, styles: Iterable[str] = ()) -> list[Line]:
-    """Return rows of a label and words, which are folded next to the label; under it where it is long.
+    """Return rows of a label and words. The words fold next to the label, or below it if the label is long.
 
-    `styles`: of the words of each row, the others have none.
+    `styles`: the style of the words in each row; rows without one are unstyled.
     """
     rows = list(rows)
     space = max((len(label) for label, _ in rows if len(label) <= _MAX_LABEL), default=0)
@@ -116,7 +116,7 @@ def width_of(columns: Sequence[Column], gap: int = GAP) -> int:
 
 
 def fitting(columns: Sequence[Column], width: int, optional: Sequence[str], gap: int = GAP) -> list[Column]:
-    """Return the columns that fit a width. `optional`: heads of those that may go, the first one first."""
+    """Return the columns that fit a width. `optional`: heads of columns to drop, the first one first."""
     shown = list(columns)
     for head in optional:
         if width_of(shown, gap) <= width:
@@ -126,7 +126,7 @@ def fitting(columns: Sequence[Column], width: int, optional: Sequence[str], gap:
 
 
 def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[Line]:
-    """Return columns beside the heads of their rows. A row with nothing in it is left out."""
+    """Return columns next to the heads of their rows. Empty rows are skipped."""
     columns = [row_heads, *block]
     heads = [column.head.split("\n") for column in columns]
     deepest = max(map(len, heads))
@@ -145,9 +145,7 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
 
 
 def plain(text: str) -> str:
-    """Return text from outside (a GPU's name, a line of a capture) without control characters and endless
-    words.
-    """
+    """Return text from outside (a name, a line of a capture) without control characters and overlong words."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= _MAX_WORD else _ENDLESS.sub(lambda word: f"{word[0][:_MAX_WORD]}…", shown)
 
@@ -174,7 +172,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _even_parts(group: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
-    """Cut a group into as few parts as will do, all about as long. A column that is too wide stands alone."""
+    """Cut a group into the fewest parts of about equal width. A column that is too wide is a part by itself."""
     for count in range(1, len(group) + 1):
         size = -(-len(group) // count)
         parts = [list(group[start : start + size]) for start in range(0, len(group), size)]

@@ -25,10 +25,10 @@ _MENTION = re.compile(r"@(?=\w)")
 
 
 def document_markdown(document: Document, folder: str | None = None, *, pages: str | None = None) -> str:
-    """Return the document as Markdown, to be pasted into a bug report where it has no title.
+    """Return the document as Markdown; without a title it can be pasted into a bug report.
 
-    Its pictures are files of `folder`, None: their words alone. Its pages are files of `pages`, to which it
-    has links; None: sections.
+    `folder`: holds the files of its pictures; None: only their words. `pages`: holds the files of its pages,
+    which are linked; None: pages become sections.
     """
     parts, level = [], "###"
     if document.title:
@@ -45,12 +45,12 @@ def document_markdown(document: Document, folder: str | None = None, *, pages: s
 
 
 def page_markdown(page: Page, document: Document, index: str) -> str:
-    """Return a page as a file of its own. `index`: where the document is, seen from it."""
+    """Return a page for its own file. `index`: path from the page to the document."""
     return f"# {escaped(page.title)}\n\n{_link(document.title, index)}\n\n{_body(page.blocks, None)}"
 
 
 def page_section(page: Page) -> Section:
-    """Return a page as a section, in a form that is one file."""
+    """Return a page as a section, for a format with only one file."""
     return Section(page.title, page.blocks, is_folded=True)
 
 
@@ -60,7 +60,7 @@ def file_of(picture: Picture) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text from outside with its markup escaped, on one line; `@name` notifies nobody."""
+    """Return text from outside on one line, with its markup escaped; `@name` notifies nobody."""
     return _MENTION.sub("&#64;", _MARKUP.sub(r"\\\1", plain(" ".join(text.splitlines()))))
 
 
@@ -69,7 +69,7 @@ def _body(blocks: Iterable[Block], folder: str | None) -> str:
 
 
 def _link(words: str, path: str) -> str:
-    """Return a link to a file beside the document, whatever letters its path has."""
+    """Return a link to a file next to the document, whatever characters its path has."""
     return f"[{escaped(words)}]({quote(path)})"
 
 
@@ -119,7 +119,7 @@ def _code(lines: Iterable[Line]) -> str:
 
 
 def _filled(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return rows with the label repeated where a terminal's leaves it out."""
+    """Return rows with the label repeated in rows that continue the row before."""
     filled: list[tuple[str, str]] = []
     for label, words in rows:
         filled.append((label or (filled[-1][0] if filled else ""), words))

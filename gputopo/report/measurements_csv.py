@@ -8,15 +8,15 @@ from typing import Any
 from gputopo.values.run.measurement import COLUMNS, Measurement
 from gputopo.values.study import Study
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # first characters of a formula in a spreadsheet
 
 
 def measurements_csv(
     measurements: Sequence[Measurement], more: Mapping[str, Sequence[float | None]] = {}
 ) -> str:
-    """Return a table of all measurements, which `--import` reads. What looks like a formula gets a quote.
+    """Return a table of all measurements, which `--import` reads. Cells that look like a formula get a quote.
 
-    `more`: columns that it does not read.
+    `more`: columns that `--import` ignores.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -28,7 +28,7 @@ def measurements_csv(
 
 
 def _cell_text(value: Any) -> str:
-    """Return a value as it stands in a table: empty for None, numbers in full."""
+    """Return a value as a cell: empty for None, numbers with all digits."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -41,7 +41,7 @@ def _cell_text(value: Any) -> str:
 
 
 def study_csv(study: Study) -> str:
-    """Return the table of a study. A run without a figure has its status and reason, and no figures."""
+    """Return the table of a study. A run without a figure has its status and reason, but no figures."""
     rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
     runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
     more: dict[str, list[float | None]] = {

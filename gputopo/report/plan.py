@@ -1,4 +1,4 @@
-"""A plan as text to read: what was chosen, why, what else there was, what a launcher must set."""
+"""A plan as text: what was chosen and why, the alternatives, and what a launcher must set."""
 
 import re
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ from gputopo.values.run.plan import (
     mode_words,
 )
 
-_ALTERNATIVES = 5  # the rest is in the JSON
+_ALTERNATIVES = 5  # the JSON has all
 _RUNNERS_UP = 3
 _REASONS = 5
 _SHORTEST_BAR, _WIDEST_BAR = 8, 40
-_NUMBERS = 25  # of a row of steps: images/sec, ms, and what separates columns
-# The parts of a step: what a bar is made of, and what a terminal paints it with.
+_NUMBERS = 25  # columns for images/sec, ms and gaps in a row of steps
+# The parts of a step: the mark in a bar, and the style on a terminal.
 _PARTS = {
     "compute": ("█", "green"),
     "weights": ("▓", "cyan"),
@@ -44,13 +44,13 @@ _PARTS = {
     "variables": ("░", "magenta"),
     "network": ("▄", "blue"),
 }
-_NO_SHARE = 0.005  # less is no difference
-_HOSTS_NAMED = 8  # the rest is in the JSON
+_NO_SHARE = 0.005  # smaller differences are not shown
+_HOSTS_NAMED = 8  # hosts; the JSON has all
 _SPELLED_OUT = 4  # more GPUs than these are written as ranges
 
 
 def plan_document(plan: Plan) -> Document:
-    """Return the choice with what it gains, why, the candidates, and what was refused."""
+    """Return the choice with its gain, the reasons, the candidates, and what was refused."""
     others = [candidate for candidate in plan.candidates if candidate != plan.choice]
     candidates: list[Block] = []
     if others and plan.prediction is not None:
@@ -76,7 +76,7 @@ def plan_document(plan: Plan) -> Document:
 
 
 def answer(plan: Plan) -> str:
-    """Return what to take and how fast it is; first of all that fewer GPUs would be clearly faster."""
+    """Return what to use and how fast it is. If fewer GPUs would be clearly faster, that comes first."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
     words, tuned = f"{where}, {mode_words(choice)}", plan.autotune
@@ -95,7 +95,7 @@ def answer(plan: Plan) -> str:
 
 
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
-    """Return the reasons that count most, those about GPUs in use or in error first, each once."""
+    """Return the most important reasons, each once; warnings, such as GPUs in use or with errors, come first."""
     choice = plan.choice
     reasons = [one for one in (*plan.warnings, limit_words(choice), *choice.reasons) if one not in refused]
     reasons = list(dict.fromkeys(filter(None, reasons)))
@@ -106,20 +106,20 @@ def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
 
 
 def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
-    """Return candidates with their placements in words, those equally fast on the same GPUs together."""
+    """Return candidates with their placements in words. Equally fast ones on the same GPUs are joined."""
     alike = grouped(((one.gpus, round(one.images_per_sec or 0.0), one.hosts), one) for one in candidates)
     return [(some[0], " or ".join(dict.fromkeys(map(mode_words, some)))) for some in alike.values()]
 
 
 def environment_lines(plan: Plan) -> list[str]:
-    """Return `NAME=value` lines, fit for `env $(...)`, a shell's `set -a` and docker's --env-file."""
+    """Return `NAME=value` lines for `env $(...)`, a shell's `set -a` and docker's --env-file."""
     import shlex
 
     return [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
 
 
 def summary_lines(plan: Plan) -> tuple[str, ...]:
-    """Return how many GPUs with `--num-gpus auto`, and what was predicted in two sentences, if it was."""
+    """Return the number of GPUs with `--num-gpus auto`, and the prediction, if any, in two sentences."""
     choice, prediction = plan.choice, plan.prediction
     count = () if plan.how_many is None else (f"{how_many_words(plan.how_many)}.",)
     if prediction is None:
@@ -149,7 +149,7 @@ def _choice(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _gain(choice: Candidate, prediction: Prediction) -> str:
-    """Return how many times as fast the choice is as one GPU, fewer GPUs and TensorFlow's default."""
+    """Return how many times as fast the choice is as one GPU and as fewer GPUs."""
     speed, parts = choice.images_per_sec or 0.0, list[str]()
     if choice.speedup is not None and _counted(choice) > 1:
         parts.append(f"{choice.speedup:.2f} times one GPU")
@@ -164,7 +164,7 @@ def _names(hosts: Sequence[str]) -> str:
 
 
 def _by_gpus(candidate: Candidate) -> dict[str, list[str]]:
-    """Return the hosts by their GPUs in words."""
+    """Return the names of the hosts, by their GPUs in words."""
     return grouped(
         (_named(one.gpus) if one.gpus else f"{one.devices} CPU devices", one.host) for one in candidate.hosts
     )
@@ -188,7 +188,7 @@ def _sureness(plan: Plan, prediction: Prediction) -> str:
         return f"as fast as {other} ({known})"
     more = (
         1 / (1 - prediction.margin) - 1
-    )  # the margin is a share of the choice's speed, the words of the other's
+    )  # the margin is a share of the choice's speed, the text is about the other candidate
     return f"{abs(more):.0%} {'faster' if more >= 0 else 'slower'} than {other} ({known})"
 
 
@@ -205,7 +205,7 @@ def _basis(choice: Candidate, prediction: Prediction) -> str:
 
 
 def learned_words(learned: Learned) -> str:
-    """Return how many runs of this machine a prediction rests on, and what they changed."""
+    """Return how many runs of this machine a prediction is based on, and what they changed."""
     rests = f"{counted(learned.runs, 'run')} of {counted(learned.jobs, 'job')} on several GPUs"
     if learned.jobs < MIN_JOBS:
         return f"{rests}: changes no prediction, {MIN_JOBS} jobs are needed"
@@ -213,7 +213,7 @@ def learned_words(learned: Learned) -> str:
 
 
 def _steps(shown: Sequence[tuple[Candidate, str]], width: int) -> list[Line]:
-    """Return the steps of candidates with their placements as bars, as long as they take."""
+    """Return the steps of candidates with their placements as bars; the length is the time of the step."""
     candidates = [one for one, _ in shown]
     gpus = Column("GPUs", tuple(map(_short_gpus, candidates)), max_width=width // 5)
     space = width - gpus.width - _NUMBERS - _SHORTEST_BAR
@@ -249,7 +249,7 @@ def _bar(candidate: Candidate, per_ms: float) -> str:
 
 
 def _painted(spans: Line) -> Line:
-    """Return a line with the marks of bars in their colours."""
+    """Return a line with coloured bars."""
     styles = dict(_PARTS.values())
     runs = re.compile("|".join([*(f"{mark}+" for mark in styles), f"[^{''.join(styles)}]+"]))
     return tuple((run, styles.get(run[0], style)) for text, style in spans for run in runs.findall(text))

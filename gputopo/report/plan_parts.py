@@ -1,4 +1,4 @@
-"""Parts of a plan: other numbers of GPUs, unequal GPUs, a changed machine, the line of gradients."""
+"""Parts of a plan: other numbers of GPUs, unequal GPUs, a changed machine, the timeline of gradients."""
 
 import re
 
@@ -19,7 +19,7 @@ from gputopo.values.run.plan import (
     mode_words,
 )
 
-_MAX_RESOURCES = 10  # the others are faster; the JSON has them
+_MAX_RESOURCES = 10  # the JSON has all; the others are faster
 _SETTLED = {
     "lead": "its lead exceeds the noise",
     "same": "the others are within 1%",
@@ -53,8 +53,10 @@ def how_many_blocks(how_many: HowMany) -> list[Block]:
 
 
 def unequal_blocks(unequal: Unequal) -> list[Block]:
-    """Return the predicted images/sec of GPUs of different speeds together, of those of one speed alone, and
-    of all with batches in proportion to their speeds; what each lacks of the fastest of these.
+    """Return the predicted images/sec of GPUs of different speeds.
+
+    There is a row for all together, for each speed by itself, and for all with batches in proportion to
+    speed. The column "less" has the share by which each is slower than the fastest of them.
     """
     better = unequal.better
     groups = list(dict.fromkeys((unequal.together, *unequal.alone, unequal.in_proportion, better)))
@@ -101,14 +103,14 @@ def what_if_answer(what_if: WhatIf, model: str | None) -> str:
     batch = what_if.pays_at_batch
     pays = "" if batch is None else f" It helps at batch {batch} per GPU or below."
     gain = "no difference" if abs(what_if.share) < 0.005 else f"{what_if.share:+.0%}"
-    # What the user typed stays as it is.
+    # The user's own words stay as they are.
     if change_words(what_if.changes[0]) != plain(what_if.changes[0]):
         words = words[0].upper() + words[1:]
     return f"{words}, {gain}.{pays}"
 
 
 def what_if_blocks(what_if: WhatIf) -> list[Block]:
-    """Return the predicted images/sec before and after changes, and what they rest on."""
+    """Return the predicted images/sec before and after changes, and what the prediction is based on."""
     if not what_if.changes:
         return []
     rows = [
@@ -130,7 +132,7 @@ def change_words(change: str) -> str:
 
 
 def limit_words(choice: Candidate) -> str:
-    """Return what limits a step: compute, or what it waits for longest beyond that; "" if it is not known."""
+    """Return what limits a step: compute, or the longest wait after compute; "" if unknown."""
     limit = choice.limited_by or ""
     return f"{'limited by' if limit.startswith('compute') else 'waits longest for'}: {limit}" if limit else ""
 
@@ -148,7 +150,7 @@ def speed_words(candidate: Candidate, model: str | None = None) -> str:
 
 
 def step_line_blocks(step_line: StepLine) -> list[Block]:
-    """Return the parts of the step by when they end, and a table of what each link carries."""
+    """Return the parts of the step, ordered by when they end, and a table of what each link carries."""
     parts = {
         "weights": step_line.weights_ms,
         "forward": step_line.forward_ms,
@@ -186,7 +188,7 @@ def _mb(value: float) -> str:
 
 
 def autotune_blocks(autotune: Autotune) -> list[Block]:
-    """Return a table of the placements, and how sure the fastest is."""
+    """Return a table of the placements, and how certain it is that the first one is the fastest."""
     rows = [
         (
             mode_words(one.candidate),
@@ -203,7 +205,7 @@ def autotune_blocks(autotune: Autotune) -> list[Block]:
 
 
 def autotune_note(autotune: Autotune) -> str:
-    """Return what was chosen in a sentence."""
+    """Return the choice in one sentence."""
     if autotune.winner is None:
         return "Autotune: nothing was measured."
     best = autotune.measured[autotune.winner]

@@ -1,7 +1,7 @@
-"""Prometheus' text exposition format 0.0.4: series are gathered here and written metric by metric.
+"""Prometheus' text exposition format 0.0.4: series are collected here and written metric by metric.
 
-The format: prometheus.io/docs/instrumenting/exposition_formats. One metric's series stand together under its
-HELP and TYPE lines, and no two series have the same name and labels.
+The format: prometheus.io/docs/instrumenting/exposition_formats. The series of a metric must follow its HELP
+and TYPE lines, and no two series may have the same name and labels.
 """
 
 import math
@@ -26,14 +26,14 @@ _PREFIX = "gputopo_"
 
 
 class Exposition:
-    """Gathers series. One without a value is left out, and so is a label without one: unknown is never 0."""
+    """Collects series. Unknown is never 0: series and labels without a value are skipped."""
 
     def __init__(self) -> None:
         self._heads: dict[str, tuple[Kind, str]] = {}
         self._series: dict[str, dict[str, str]] = {}
 
     def gauge(self, name: str, says: str, value: Value, /, **labels: Label) -> None:
-        """Add a series whose value rises and falls. Its name gets `gputopo_` before it."""
+        """Add a series whose value rises and falls. Its name gets the prefix `gputopo_`."""
         self._add("gauge", name, says, value, labels)
 
     def counter(self, name: str, says: str, value: Value, /, **labels: Label) -> None:
@@ -43,7 +43,7 @@ class Exposition:
     def counters(
         self, name: str, says: str, counts: Mapping[str, Value] | None, by: str, /, **labels: Label
     ) -> None:
-        """Add a counter for each kind that is counted; the kind is its label `by`, behind the others."""
+        """Add a counter for each kind of event; the kind is the last label, `by`."""
         for kind, count in (counts or {}).items():
             self._add("counter", name, says, count, {**labels, by: kind})
 
@@ -54,15 +54,15 @@ class Exposition:
     def states(
         self, name: str, says: str, states: Iterable[str], now: str | None, /, **labels: Label
     ) -> None:
-        """Add a state set: a series for each state, 1 for the one of now, 0 for the others.
+        """Add a state set: a series for each state, 1 for the current state and 0 for the others.
 
-        As OpenMetrics has it, but for the label, which is `state`, as in the node exporter's.
+        As in OpenMetrics, except for the name of the label, which is `state` as in the node exporter.
         """
         for state in () if now is None else dict.fromkeys([*states, now]):
             self._add("gauge", name, says, state == now, {**labels, "state": state})
 
     def text(self) -> str:
-        """Return all series as text that ends with a newline, or nothing where there are none."""
+        """Return all series as text that ends with a newline; empty if there are no series."""
         return "".join(
             f"# HELP {name} {_escaped(says)}\n# TYPE {name} {kind}\n"
             + "".join(f"{name}{labels} {value}\n" for labels, value in self._series[name].items())
@@ -75,11 +75,11 @@ class Exposition:
             return
         name = _PREFIX + name
         self._heads.setdefault(name, (kind, says))
-        # Of two series with the same labels the first counts: the format allows no second.
+        # If two series have the same labels, the first one is used: the format allows no second.
         self._series.setdefault(name, {}).setdefault(_labels(labels), _number(value))
 
 
-# What one unit of a fact is in Prometheus' base unit: times the first over the second.
+# One unit of a fact in Prometheus' base unit, as (multiplier, divisor).
 _BASE_UNITS = {
     "MHz": (10**6, 1),
     "MiB": (MIB, 1),
@@ -92,7 +92,7 @@ _BASE_UNITS = {
 
 
 def add_facts(out: Exposition, value: msgspec.Struct, labels: Mapping[str, Label]) -> None:
-    """Add the series that the fields of a value and of the values within it declare, but of no lists."""
+    """Add the series that the fields of a value, and of the values inside it, declare; lists are skipped."""
     for path, field in fields_of(type(value)).items():
         if field.leaf and "[]" not in path:
             add_fact(out, field, next(iter(values_at(value, path)), None), labels)
@@ -114,7 +114,7 @@ def add_fact(out: Exposition, field: Field, value: Any, labels: Mapping[str, Lab
 
 
 def info_labels(value: msgspec.Struct) -> dict[str, Label]:
-    """Return the labels of a value's `_info` series: the facts that are declared as such, by their names."""
+    """Return the labels of a value's `_info` series: the facts that are declared as labels, by name."""
     return {
         path.rpartition(".")[2]: found
         for path, field in fields_of(type(value)).items()
@@ -139,7 +139,7 @@ def _labels(labels: dict[str, Label]) -> str:
 
 
 def _escaped(text: str, *, quote: bool = False) -> str:
-    """Escape what the format wants escaped; other control characters, which move cursors, become `?`."""
+    """Escape what the format requires; other control characters, which move cursors, become `?`."""
     text = text.replace("\\", r"\\").replace('"', r"\"" if quote else '"')
     return r"\n".join(plain(part) for part in text.split("\n"))
 
@@ -156,7 +156,7 @@ Labels = dict[str, Label]
 
 
 def add_gpu(out: Exposition, gpu: Gpu) -> None:
-    """Add all that is known of a GPU; every series names its index, model and PCI address."""
+    """Add all known facts of a GPU; every series has the GPU's index, model and PCI address."""
     labels: Labels = {"gpu": gpu.index, "name": gpu.name, "pci_address": gpu.pci_address}
     out.info("gpu", "model and PCI address of a GPU", **labels, **info_labels(gpu))
     add_facts(out, gpu, labels)
@@ -181,7 +181,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
 
 
 def _fabric(out: Exposition, fabric: Fabric, labels: Labels) -> None:
-    """Add the state of a GPU in the NVSwitch fabric; a GPU without NVSwitches has no such series."""
+    """Add the state of a GPU in the NVSwitch fabric. A GPU without NVSwitches has no such series."""
     says = "state of joining the NVSwitch fabric: 1 for the current state"
     out.states("gpu_fabric_state", says, FABRIC_STATES, fabric.state, **labels)
     says = "whether a GPU has completed joining its NVSwitch fabric, with the driver's status"
@@ -201,7 +201,7 @@ _LEVEL = "PCIe path between two devices: 0 one board, 10 PIX, 20 PXB, 30 PHB, 40
 
 
 def exposition(inspection: Inspection) -> str:
-    """Return all series of an inspection. What is unknown has no series: it is never written as 0."""
+    """Return all series of an inspection. Unknown values have no series; they are never written as 0."""
     machine = inspection.machine
     out = Exposition()
     _machine(out, machine)

@@ -1,4 +1,4 @@
-"""A reference page for a terminal: rich's Markdown, but code keeps its lines and tables lose no text."""
+"""A reference page for a terminal: rich's Markdown, but code keeps its lines and no table text is cut."""
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Markdown, TableElement
@@ -7,14 +7,14 @@ from rich.text import Text
 
 
 class _Code(CodeBlock):
-    """Code as it is, so that it can be copied from the terminal."""
+    """Code exactly as it is, so that it can be copied from the terminal."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(str(self.text).rstrip(), no_wrap=True, overflow="ignore")
 
 
 class _Table(TableElement):
-    """A table whose cells fold where rich would cut them. What a row is about stays whole."""
+    """A table whose cells fold where rich would cut them. The first column does not fold."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in super().__rich_console__(console, options):

@@ -1,4 +1,4 @@
-"""The metrics of a run while it lasts, from its events, as Prometheus text: steps, speeds, GPUs and host."""
+"""The metrics of a running run, from its events, as Prometheus text: steps, speeds, GPUs and host."""
 
 from gputopo.report.prometheus import Exposition, Label, add_fact
 from gputopo.values.fields import fields_of
@@ -22,7 +22,7 @@ from gputopo.values.run.speed import RunningThroughput
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 
 _MB = 1e6  # bytes
-# Fields of a sample whose series are those of `gputopo inspect --format prometheus`.
+# Fields of a sample with the same series as in `gputopo inspect --format prometheus`.
 _AS_INSPECTED = (
     "graphics_mhz",
     "memory_mhz",
@@ -36,13 +36,13 @@ _AS_INSPECTED = (
 
 
 class RunMetrics:
-    """What a run reported last. GPUs have the metrics of `gputopo inspect --format prometheus`."""
+    """The latest state of a run. GPUs have the metrics of `gputopo inspect --format prometheus`."""
 
     def __init__(self) -> None:
         self._running = RunningThroughput()
         self._devices: tuple[Device, ...] = ()
         self._step: Step | None = None
-        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU: the latest value of each fact
         self._hosts: dict[int, HostLoad] = {}  # by rank
         self._anomalies: set[tuple[int, str]] = set()
         self._standings: tuple[Standing, ...] = ()

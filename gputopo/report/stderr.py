@@ -1,4 +1,4 @@
-"""What is written to stderr: notes, errors, progress. A message that cannot be written is dropped."""
+"""Output to stderr: notes, errors, progress. A message that cannot be written is dropped."""
 
 import contextlib
 import errno
@@ -10,9 +10,9 @@ from typing import TextIO
 
 
 def to_stderr(text: str) -> None:
-    """Write text to stderr at once, or drop it: a lost message does not end the command.
+    """Write text to stderr immediately, or drop it: a lost message does not end the command.
 
-    The stream stays as it is, since a program that is started inherits it.
+    The stream is not changed, because a program that gputopo starts inherits it.
     """
     try:
         sys.stderr.write(text)
@@ -23,14 +23,14 @@ def to_stderr(text: str) -> None:
 
 
 def note(message: str) -> None:
-    """Write a line about what gputopo does to stderr, whatever the message contains."""
+    """Write a line about what gputopo does to stderr. The message may contain any characters."""
     from gputopo.report.layout import plain
 
     to_stderr(f"gputopo: {plain(message)}\n")
 
 
 def show_error(what: str, hint: str) -> None:
-    """Write an error to stderr in two lines, whatever its words contain."""
+    """Write an error to stderr in two lines. The message may contain any characters."""
     to_stderr(f"gputopo: {one_line(what)}\n  {one_line(hint)}\n")
 
 
@@ -41,9 +41,9 @@ def one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def tolerating_stderr_errors() -> Iterator[None]:
-    """Redirect stderr to /dev/null where writing to it fails (a full disk, a lost terminal).
+    """Redirect stderr to /dev/null if writing to it fails (a full disk, a lost terminal).
 
-    Raises BrokenPipeError where the reader has closed the pipe, which ends the command.
+    Raises BrokenPipeError if the reader has closed the pipe; this ends the command.
     """
     try:
         yield
@@ -55,9 +55,9 @@ def tolerating_stderr_errors() -> Iterator[None]:
 
 
 def is_lost_terminal(error: OSError) -> bool:
-    """Return whether an error of printing means that the terminal is gone, as when an ssh session breaks off.
+    """Return whether an output error means that the terminal is gone, for example after an ssh session ended.
 
-    Further output to it is dropped, so that a run can still be ended and saved.
+    Further output is dropped, so that a run can still be ended and saved.
     """
     if error.errno != errno.EIO:
         return False
@@ -68,15 +68,15 @@ def is_lost_terminal(error: OSError) -> bool:
 
 
 def redirect_to_null(stream: TextIO) -> None:
-    """Redirect the stream to /dev/null, with what it could not write before."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as tests have
+    """Redirect the stream to /dev/null, including what it could not write before."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file, as in tests
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
         os.close(null)
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Drop what the stream could not write: Python would try it again at its end, and exit with 120."""
+    """Drop what the stream could not write. Otherwise Python would retry at exit, and exit with 120."""
     with contextlib.suppress(OSError, ValueError):
         saved = os.dup(stream.fileno())
         redirect_to_null(stream)

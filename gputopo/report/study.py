@@ -20,18 +20,18 @@ from gputopo.report.units import counted, images_per_sec, percent
 from gputopo.values.run.measurement import CONDITIONS
 from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
 
-MAX_CURVES = 64  # of one picture; the table has all
-# Titles of the sections whose figures are drawn, too.
+MAX_CURVES = 64  # in one picture; the table has all
+# Titles of the sections that also have a picture.
 SCALING, PAIRS, CLOCKS = "Scaling", "Pairs of GPUs", "Each GPU and its clock"
-_SHOWN = 2  # observations of an id in the short form
-_UNREAD = 20  # lines on files that could not be read in the short form
-_FEW = 4  # rows of a table in the short form which observations sum up
-# What the table of ratios has a row for.
+_SHOWN = 2  # observations of one id in the short form
+_UNREAD = 20  # lines about unreadable files in the short form
+_FEW = 4  # rows in the short form of a table that observations summarize
+# Observations that repeat a row of the table of ratios.
 _IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
 
 
 def study_document(study: Study) -> Document:
-    """Return the document of a study. All numbers are in the study; here they are rounded."""
+    """Return the document of a study. Numbers are rounded here; the study has all digits."""
     cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _observations(study)),
@@ -62,7 +62,7 @@ def _counts(cells: Sequence[Cell]) -> str:
 
 
 def _shared(cells: Sequence[Cell]) -> str:
-    """Return the conditions that all cells have in common, in words."""
+    """Return the conditions that all cells share, in words."""
     left_out = {*varying(cells), "n_gpus", "gpus", "backend", "task", "unit"}
     some = [cell.of for cell in cells]
     names = [name for name in CONDITIONS if name not in left_out and len(stated(some, name)) == 1]
@@ -78,7 +78,7 @@ def _observations(study: Study) -> list[Block]:
 
 
 def _scaling(study: Study) -> list[Block]:
-    """Return a row for each job: one device, then the speedups of the fastest set of each number."""
+    """Return a row for each job: one device, then the speedup of the fastest set for each number of devices."""
     figures = study.figures
     if not figures.scalings:
         return []
@@ -118,12 +118,12 @@ def _scaling(study: Study) -> list[Block]:
 
 
 def _rows_of(cells: Sequence[Cell]) -> int:
-    """Return how many rows the short form has: all of a published document."""
+    """Return the number of rows in the short form; a published document has all rows."""
     return len(cells) if all(cell.of.is_published for cell in cells) else ROWS
 
 
 def _programs(study: Study) -> list[Block]:
-    """Return a table for each two programs: the images/sec of both, job by job."""
+    """Return a table for each two programs: the images/sec of both for each job."""
     cells, blocks = study.figures.cells, list[Block]()
     for one in study.figures.ratios:
         if one.id == "program":
@@ -140,7 +140,7 @@ def _programs(study: Study) -> list[Block]:
 
 
 def curves(study: Study) -> list[tuple[str, Scaling]]:
-    """Return the scalings that are drawn, each with what sets it apart from the others."""
+    """Return the scalings with a curve, each with the conditions that distinguish it from the others."""
     cells, shown = study.figures.cells, study.figures.scalings[:MAX_CURVES]
     names = varying(cells[one.largest.cell] for one in shown)
     return [(cells[one.largest.cell].of.job_words(names), one) for one in shown]

@@ -8,20 +8,20 @@ from gputopo.report.study_tables import ROWS, cell_words, devices_word, noise_wo
 from gputopo.values.study import Cell, Study, varying
 from gputopo.workload.workloads import Workload, names, require
 
-MAX_PAGES = 100  # gputopo has about forty models; a table of others may name any
+MAX_PAGES = 100  # gputopo has about forty models; a table from elsewhere may have any number
 _MAX_NAME = 60  # letters of a file name
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _NOTE = (
     "MiB: 2^20 bytes of float32; feature: outputs that one example keeps for the backward pass; GMAC: "
     "thousand million multiply-accumulates of its forward pass (gputopo explain MODEL)"
 )
-# Conditions with columns of their own on the page of a model.
+# Conditions that have their own columns on the page of a model.
 _COLUMNS = frozenset({"model", "machine", "cpu", "gpu", "n_gpus", "gpus", "batch_per_gpu"})
 _COLUMNS_OF_MODE = frozenset({"variable_update", "ps_device", "all_reduce"})
 
 
 def model_table(models: Iterable[str]) -> list[Block]:
-    """Return the table of those models that gputopo knows; nothing if there is none."""
+    """Return the table of the models that gputopo knows; empty if it knows none of them."""
     known = set(names())
     rows = tuple(_row(require(name)) for name in models if name in known)
     heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
@@ -41,12 +41,12 @@ def _row(one: Workload) -> tuple[str, ...]:
 
 
 def _short(value: float, digits: int = 1) -> str:
-    """Return a number with these decimals, of one below 1 with two figures."""
+    """Return a number with this many decimals, or with two figures if it is below 1."""
     return f"{value:.{digits}f}" if value >= 1 or value == 0 else f"{value:.2g}"
 
 
 def model_pages(study: Study) -> tuple[Page, ...]:
-    """Return a page for each model: what it is, and its images/sec. Their names differ."""
+    """Return a page for each model, with its description and its images/sec. Page names are unique."""
     cells = study.figures.cells
     models = tuple(dict.fromkeys(cell.of.model for cell in cells))[:MAX_PAGES]
     speedups = {row.cell: row.speedup for one in study.figures.scalings for row in one.rows}
@@ -59,7 +59,7 @@ def model_pages(study: Study) -> tuple[Page, ...]:
 
 
 def file_names(titles: Iterable[str]) -> list[str]:
-    """Return a file name without its ending for each title: safe letters, and no two alike on any disk."""
+    """Return a file name without suffix for each title: safe characters, and unique even if case is ignored."""
     taken: set[str] = set()
     found = []
     for title in titles:

@@ -1,4 +1,4 @@
-"""Tables of a study, and what stands in their cells."""
+"""Tables of a study, and the contents of their cells."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,9 +12,9 @@ from gputopo.values.grouping import grouped
 from gputopo.values.run.measurement import CONDITIONS, Status
 from gputopo.values.study import DEVIATIONS, RUN_TO_RUN, Cell
 
-ROWS = 5  # of a table in the short form
-_END = re.compile(r"(?<=\d)(?:\.\d+)?x?$")  # what follows the whole part of a number
-# What stands in the place of a figure.
+ROWS = 5  # in the short form of a table
+_END = re.compile(r"(?<=\d)(?:\.\d+)?x?$")  # matches what follows the whole part of a number
+# The text in place of a figure.
 _WITHOUT_FIGURE: Mapping[Status, str] = {
     "complete": "missing",
     "failed": "failed",
@@ -31,20 +31,20 @@ def table(
     notes: Sequence[str] = (),
     shown: int = ROWS,
 ) -> Table:
-    """Return a table without empty columns. Those not in `words` are numbers, with aligned decimals."""
+    """Return a table without empty columns. Columns not in `words` are numbers, with aligned decimals."""
     sides: list[Side] = ["left" if head in words else "right" for head in heads]
     found = Table.of(heads, rows, sides, notes, shown)
     return without_empty(found.mapped(lambda column: column if column.side == "left" else _aligned(column)))
 
 
 def bullets(items: Iterable[str], shown: int) -> list[Block]:
-    """Return a list, with this many items in the short form; nothing if it is empty."""
+    """Return a list with `shown` items in the short form; empty if there are no items."""
     found = tuple(items)
     return [Bullets(found, shown=shown)] if found else []
 
 
 def _aligned(column: Column) -> Column:
-    """Return a column of numbers with spaces in place of the decimals that some do not have."""
+    """Return a column of numbers, padded with spaces so that the decimal points are aligned."""
     ends = [_END.search(cell) for cell in column.cells]
     widest = max((len(end[0]) for end in ends if end), default=0)
     cells = (
@@ -55,28 +55,28 @@ def _aligned(column: Column) -> Column:
 
 
 def without_empty(found: Table) -> Table:
-    """Return a table without the columns that have nothing in any row."""
+    """Return a table without the columns that are empty in every row."""
     return found.mapped(lambda column: column if any(column.cells) else None)
 
 
 def cell_words(cell: Cell) -> str:
-    """Return the figure of a cell, or that there is none: `failed`, `missing`; never 0."""
+    """Return the figure of a cell, or why there is none: `failed`, `missing`; never 0."""
     if cell.images_per_sec is None:
         return _WITHOUT_FIGURE[cell.of.status]
     return images_per_sec(cell.images_per_sec)
 
 
 def noise_words(cell: Cell) -> str:
-    """Return two standard errors in percent: `2.0 assumed` where the source of one run stated none."""
+    """Return two standard errors in percent; `2.0 assumed` if the noise was not measured."""
     if cell.noise is None:
         return ""
     return percent(100 * DEVIATIONS * cell.noise) + (" assumed" if cell.noise == RUN_TO_RUN else "")
 
 
 def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
-    """Return a name for each cell of a table with the devices beside it, no two alike.
+    """Return a name for each cell of a table that also shows the devices.
 
-    Cells with one name have in addition what they differ in, runs with drills their source.
+    If names and devices are equal, the conditions that differ are added, and for runs with drills the source.
     """
     keys = [(cell.of.job_words(names), cell.of.n_gpus, cell.of.gpus) for cell in cells]
     alike = grouped(zip(keys, cells, strict=True))
@@ -93,7 +93,7 @@ def row_words(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
 
 
 def devices_word(cells: Iterable[Cell]) -> str:
-    """Return what the devices of cells are: `GPUs`, `CPU devices`; `devices` where there are both."""
+    """Return what the devices of cells are: `GPUs`, `CPU devices`, or `devices` if there are both."""
     words = {cell.of.device_word for cell in cells}
     return f"{words.pop()}s" if len(words) == 1 else "devices"
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them. Values are in seconds, bytes and images per second; units are added here."""
+"""Numbers in a readable form. Values are in seconds, bytes and images per second; units are added here."""
 
 import math
 from collections.abc import Iterable
@@ -37,20 +37,20 @@ def percent(value: float | None) -> str:
 
 
 def clock(mhz: float | None, of_max: float | None) -> str:
-    """Write a clock in MHz, with the percentage of the GPU's maximum in brackets where it is known."""
+    """Write a clock in MHz, with the percentage of the GPU's maximum in brackets if it is known."""
     if mhz is None:
         return UNKNOWN
     return f"{mhz:.0f}" if of_max is None else f"{mhz:.0f} ({of_max:.0f})"
 
 
 def pcie_link(generation: float | None, width: float | None) -> str | None:
-    """Write a PCIe link as `gen 3 x16`, without a part that is not known; None: nothing is."""
+    """Write a PCIe link as `gen 3 x16`, without the unknown part; None if both are unknown."""
     parts = ("gen {:g}", generation), ("x{:g}", width)
     return " ".join(form.format(value) for form, value in parts if value is not None) or None
 
 
 def gpu_name(name: str | None) -> str:
-    """Write the name of a GPU without its maker's; empty where it is not known."""
+    """Write the name of a GPU without the vendor; empty if it is unknown."""
     return (name or "").removeprefix("NVIDIA ").removeprefix("GeForce ")
 
 
@@ -87,7 +87,7 @@ def gib(mib: int) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Write a loss; one that is not a number reads so."""
+    """Write a loss; None is written as `not a number`."""
     return "not a number" if value is None else f"{value:.4g}"
 
 

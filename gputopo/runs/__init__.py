@@ -1,1 +1,1 @@
-"""The events of a run evaluated: its result, throughput, slow devices; and the history of bandwidths."""
+"""Evaluates the events of a run: its result, throughput and slow devices; and the history of bandwidths."""

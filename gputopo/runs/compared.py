@@ -1,4 +1,4 @@
-"""A run compared with the prediction of its plan. Pure.
+"""A run compared with the prediction of its plan.
 
 The parts of a step, in the prediction and by the time marks of the slowest device:
 
@@ -8,9 +8,9 @@ The parts of a step, in the prediction and by the time marks of the slowest devi
 | weights   | their copies that forward waits for    | from the start of the step to the last weights   |
 | rest      | gradients after backward, variables    | the step without the two                         |
 
-What the network of several hosts takes is one of the rest, or of the weights where these are on one of them.
-Forward begins before the last weights have come, so the marks show more of weights and less of compute than
-is predicted: compute counts as longer only by its own mark, weights by both together.
+The network time of several hosts is part of the rest, or of the weights if one host has the variables.
+Forward starts before the last weights have arrived, so the marks show more weights and less compute than
+predicted. To find the longer part, compute uses only its own mark, and weights use the sum of both.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +25,19 @@ from gputopo.values.run.verdict import EVEN_PERCENT
 
 UPDATE = "update of the variables"
 VARIABLES = "cost of variables"
-# What shows whether a link or a GPU is what it is believed to be.
+# The command that shows whether a link or a GPU has its assumed speed.
 _CHECK_LINK = "gputopo bandwidth --save measures the links"
 _CHECK_NETWORK = "gputopo bandwidth --network --save measures it"
 _CHECK_GPU = "gputopo inspect shows its clocks and what limits them"
 
-# Two runs of the same work differ by some percent: below this difference neither is called the slower.
+# Two runs of the same work differ by a few percent: below this difference, neither is called slower.
 NOISE = 0.05
 
 
 def with_prediction(result: Result, plan: Plan) -> Result:
     """Return the result of a run with the comparison to the prediction of its plan, if there is one.
 
-    And to the short runs of `--autotune`, if its speed is not theirs.
+    If the run's speed differs from the short runs of `--autotune`, it is compared with them too.
     """
     says = (*result.says, *_against_autotune(result, plan))
     return msgspec.structs.replace(result, prediction=against(result, plan), says=says)
@@ -57,7 +57,7 @@ def _against_autotune(result: Result, plan: Plan) -> Iterator[str]:
 
 
 def against(result: Result, plan: Plan) -> AgainstPrediction | None:
-    """Compare a run with the prediction of its plan; None where nothing was predicted, or measured."""
+    """Compare a run with the prediction of its plan; None if nothing was predicted or measured."""
     if result.replanned is not None:
         plan = msgspec.structs.replace(plan, choice=result.replanned.choice)
     choice, speed = plan.choice, result.throughput
@@ -103,7 +103,7 @@ def _why_not_compared(result: Result, plan: Plan) -> str | None:
 
 
 def _slowest(devices: Sequence[DeviceResult]) -> DeviceResult | None:
-    """Return the device whose weights and gradients come last, None where one has no marks."""
+    """Return the device whose weights and gradients come last, or None if a device has no marks."""
     if not devices or any(row.weights_ms is None or row.compute_ms is None for row in devices):
         return None
     return max(devices, key=lambda row: (row.weights_ms or 0.0) + (row.compute_ms or 0.0))
@@ -125,7 +125,7 @@ def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str
 
 
 def _most_different(parts: Mapping[str, PartMs], *, slower: bool) -> str:
-    """Return the part that takes so much longer, or less time, than any other."""
+    """Return the part whose time exceeds the prediction most; if not `slower`, that falls below it most."""
     sign, first, other = (1, "weights", "compute") if slower else (-1, "compute", "weights")
     excess = {name: sign * (part.measured - part.predicted) for name, part in parts.items()}
     excess[first] += min(excess[other], 0.0)
@@ -139,7 +139,7 @@ def _resource(
     devices: Sequence[DeviceResult],
     slowest: DeviceResult,
 ) -> str:
-    """Return what a part of the step depends on: the devices, a link, or what variables cost."""
+    """Return what a part of the step depends on: the devices, a link, or the overhead of variables."""
     if part == "compute":
         others = [row.compute_ms or 0.0 for row in devices if row != slowest]
         alone = bool(others) and (slowest.compute_ms or 0.0) > (1 + EVEN_PERCENT / 100) * median(others)
@@ -152,7 +152,7 @@ def _resource(
     if len(devices) == 1:
         return UPDATE
     variables, gradients = (choice.exposed_ms.get(name, 0.0) for name in ("variables", "gradients"))
-    # No box was seen whose variables cost more than twice what is assumed.
+    # No machine was seen whose variables cost more than twice the assumption.
     small = parts["rest"].measured <= 2 * variables + gradients
     if "gradients" not in choice.links or (small and variables > gradients):
         return VARIABLES

@@ -1,19 +1,19 @@
-"""The counted steps of a run: sums over all, and some to take medians of."""
+"""The counted steps of a run: sums over all of them, and a sample for medians."""
 
 from typing import Any
 
 from gputopo.values.run.bounded import Thinned
 from gputopo.values.run.events import Step
 
-# Steps whose marks are stored for the medians of the devices: the median of so many has a fortieth of the
-# noise of one. With marks of 16 towers they take 7 MB. Ours.
+# Steps that are kept for the medians of the devices. Not measured; chosen because the median of this many has
+# a fortieth of the noise of one step, and with marks of 16 towers they take 7 MB.
 KEPT_STEPS = 2000
 
 
 class CountedSteps:
-    """First and last step after the warm-up, some to take medians of, and how long they waited for input.
+    """First and last step after the warm-up, a sample of steps for medians, and the wait for input.
 
-    `lost_loss`: the first step, warm-up included, whose loss is no number.
+    `lost_loss`: the first step, warm-up included, whose loss is not a number.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class CountedSteps:
         self.lost_loss: Step | None = None
         self.in_warmup = 0
         self._kept: Thinned[Step] = Thinned(KEPT_STEPS)
-        self._measured_s = self._waited_s = 0.0  # of steps whose waiting for the input is known
+        self._measured_s = self._waited_s = 0.0  # over the steps whose wait for the input is known
 
     def add(self, step: Step) -> None:
         """Add the next step of the run."""
@@ -40,11 +40,11 @@ class CountedSteps:
 
     @property
     def kept(self) -> list[Step]:
-        """Return all counted steps of a short run, evenly spread ones of a long one; always the first."""
+        """All counted steps of a short run, or evenly spread ones of a long run; always with the first."""
         return self._kept.items
 
     def fields(self) -> dict[str, Any]:
-        """Return those fields of `gputopo.values.run.result.Result` that follow from these steps alone."""
+        """Return the fields of `gputopo.values.run.result.Result` that depend only on these steps."""
         first, last = self.first, self.last
         return {
             "input_waited_share": self._waited_share(),

@@ -1,4 +1,4 @@
-"""The devices of a run: names, groups, and their rows of the final table."""
+"""The devices of a run: names, groups, and their rows in the final table."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median, median_low
@@ -25,13 +25,13 @@ from gputopo.values.run.verdict import Verdict
 def kind_of(device: Device) -> str:
     """Return what a device is compared with: "CPU", or the GPU's name.
 
-    A CPU device that stands for a GPU in a rehearsal is a CPU device.
+    A CPU device that represents a GPU in a rehearsal is compared as a CPU device.
     """
     return "CPU" if device.is_cpu else f"GPU {device.gpu_name or 'of unknown name'}"
 
 
 def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[list[Device]]:
-    """Return the devices that share a key, where there are two at least."""
+    """Return the groups of at least two devices with the same key."""
     found: dict[object, list[Device]] = {}
     for device in devices:
         found.setdefault(key(device), []).append(device)
@@ -39,23 +39,23 @@ def groups(devices: Sequence[Device], key: Callable[[Device], object]) -> list[l
 
 
 def reference_of(tower: int, fastest_first: Sequence[int]) -> int:
-    """Return the peer a tower is compared with: the middle one of the faster half of its peers.
+    """Return the peer that a tower is compared with: the middle one of the faster half of its peers.
 
-    Of an even number the faster of the two. So it is the fastest of up to four peers, the second of five to
-    eight: one healthy device of four shows that three are slow, but one of eight does not. With the median
-    of all peers a slow majority would pass as normal; with the fastest peer one fast GPU of eight would mark
-    the seven others as slow.
+    If that half is even, the faster of the two middle ones: the fastest of up to four peers, the second of
+    five to eight. So one healthy device of four shows that three are slow, but one of eight does not. With
+    the median of all peers a slow majority would pass as normal; with the fastest peer, one fast GPU of eight
+    would mark the seven others as slow.
     """
     peers = [other for other in fastest_first if other != tower]
     faster_half = peers[: (len(peers) + 1) // 2]
     return faster_half[(len(faster_half) - 1) // 2]
 
 
-# Where the launcher writes the GPUs' maximum clocks into the spec of the event run_started:
+# The key with the GPUs' maximum clocks, which the launcher writes into the spec of the event run_started:
 # {"max_clocks_mhz": {"0": {"graphics": 1961, "memory": 4004}}}, by `gpu_key`.
 MAX_CLOCKS = "max_clocks_mhz"
 
-# What of a GPU's samples stands in its row.
+# Fields of a GPU's samples whose medians are in its row.
 SAMPLED = ("graphics_mhz", "memory_mhz", "temperature_c", "power_w", "pcie_gen", "pcie_width")
 
 
@@ -68,7 +68,8 @@ def device_results(
 ) -> tuple[DeviceResult, ...]:
     """Return one row per device of the run, in its order; none before the run has started.
 
-    `counted`: the steps after the warm-up. `samples`: taken during these. What was not measured is None.
+    `counted`: the steps after the warm-up. `samples`: taken during these steps. Values that were not measured
+    are None.
     """
     if started is None:
         return ()
@@ -127,7 +128,7 @@ def batch_sizes(started: RunStarted | None, counted: Sequence[Step] = ()) -> tup
 
 
 def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[str, Any]) -> DeviceResult:
-    """Return a row with the medians of what was sampled of its GPU, and why others are not known."""
+    """Return a row with the medians of its GPU's samples, and why other values are unknown."""
     own = (sample for sample in samples if sample.rank == row.device.rank)
     readings = [one for sample in own for one in sample.gpus if one.gpu == row.device.gpu]
     found = {field: _median(readings, field) for field in SAMPLED}
@@ -146,7 +147,7 @@ def _with_samples(row: DeviceResult, samples: Sequence[Sample], spec: Mapping[st
 
 
 def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
-    """Return the images/sec of each GPU alone by a screen on this machine, if that was of this job."""
+    """Return the images/sec of each GPU by itself from a screen on this machine, if it ran the same job."""
     mine = result.spec.get("model"), result.batch_size, result.backend
     if (screen.model, screen.batch_size, screen.backend) != mine:
         return {}
@@ -154,7 +155,7 @@ def alone_of_screen(result: Result, screen: Screen) -> dict[int, float]:
 
 
 def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> Result:
-    """Return the result with the images/sec of this host's GPUs alone, by index. `measured_in`: folders."""
+    """Return the result with the images/sec of each GPU of this host by itself. `measured_in`: folders."""
     own = {row.device.gpu for row in result.devices if row.device.rank == 0}
     if result.backend != "gpu" or not own & alone.keys():
         return result
@@ -175,11 +176,11 @@ def with_alone(result: Result, alone: Mapping[int, float], measured_in: str) -> 
 
 def _median(readings: Iterable[GpuSample], field: str) -> Any:
     values = [value for reading in readings if (value := getattr(reading, field)) is not None]
-    return median_low(values) if values else None  # a value that was really observed
+    return median_low(values) if values else None  # the low median is a value that was really observed
 
 
 def _max_clock(spec: Mapping[str, Any], device: Device, domain: str) -> float | None:
-    """Read a maximum from the spec; it is free-form JSON there, so anything odd counts as unknown."""
+    """Read a maximum from the spec. It is free-form JSON there, so anything unexpected counts as unknown."""
     clocks = spec.get(MAX_CLOCKS)
     of_gpu = clocks.get(gpu_key(device.rank, device.gpu)) if isinstance(clocks, Mapping) else None
     value = of_gpu.get(domain) if isinstance(of_gpu, Mapping) else None

@@ -1,8 +1,8 @@
-"""The first part of a run, before its speed was steady: a warm-up if it was slower, else a change. Pure.
+"""The first part of a run, before its speed was steady: a warm-up if it was slower, else a change.
 
-It lasts as long as the medians of a few steps, one after the other, are away from the level of the last third
-of the run: by more than `LEVEL_SHARE`, and by more than the noise of the steps explains. Medians ignore
-single slow steps. A ramp that does not end is a change.
+It lasts while the medians of a few consecutive steps differ from the level of the last third of the run by
+more than `LEVEL_SHARE` and by more than the noise of the steps. Medians ignore single slow steps. If the
+speed never becomes steady, this is a change.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,30 +16,32 @@ from gputopo.values.run.noise import MAD_TO_SIGMA
 from gputopo.values.run.result import SpeedChange
 from gputopo.values.run.speed import RunningThroughput
 
-# A smaller difference is no warm-up; runs on an idle machine repeat within 1 to 2%. Ours.
+# A smaller difference is no warm-up. Not measured; chosen because runs on an idle machine repeat within 1 to
+# 2%.
 LEVEL_SHARE = 0.05
-MIN_STEPS = 8  # of a run; fewer have no level
-# Steps of a median: three, which ignore one stall and show a few slow steps; and a part of all, which shows
-# smaller changes in more noise. Of 1,000 simulated runs of 12 to 300 steps without a change and with 1 to
-# 20% of independent noise, 1% have a first part; if 5% of noise last for ten steps, a third of the runs has.
+MIN_STEPS = 8  # a shorter run has no level
+# Steps per median: three steps, which ignore one stall and show a few slow steps; and a tenth of all steps,
+# which shows smaller changes in more noise. Of 1,000 simulated runs of 12 to 300 steps without a change and
+# with 1 to 20% of independent noise, 1% have a first part; if 5% of noise lasts for ten steps, a third of the
+# runs have one.
 MIN_WINDOW, WINDOWS = 3, 10
-# A median of n values of normal noise scatters by this times sigma / sqrt(n).
+# The standard deviation of a median of n normal values is this times sigma / sqrt(n).
 MEDIAN_EFFICIENCY = 1.2533
-SIGMAS = 3.0  # beyond this a difference is no noise
-# Of the counted steps: a slower part that is longer is no warm-up. Not measured; chosen because the rest,
-# which gives the speed, must be most of the run.
+SIGMAS = 3.0  # a difference beyond this is not noise
+# Share of the counted steps: a longer slow part is no warm-up. Not measured; chosen because the rest, which
+# gives the speed, must be most of the run.
 MAX_WARMUP_SHARE = 0.25
-MAX_STEPS = 600  # that are searched, so that the memory of a long run has a limit
+MAX_STEPS = 600  # steps that are searched, so that the memory of a long run is bounded
 
 HasCause = Callable[[int], bool]
-"""Whether something that slows a run was sampled more often up to this counted step than after it."""
+"""Whether samples up to this counted step showed more that slows a run than the samples after it."""
 
 
 class FirstPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The first part of the counted steps, and what it is.
+    """The first part of the counted steps, and its kind.
 
-    `warmup`: number of counted steps that are warm-up, `warmup_s`: their time; None: the run was not steady,
-    for the reason `says`. `change`: a change of the speed, which is no warm-up.
+    `warmup`: number of counted steps that are warm-up; `warmup_s`: their time. None: the run was not steady,
+    for the reason `says`. `change`: a change of the speed that is no warm-up.
     """
 
     warmup: int | None = None
@@ -65,26 +67,23 @@ def first_part(steps: Sequence[Step], has_cause: HasCause, *, detects_warmup: bo
 
 
 def _steps_away(times: Sequence[float], window: int) -> int:
-    """Return the number of the first steps whose times are away from those of the last third.
-
-    By medians of so many steps.
-    """
+    """Return how many first steps differ from the level of the last third, by medians of `window` steps."""
     last = times[-max(MIN_STEPS // 2, len(times) // 3) :]
     level = median(last)
-    # By the differences of neighbours, in which a change of the level does not count.
+    # From the differences of neighbours, so that a change of the level does not count as noise.
     sigma = MAD_TO_SIGMA * median(abs(a - b) for a, b in pairwise(times)) / 2**0.5
     noise = SIGMAS * MEDIAN_EFFICIENCY * sigma * (1 / window + 1 / len(last)) ** 0.5
     medians = (median(times[place : place + window]) for place in range(len(times) - window + 1))
     away = takewhile(lambda time: abs(time - level) > max(LEVEL_SHARE * level, noise), medians)
     count = sum(1 for _ in away)
-    # The first median that is not away has a little less than half of its steps before the change.
+    # In the first median that does not differ, a little less than half of the steps are before the change.
     return count + (window - 1) // 2 if count else 0
 
 
 class SteadySpeed:
     """The speed of a run without its warm-up, from its counted steps one by one, in bounded memory.
 
-    Only the first `MAX_STEPS` of them are searched for a first part. `has_cause`: asked after a step.
+    Only the first `MAX_STEPS` steps are searched for a first part. `has_cause` is called with a step number.
     """
 
     def __init__(self, has_cause: HasCause, *, detects_warmup: bool) -> None:

@@ -1,6 +1,7 @@
-"""The hardware of a run of a user's program by its samples: faults, and where its processes are. Pure.
+"""The hardware during the run of a user's program, from its samples: faults, and which GPUs its processes
+use.
 
-Nothing here says anything of the program's speed, which is not measured. Rules: `gputopo.findings.watched`.
+Nothing here is about the program's speed, which is not measured. Rules: `gputopo.findings.watched`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,12 +28,12 @@ from gputopo.values.run.verdict import (
     Placed,
 )
 
-# Importing a framework, opening data and building a model take less. Not measured on hardware.
+# Importing a framework, opening data and building a model take less time. Not measured on hardware.
 NOT_SEEN_S = 60.0
 
 
 class HardwareRecord:
-    """What the samples show of the GPUs of a run, and of the host. `placement`: where its processes were."""
+    """What the samples show of a run's GPUs and of the host. `placement`: the GPUs that its processes used."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         names = {one.gpu: one.gpu_name for one in devices if one.gpu is not None}
@@ -89,7 +90,7 @@ class HardwareRecord:
 
 
 def _fault(one: Fault) -> HardwareFault | None:
-    """Return what a rule found as a fault of the run; None where it throttled only briefly."""
+    """Return a rule's finding as a fault of the run, or None if the GPU throttled only briefly."""
     if one.evidence.get("share", 1.0) < SHORT_SHARE.value:
         return None
     says = f"GPU {one.about.index}: {one.says}" if isinstance(one.about, Gpu) else one.says
@@ -104,15 +105,15 @@ def _worst_first(faults: Iterable[HardwareFault]) -> tuple[HardwareFault, ...]:
 
 
 class PlacementRecord:
-    """The GPUs that processes of the run were seen on. `planned`: those that they should be on."""
+    """The GPUs that processes of the run were seen on. `planned`: the GPUs that they should use."""
 
     def __init__(self, planned: Iterable[int]) -> None:
         self._planned = frozenset(planned)
         self._seen: set[int] = set()
-        self._asked = False  # NVML listed the processes of a GPU of the plan, be it none
-        self._hidden = False  # and it does not list all, or not by the numbers that are known here
+        self._asked = False  # NVML listed the processes of a planned GPU, even if there were none
+        self._hidden = False  # NVML does not list all processes, or lists them with unknown numbers
         self._first_mib: dict[int, int] = {}
-        self._used: set[int] = set()  # GPUs of the plan that something uses
+        self._used: set[int] = set()  # planned GPUs that something uses
         self._first_s: float | None = None
         self._last_s = 0.0
         self._reported: set[str] = set()
@@ -142,7 +143,7 @@ class PlacementRecord:
             self._used.add(gpu.gpu)
 
     def placed(self) -> Placed:
-        """Return what is known so far."""
+        """Return which GPUs the program uses, as far as known."""
         gpus = tuple(sorted(self._seen))
         outside = sorted(self._seen - self._planned)
         planned = _named(sorted(self._planned))
@@ -161,7 +162,7 @@ class PlacementRecord:
         return Placed(word=NOT_SEEN, says=says)
 
     def news(self) -> str | None:
-        """Return what a user wants to read at once; each kind once."""
+        """Return what a user wants to read at once; each kind only once."""
         found = self.placed()
         late = self._first_s is not None and self._last_s - self._first_s >= NOT_SEEN_S
         wrong = found.word == OUTSIDE or (found.word == NOT_SEEN and late)

@@ -1,9 +1,9 @@
 """The history of this box: earlier runs and saved bandwidths by machine, in one SQLite file.
 
-The file is `history.sqlite` in gputopo's data folder: `$GPUTOPO_HOME`, else in the user's data folder
-(`platformdirs`). Runs come into it from their folders there, whoever asks for them next (`past`): a file that
-was lost is made again. Only saved bandwidths, and runs whose folders are elsewhere or gone, are nowhere else.
-Machines are known by their fingerprints (`topology.same_machine`), networks by the names of their hosts.
+The file is `history.sqlite` in gputopo's data folder: `$GPUTOPO_HOME`, else the user's data folder
+(`platformdirs`). The next query (`past`) adds the runs from their folders there, so a lost file is rebuilt.
+Only saved bandwidths, and runs whose folders are elsewhere or deleted, exist nowhere else. Machines are
+identified by their fingerprints (`topology.same_machine`), networks by the names of their hosts.
 """
 
 import contextlib
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 
 FILE = "history.sqlite"
-RUNS = "runs"  # the folder beside the file that has those of all runs
+RUNS = "runs"  # the folder with all runs, next to the file
 _RESULT, _MACHINE = "result.json", "machine.json"
-_PARTS = (AUTOTUNE_RUNS, SCREEN_RUNS, FOLDER)  # folders of more runs, within that of a run
-_NETWORK_KEY = "network"  # in the place of a fingerprint
-WAIT_S = 10.0  # for another writer, which needs milliseconds
-_READER_WAIT_S = 1.0  # of one who only asks for runs: their folders can be read instead
-LATEST = 200  # runs that are looked at before a plan or a run: that takes 20 ms
-_LATEST_FOLDERS = 50  # that are read where the file cannot be used: each takes half a millisecond
+_PARTS = (AUTOTUNE_RUNS, SCREEN_RUNS, FOLDER)  # folders inside a run's folder that contain more runs
+_NETWORK_KEY = "network"  # in place of a fingerprint
+WAIT_S = 10.0  # maximum wait for another writer, which needs milliseconds
+_READER_WAIT_S = 1.0  # for a query, which can read the run folders instead
+LATEST = 200  # runs that are read before a plan or a run: this takes 20 ms
+_LATEST_FOLDERS = 50  # folders that are read if the file cannot be used: half a millisecond each
 _WRITABLE = "set GPUTOPO_HOME to a writable folder"
-# Of the tables, in SQLite's user_version. 1 had no results, 2 only those that were added one by one, and both
-# listed the GPUs that were measured.
+# Version of the tables, in SQLite's user_version. Version 1 had no results, version 2 only results that were
+# added one by one; both listed the measured GPUs.
 _VERSION = 3
 
 _TABLES = (
@@ -67,14 +67,14 @@ def history_file(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 class _DamagedError(InputError):
-    """The file is no history, or its pages contradict each other."""
+    """The file is not a history, or its pages contradict each other."""
 
 
 @contextlib.contextmanager
 def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterator[sqlite3.Connection]":
-    """Open the history for one transaction. Raises InputError in place of SQLite's errors.
+    """Open the history for one transaction. Raises InputError instead of SQLite's errors.
 
-    `wait_s`: for another writer; None: `WAIT_S`.
+    `wait_s`: maximum wait for another writer, in seconds; None: `WAIT_S`.
     """
     import sqlite3
 
@@ -82,7 +82,7 @@ def _opened(path: Path, *, write: bool, wait_s: float | None = None) -> "Iterato
         if write:
             path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(
-            # Reading may have to undo what a killed writer left, so it is opened for writing too.
+            # A reader may have to roll back what a killed writer left, so it needs write access too.
             f"{path.absolute().as_uri()}?mode={'rwc' if write else 'rw'}",
             uri=True,
             timeout=WAIT_S if wait_s is None else wait_s,
@@ -117,7 +117,7 @@ def _version(connection: "sqlite3.Connection") -> int:
 
 
 def _bring_up_to_date(connection: "sqlite3.Connection", runs: Path) -> None:
-    """Make the tables, or those of an earlier version into these."""
+    """Create the tables, or convert the tables of an earlier version."""
     version = _version(connection)
     if version == _VERSION:
         return
@@ -126,7 +126,7 @@ def _bring_up_to_date(connection: "sqlite3.Connection", runs: Path) -> None:
             connection.execute(f"ALTER TABLE result ADD COLUMN {column} INTEGER NOT NULL DEFAULT 0")
         for (folder,) in connection.execute("SELECT DISTINCT folder FROM result").fetchall():
             path = Path(folder)
-            if path.is_relative_to(runs.absolute()) and (path / _RESULT).is_file():  # to read it again
+            if path.is_relative_to(runs.absolute()) and (path / _RESULT).is_file():  # read it again
                 connection.execute("DELETE FROM result WHERE folder = ?", (folder,))
     for statement in (*_TABLES, f"PRAGMA user_version = {_VERSION}"):
         connection.execute(statement)
@@ -153,9 +153,9 @@ def _unusable(path: Path, error: "sqlite3.Error", *, write: bool) -> InputError:
 
 
 def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | None:
-    """Change the history in one transaction, a new one if the file is damaged; return what happened then.
+    """Change the history in one transaction. If the file is damaged, start a new one and return why.
 
-    Raises InputError where it cannot be written; nothing is lost then.
+    Raises InputError if the file cannot be written; nothing is lost then.
     """
     try:
         with _opened(path, write=True) as connection:
@@ -165,7 +165,7 @@ def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | Non
         aside = path.with_name(f"{path.name}.damaged")
         try:
             path.replace(aside)
-            for suffix in ("-wal", "-shm"):  # SQLite's, of the damaged file
+            for suffix in ("-wal", "-shm"):  # SQLite's files next to the damaged file
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
         except OSError:
             raise error from None
@@ -175,7 +175,7 @@ def _write(path: Path, act: "Callable[[sqlite3.Connection], None]") -> str | Non
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """A bandwidth of the history, and the machine as it was then, without identities and bandwidth."""
+    """A saved bandwidth, and the machine at that time, without identities and bandwidth."""
 
     bandwidth: Bandwidth
     machine: Machine
@@ -183,7 +183,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def date(self) -> str:
-        """When it was measured, or saved where a capture does not report that: `2026-11-20 16:02 UTC`."""
+        """When it was measured, or saved if the capture does not report this: `2026-11-20 16:02 UTC`."""
         measured = self.bandwidth.measured_at
         if measured is not None:
             return date_in_words(measured)
@@ -191,9 +191,9 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float) -> str | None:
-    """Save a bandwidth under its machine, both without identities; return why earlier ones are lost, if so.
+    """Save a bandwidth under its machine, both without identities. If earlier ones were lost, return why.
 
-    Raises InputError where it cannot be written; nothing is lost then.
+    Raises InputError if the file cannot be written; nothing is lost then.
     """
     key = fingerprint(machine)
     if key is None:
@@ -207,7 +207,7 @@ def save(path: Path, machine: Machine, bandwidth: Bandwidth, *, saved_at: float)
 
 
 def save_network(path: Path, bandwidth: Bandwidth, *, saved_at: float) -> str | None:
-    """Save what was measured between hosts; see `save`."""
+    """Save measurements between hosts; see `save`."""
     return _insert(path, _NETWORK_KEY, saved_at, bandwidth, Machine(source="live"))
 
 
@@ -233,7 +233,7 @@ def bandwidths(path: Path, machine: Machine) -> Iterator[Saved]:
 
 
 def _saved(path: Path, key: str | None) -> Iterator[Saved]:
-    """Iterate over what was saved by a key, None: by any, the latest first. Raises InputError."""
+    """Iterate over what was saved under a key, or all (None), the latest first. Raises InputError."""
     try:
         is_there = path.exists()
     except OSError as error:
@@ -254,20 +254,20 @@ def _saved(path: Path, key: str | None) -> Iterator[Saved]:
 
 
 def latest(path: Path, machine: Machine, gpus: Collection[int] | None = None) -> Saved | None:
-    """Return the last saved bandwidth of a machine, None where there is none.
+    """Return the last saved bandwidth of a machine, or None if there is none.
 
-    Of those that were measured on all of `gpus` (None: all of the machine) the last one; where there is no
-    such, the last of all. Raises InputError for a file that cannot be read.
+    Bandwidths that cover all of `gpus` (None: all of the machine) come first. Raises InputError if the file
+    cannot be read.
     """
     wanted = {gpu.index for gpu in machine.gpus} if gpus is None else set(gpus)
     return _first_on(bandwidths(path, machine), lambda saved: wanted)
 
 
 def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
-    """Return the last saved bandwidth of this machine with fewer GPUs or more, None where there is none.
+    """Return the last saved bandwidth of this machine with fewer or more GPUs, or None if there is none.
 
-    Of those on all GPUs that it had and has the last one; where there is no such, the last of all. Raises
-    InputError for a file that cannot be read.
+    Bandwidths that cover all GPUs it had then and has now come first. Raises InputError if the file cannot be
+    read.
     """
     here = {gpu.pci_address for gpu in answering(machine)}
 
@@ -278,7 +278,7 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
 
 
 def _first_on(saved: Iterable[Saved], wanted: Callable[[Saved], set[int]]) -> Saved | None:
-    """Return the first that was measured on all GPUs that are wanted of it, else the first."""
+    """Return the first one that was measured on all of its `wanted` GPUs, else the first one."""
     first = None
     for one in saved:
         if wanted(one) <= {gpu for sample in one.bandwidth.samples for gpu in sample.gpu_ends}:
@@ -288,9 +288,9 @@ def _first_on(saved: Iterable[Saved], wanted: Callable[[Saved], set[int]]) -> Sa
 
 
 def latest_network(path: Path, hosts: Collection[str]) -> Saved | None:
-    """Return the last saved measurement between all of these hosts, and perhaps others; None without one.
+    """Return the last saved measurement that includes all of these hosts, or None if there is none.
 
-    Raises InputError for a file that cannot be read.
+    Raises InputError if the file cannot be read.
     """
     for saved in _saved(path, _NETWORK_KEY):
         between = [one for one in saved.bandwidth.samples if one.kind in NETWORK]
@@ -304,14 +304,14 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
     result: Result
     finished_at: float  # seconds since the epoch
-    folder: str  # of the run, perhaps gone
-    fingerprint: str  # of the machine that it ran on; empty: it cannot be identified
+    folder: str  # of the run; may be deleted
+    fingerprint: str  # of the machine; empty if it cannot be identified
 
 
 def add(path: Path, folder: Path) -> str | None:
-    """Add the run of a folder, wherever that is; return why saved bandwidths are lost, if so.
+    """Add the run of a folder, wherever it is. If saved bandwidths were lost, return why.
 
-    Raises InputError where the file cannot be written; nothing is lost then.
+    Raises InputError if the file cannot be written; nothing is lost then.
     """
     runs = path.parent / RUNS
 
@@ -333,12 +333,12 @@ def past(
     with_short: bool = False,
     limit: int | None = LATEST,
 ) -> Iterator[Past]:
-    """Iterate over earlier runs, the latest first, but those with faults that were injected on purpose.
+    """Iterate over earlier runs, the latest first, except runs with injected faults.
 
-    `machine`, `model`, `since` (seconds since the epoch): None: any. `of_hosts`: those of several hosts
-    instead of those of one. `with_short`: also the short runs of `--autotune` and of screens. `limit`: at
-    most so many. If the file cannot be used, they are those of the latest folders, without a limit of all
-    folders; nothing is raised.
+    `machine`, `model`, `since` (seconds since the epoch): None: any. `of_hosts`: runs of several hosts
+    instead of one. `with_short`: also the short runs of `--autotune` and of screens. `limit`: maximum number;
+    None: all. If the file cannot be used, the runs come from the latest folders (without a limit, from all
+    folders); nothing is raised.
     """
     key = None if machine is None else fingerprint(machine)
     if machine is not None and key is None:
@@ -357,7 +357,7 @@ def past(
     )
     rows = _runs_by(path, query, (*asked.values(), limit or -1), limit and _LATEST_FOLDERS)
     for document, finished_at, folder, ran_on in rows:
-        with contextlib.suppress(InputError):  # of a later version
+        with contextlib.suppress(InputError):  # the result has a later version
             result = schema.decode(document, Result, origin=str(path))
             if not result.spec.get("drills"):
                 where = _text(path.parent / RUNS / folder)
@@ -367,12 +367,12 @@ def past(
 def _runs_by(
     path: Path, query: str, values: tuple[Any, ...], folders: int | None
 ) -> list[tuple[bytes, float, str, str]]:
-    """Return what a query finds once all runs are in the history.
+    """Return the rows of a query, after adding all runs to the history.
 
-    If that cannot be used: in the runs of at most so many folders, the latest; None: of all.
+    If the file cannot be used, query the runs of the latest `folders` folders (None: all) instead.
     """
     runs = path.parent / RUNS
-    if not (os.path.exists(path) or os.path.isdir(runs)):  # loads no SQLite
+    if not (os.path.exists(path) or os.path.isdir(runs)):  # without loading SQLite
         return []
     with contextlib.suppress(InputError), _opened(path, write=True, wait_s=_READER_WAIT_S) as connection:
         _add_new(connection, runs)
@@ -386,12 +386,12 @@ def _runs_by(
 
 
 def _add_new(connection: "sqlite3.Connection", runs: Path, latest: int | None = None) -> None:
-    """Add the runs whose folders are not in the history, each with its short runs or cells, oldest first."""
+    """Add the runs whose folders are not in the history, with their short runs or cells, oldest first."""
     known = {row[0] for row in connection.execute("SELECT folder FROM result")}
     names = _names(runs) if latest is None else _names(runs)[-latest:]
     for name in names:
         if name in known:
-            continue  # its short runs were there before it ended
+            continue  # its short runs are older than its own result
         folder = runs / name
         for path in (folder, *(folder / part / one for part in _PARTS for one in _names(folder / part))):
             if _text(path.relative_to(runs)) not in known:
@@ -399,19 +399,19 @@ def _add_new(connection: "sqlite3.Connection", runs: Path, latest: int | None = 
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted: those of runs begin with their time."""
+    """Return the names in a folder, sorted; the names of runs start with their time."""
     with contextlib.suppress(OSError):
         return sorted(os.listdir(folder))
     return []
 
 
 def _text(path: Path) -> str:
-    """Return a path as text that SQLite and a result, which is in UTF-8, can hold."""
+    """Return a path as text that SQLite and a result, which is UTF-8, can hold."""
     return str(path).encode(errors="replace").decode()
 
 
 def _add(connection: "sqlite3.Connection", folder: Path, runs: Path) -> None:
-    """Add the run of a folder, if its result can be read."""
+    """Add the run of a folder if its result can be read."""
     file = folder / _RESULT
     try:
         result = schema.decode(file.read_bytes(), Result, origin=str(file))
@@ -431,7 +431,7 @@ def _add(connection: "sqlite3.Connection", folder: Path, runs: Path) -> None:
 
 
 def _ran_on(folder: Path) -> str:
-    """Return the fingerprint of the machine of a run, empty if it is not known."""
+    """Return the fingerprint of a run's machine; empty if it is unknown."""
     with contextlib.suppress(OSError, InputError):
         return _fingerprint_of((folder / _MACHINE).read_bytes())
     return ""
@@ -439,5 +439,5 @@ def _ran_on(folder: Path) -> str:
 
 @lru_cache(maxsize=16)
 def _fingerprint_of(document: bytes) -> str:
-    """Return the fingerprint of a machine's document; most runs of a box have the same."""
+    """Return the fingerprint in a machine's document. Cached: most runs of a box have the same document."""
     return fingerprint(schema.decode(document, Machine, origin=_MACHINE)) or ""

@@ -1,8 +1,8 @@
-"""The rate of a run's input, compared with the rate of its training. Pure.
+"""The rate of a run's input, compared with the rate of its training.
 
-A run of the input alone (`--input-only`) is compared with an earlier training on data that is made on the
-devices. A training is judged by the measured time in which its devices wait for examples between two steps;
-its own rate is never above the rate of its input.
+A run of only the input (`--input-only`) is compared with an earlier training on data that is made on the
+devices. A training is judged by the measured time in which its devices wait for examples between two steps,
+because its own rate is never above the rate of its input.
 """
 
 import math
@@ -15,19 +15,19 @@ from gputopo.runs.ran import what_ran
 from gputopo.values.run.result import InputVerdict, Result
 from gputopo.values.run.spec import RunSpec
 
-# Training and input share the host's cores: an input that alone is just fast enough may not be beside
-# training. tf_cnn_benchmarks' published tables show real data within 8 % of synthetic where the input alone
-# was far faster, so this much more than needed is called enough.
+# Training and input share the host's cores, so an input that is just fast enough by itself may be too slow
+# during training. In tf_cnn_benchmarks' published tables, real data is within 8 % of synthetic data if the
+# input by itself was much faster; so this factor is called enough.
 ENOUGH = 1.2
-# Some batches are ready before the first counted step: so many steps show that more come as fast.
+# Some batches are ready before the first counted step; this many steps show that the others come as fast.
 MIN_STEPS = 10
 
 
 def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
-    """Judge a run; None where nothing is to be judged, or nothing is there to compare with.
+    """Judge a run; None if there is nothing to judge or to compare with.
 
-    `earlier`: folders and results of other runs, latest first. A training on data made once on
-    the devices has no input to judge.
+    `earlier`: folders and results of other runs, latest first. A training on data that is made once on the
+    devices has no input to judge.
     """
     rate = _rate(result)
     if rate is None:
@@ -43,9 +43,9 @@ def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> Inpu
 
 
 def judge_rates(input_rate: float, training_rate: float, how: str = "") -> InputVerdict:
-    """Compare the input alone with training alone (synthetic data on the devices), both in images/sec.
+    """Compare the input by itself with training by itself, both in images/sec.
 
-    `how`: words for how that training computed.
+    The training uses synthetic data on the devices. `how`: words for how that training computed.
     """
     headroom = input_rate / training_rate
     alone = f"training alone ({how})" if how else "training alone"
@@ -62,8 +62,7 @@ def judge_rates(input_rate: float, training_rate: float, how: str = "") -> Input
 def judge_waiting(share: float, training_rate: float, input_rate: float | None = None) -> InputVerdict:
     """Judge a training by the share of its steps' time, 0 to 1, in which all devices waited for examples.
 
-    `input_rate`: images/sec of the input alone, where that was measured; it shows how near the input is to
-    its limit.
+    `input_rate`: images/sec of the input by itself, if measured; it shows how near the input is to its limit.
     """
     headroom = None if input_rate is None else input_rate / training_rate
     waited = f"the devices waited for it in {100 * share:.1f}% of the steps' time"
@@ -114,7 +113,7 @@ def _rated(earlier: Iterable[tuple[str, Result]]) -> Iterator[tuple[str, RunSpec
 
 
 def _rate(result: Result) -> float | None:
-    """Return a run's images/sec, above 0; None where it has none that could be compared."""
+    """Return a run's images/sec, above 0; None if it has none that can be compared."""
     if result.status != "complete" or result.throughput is None:
         return None
     rate = result.throughput.mean
@@ -127,7 +126,7 @@ def _how(job: RunSpec) -> str:
 
 
 def _same(a: RunSpec, b: RunSpec) -> bool:
-    """Whether two runs can be compared: how a training computed is not asked, it is in the message."""
+    """Return whether two runs can be compared. How a training computed may differ; the message reports it."""
     return _of_job(a) == _of_job(b)
 
 

@@ -1,8 +1,8 @@
-"""What is known before a run, beside which it is judged: earlier runs, predicted or published speeds. Pure.
+"""What is known before a run and used to judge it: earlier runs, predicted or published speeds.
 
-The expected speed is that of earlier runs of the same job on the same GPUs, of this machine or of the same
-hosts; else the one that the plan predicts; else, on one host, published ones of as many GPUs of the same
-model with the same job.
+The expected speed is the speed of earlier runs of the same job on the same GPUs, of this machine or of the
+same hosts; else the speed that the plan predicts; else, on one host, published speeds of the same job on the
+same number of GPUs of the same model.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ from gputopo.workload.workloads import Workload
 
 
 class Together(NamedTuple):
-    """The devices that train together on several hosts; empty for those of one.
+    """The devices that train together on several hosts; empty for a job on one host.
 
-    `devices`: of each the rank of its host, and index and model of its GPU.
+    `devices`: rank of the host, index and model of the GPU, for each.
     """
 
-    hosts: tuple[tuple[str, str], ...]  # the name of each, and past rank 0 its address on their network
+    hosts: tuple[tuple[str, str], ...]  # name, and for ranks above 0 the address on the job's network
     devices: tuple[tuple[int, int | None, str], ...]
 
 
 def together(job: JobSpec) -> Together:
-    """Return what trained together in a job."""
+    """Return the hosts and devices that train together in a job."""
     return Together(
         tuple(
             (one.host, one.address.rpartition(":")[0] if rank else "") for rank, one in enumerate(job.servers)
@@ -51,9 +51,10 @@ def together(job: JobSpec) -> Together:
     )
 
 
-# Images/sec of two runs of one job on the CPU, which other programs use, too, differ by this at most. Ours.
+# Maximum difference of the images/sec of two runs of one job on the CPU. Not measured; chosen because other
+# programs use the CPU too.
 SAME_CPU_RUN = 0.10
-# Of one job: the latest ones. One that was disturbed does not move their median. Ours.
+# The latest runs of one job. Not measured; chosen because one disturbed run does not move their median.
 MAX_RUNS = 5
 _HERE = "this machine"
 _NO_SPEED = "the plan predicts no speed"
@@ -71,13 +72,13 @@ def known_before(
     past: Sequence[Result],
     workload: Workload | None,
 ) -> Known:
-    """Return what is known of a run. `past`: of this machine, latest first.
+    """Return what is known of a run. `past`: runs of this machine, latest first.
 
-    `workload`: the costs of the model, None: not known.
+    `workload`: the costs of the model; None if unknown.
     """
     uses_past = not job.asked.get("no_history")
     past = past if uses_past else ()
-    if job.backend == "cpu":  # what CPU devices reach is neither predicted nor published
+    if job.backend == "cpu":  # the speed of CPU devices is neither predicted nor published
         return Known(expected=_of_earlier_runs(job, past, _HERE))
     expected = (
         _of_earlier_runs(job, past, _HERE)
@@ -105,7 +106,7 @@ def known_of_hosts(
     plan: Plan,
     past: Sequence[Result],
 ) -> Known:
-    """Return what is known of a run over several hosts, whose machines are given by rank; see `known_before`.
+    """Return what is known of a run on several hosts. `machines`: by rank; see `known_before`.
 
     `past`: runs of this host with others, latest first.
     """
@@ -132,7 +133,7 @@ def known_of_machines(devices: Sequence[Device], machines: Sequence[Machine | No
 
 
 def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
-    """Return what is wrong with the network ports of each host, and of no other, or slower than theirs."""
+    """Return by rank the port faults that only this host has, and whether its port is slower than others'."""
     known = {rank: machine for rank, machine in enumerate(machines) if machine is not None}
     says = {
         rank: [one.says for one in find(machine) if one.id in _OF_PORTS] for rank, machine in known.items()
@@ -159,7 +160,7 @@ def _memory_mib(machine: Machine, rank: int = 0) -> dict[str, int]:
 
 
 def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
-    """Return the images/sec of a GPU alone by a run on this machine, if that was of this job on one."""
+    """Return the images/sec of a GPU by itself from an earlier run, if that ran this job on one GPU."""
     job = _alone(result.job)
     if job is None or _alone(earlier.job) != job:
         return {}
@@ -171,7 +172,7 @@ def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
 
 
 def _alone(job: JobSpec) -> tuple[object, ...] | None:
-    """Return what of a job decides how fast one GPU is alone; None: it is not of the core."""
+    """Return the parts of a job that decide the speed of one GPU; None if gputopo's core does not train it."""
     if not isinstance(job, RunSpec):
         return None
     return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
@@ -193,7 +194,7 @@ def _of_earlier_runs(job: RunSpec, past: Sequence[Result], where: str) -> Expect
 
 
 def _counts(result: Result) -> bool:
-    """Whether a run shows what this machine does: complete, undisturbed and not slow."""
+    """Return whether a run shows what this machine can do: complete, undisturbed and not slow."""
     speed, host = result.throughput, result.host_load
     if result.status != "complete" or speed is None or not speed.median > 0 or result.is_slow:
         return False
@@ -202,7 +203,7 @@ def _counts(result: Result) -> bool:
 
 
 def _speed_of(job: JobSpec) -> tuple[object, ...] | None:
-    """Return what of a job decides how fast its steps are; None: it is not of the core."""
+    """Return the parts of a job that decide the speed of its steps; None if gputopo's core does not train it."""
     if not isinstance(job, RunSpec):
         return None
     return (
@@ -269,7 +270,7 @@ def _speeds(
     past: Sequence[Result],
     workload: Workload | None,
 ) -> dict[int, Expected]:
-    """Return the images/sec of each device alone, by tower, where they are of several models."""
+    """Return the images/sec of each device by itself, by tower, if the devices are of several models."""
     compute = job.precision.compute
     if workload is None or len({device.gpu_name for device in devices}) < 2:
         return {}
@@ -285,7 +286,7 @@ def _speeds(
 
 
 def _sharing(devices: Sequence[Device], machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Return the towers whose GPUs share a link to the host with that of a tower, where there are some."""
+    """Return, by tower, the towers whose GPUs share its link to the host, if there are any."""
     uplinks = paths_of(machine).uplinks
     found = {}
     for device in devices:

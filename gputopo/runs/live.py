@@ -1,8 +1,8 @@
-"""Verdicts while a run lasts, by its latest steps: when to look, and what is new since the look before. Pure.
+"""Verdicts during a run, from its latest steps: when to look, and what is new since the previous look.
 
-A look judges as the end of a run does, but the latest steps alone: what changes is seen as soon in a run of
-days as in its first minutes, and a look takes as long. A device is reported only when two looks one after
-the other find it slow, so that many looks do not add up to more false alarms than one (measured in
+A look judges as the end of a run does, but uses only the latest steps. So a change is found as fast in a run
+of days as in its first minutes, and each look takes the same time. A device is reported only if two
+consecutive looks find it slow, so that many looks cause no more false alarms than one (measured in
 tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
 """
 
@@ -26,14 +26,14 @@ from gputopo.values.run.events import (
 from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW, Verdict
 from gputopo.values.words import at_most
 
-# Between two looks at least, so that a slow device is reported within 100 steps. Ours.
+# Minimum distance of two looks. Not measured; chosen because a slow device is then reported within 100 steps.
 EVERY_STEPS, EVERY_S = 25, 2.0
-# Of one core for all looks together. Ours.
+# Maximum share of one core for all looks together. Not measured.
 MAX_SHARE = 0.005
 
 
 class RecentSteps:
-    """Whether another look at a run is due. `summary`: of the run, which gets each event first."""
+    """Decides when the next look at a run is due. `summary`: of the run; it must get each event first."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
@@ -51,30 +51,30 @@ class RecentSteps:
                 self._new_steps = 0
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether to look now. `now_s`: seconds of a clock that only grows."""
+        """Return whether to look now. `now_s`: seconds of a monotonic clock."""
         return self._new_steps >= EVERY_STEPS and now_s >= self._next_s and self._summary.has_peers
 
     def take(self, now_s: float) -> tuple[Callable[[], Judgement], int]:
-        """Return what makes the look that begins now, and the number of its last step."""
+        """Return the function that performs the look that starts now, and the number of its last step."""
         self._new_steps = 0
         self._next_s = now_s + EVERY_S
         return self._summary.latest(), self._step
 
     def took(self, now_s: float, seconds: float) -> None:
-        """Note how much processor time the last look took: a dear one is not made as often."""
+        """Record how much processor time the last look took; after an expensive look, the next one is later."""
         self._next_s = max(self._next_s, now_s + seconds / MAX_SHARE)
 
 
 class Reports:
-    """What was reported of the devices of a run, and what a new look adds to it."""
+    """What was reported about the devices of a run, and what a new look adds."""
 
     def __init__(self) -> None:
         self._reported: dict[int, tuple[str, str | None]] = {}  # by tower: part and cause
         self._ended: set[tuple[int, str]] = set()  # tower and part that were reported slow, then even again
-        self._before: dict[int, Verdict] = {}  # by tower: of the look before
+        self._before: dict[int, Verdict] = {}  # by tower: verdict of the previous look
 
     def look(self, found: Judgement, step: int, time_s: float) -> tuple[Event, ...]:
-        """Return the events of a look: the verdicts, what became slow, and what is slow no longer."""
+        """Return the events of a look: the verdicts, what became slow, and what is no longer slow."""
         news: list[Event] = []
         for verdict in found.devices:
             tower = verdict.tower or 0
@@ -91,7 +91,7 @@ class Reports:
         return (judged, *_each_host_once(news))
 
     def end(self, found: Judgement, time_s: float) -> tuple[Event, ...]:
-        """Return what the verdict over all steps adds to, or takes from, what was reported."""
+        """Return what the verdict over all steps adds to the reports or withdraws."""
         news: list[Event] = [found.anomaly(slow, time_s) for slow in found.slow if not self._is_known(slow)]
         for verdict in found.devices if found.not_made is None else ():
             known = self._reported.get(verdict.tower or 0)
@@ -101,13 +101,13 @@ class Reports:
         return tuple(_each_host_once(news))
 
     def _is_known(self, slow: Verdict) -> bool:
-        """Return whether looks reported what the verdict over all steps says of a slow device."""
+        """Return whether looks already reported this verdict over all steps on a slow device."""
         tower, part = slow.tower or 0, slow.part or "compute"
         was = self._reported.get(tower)
         return (was is not None and was[0] == part) or (_is_over(slow) and (tower, part) in self._ended)
 
     def _standing(self, verdict: Verdict) -> Standing:
-        """Return a verdict in one word: "slow" only if it was reported, "even" also where it is so again."""
+        """Return a verdict in one word: "slow" only if it was reported, "even" also if it is even again."""
         tower = verdict.tower or 0
         one = Standing(tower=tower, gpu=verdict.gpu, word=CANNOT_TELL, percent=verdict.resolution_percent)
         if _is_slow(verdict):
@@ -156,7 +156,7 @@ def _cause(verdict: Verdict) -> str | None:
 
 
 def _each_host_once(events: Iterable[Event]) -> list[Event]:
-    """Leave out the events of all devices but one where one sentence is on all devices of a host."""
+    """Keep one event if several devices of a host have the same sentence."""
     said: set[str] = set()
     left = []
     for event in events:

@@ -1,7 +1,6 @@
-"""A run over time: the pace of each device, clocks, heat and power of each GPU, and what happened. Pure.
+"""A run over time: the pace of each device, clocks, heat and power of each GPU, and what happened.
 
-In bounded memory: where there are many steps or samples, each point is the median of several that follow one
-another.
+Memory is bounded: if there are many steps or samples, each point is the median of several consecutive ones.
 """
 
 import math
@@ -37,7 +36,7 @@ _MAX_HAPPENINGS = 40
 
 
 def over_time(events: Iterable[Event]) -> OverTime | None:
-    """Return what the events of a run show over time; None where no step was recorded."""
+    """Return what the events of a run show over time; None if no step was recorded."""
     reader = _Reader()
     for event in events:
         reader.add(event)
@@ -45,14 +44,14 @@ def over_time(events: Iterable[Event]) -> OverTime | None:
 
 
 class _Reader:
-    """The events so far."""
+    """Collects the events."""
 
     def __init__(self) -> None:
         self.has_steps = False
         self._begin = self._last = math.nan
         self._labels: list[str] = []
         self._batches: Sequence[int] = ()
-        self._places: dict[str, int] = {}  # of the columns, by the name of the device
+        self._places: dict[str, int] = {}  # columns, by the name of the device
         self._towers: dict[int, int] = {}
         self._steps: Blocks | None = None
         self._gpus: list[tuple[int, int]] = []  # rank and index
@@ -83,7 +82,7 @@ class _Reader:
             self._happenings.append(Happening(event.time_s - self._begin, happened, is_fault))
 
     def found(self) -> OverTime:
-        """Return the curves; those without a value are left out."""
+        """Return the curves; curves without a value are skipped."""
         assert self._steps is not None
         paces = _curves(self._steps, self._labels, 0)
         facts: dict[str, tuple[Curve, ...]] = {}
@@ -126,7 +125,7 @@ class _Reader:
 
 
 def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, ...]:
-    """Return the curves of the columns after the time, from number `first` on."""
+    """Return the curves of the columns from number `first` on; column 0 is the time."""
     times = blocks.medians(0)
     found = []
     for number, label in enumerate(labels):
@@ -139,9 +138,9 @@ def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, .
 
 
 def _happened(event: Event, name: str) -> str:
-    """Return a few words for an event that belongs on the time axis, empty for the others.
+    """Return a few words for an event that belongs on the time axis; empty for other events.
 
-    `name`: of the device that it is about.
+    `name`: the device of the event.
     """
     if isinstance(event, Anomaly):
         return f"{name} slow {event.percent_under:.0f}%"

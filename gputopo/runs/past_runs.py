@@ -1,13 +1,13 @@
-"""What earlier runs of this machine show: the speed of placements, and how far predictions are off. Pure.
+"""What earlier runs of this machine show: the speed of placements, and the errors of predictions.
 
-Only undisturbed trainings of several GPUs by the core's own towers count: complete, without an anomaly, with
-steady steps, on examples that are made once on the devices, and with no option that the prediction does not
-know. Runs of one job (the same model, batch, GPUs and placement) count as one, by their median, the short
-ones of `--autotune` too.
+Only undisturbed trainings of several GPUs by gputopo's own towers are used: complete, without an anomaly,
+with steady steps, on examples that are made once on the devices, and without options that the prediction does
+not know. Runs of one job (the same model, batch, GPUs and placement) count once, with their median; this
+includes the short runs of `--autotune`.
 
-How long the GPUs of a job compute is known from a run of one such GPU with this job, else from the marks of
-the runs themselves, which are a speed of one GPU for other plans, too. A published speed is not used: its
-error would be taken for one of the links.
+The compute time of a job's GPUs comes from a run of one such GPU with this job, else from the marks of the
+runs themselves. These marks also give a speed of one GPU for other plans. A published speed is not used,
+because its error would be attributed to the links.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,29 +27,29 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.workload.workloads import Workload
 
-MAX_JOBS = 12  # the latest: each takes some ms, and two numbers need few
-# Of the mean speed: with a larger standard error a run says nothing of some percent.
+MAX_JOBS = 12  # the latest jobs: each takes some ms, and two numbers need few
+# Share of the mean speed: a run with a larger standard error does not show a few percent.
 MAX_UNCERTAINTY = 0.02
-# Of the counted steps: with more before the run was steady, their median is not that of steady ones.
+# Share of the counted steps: if more steps came before the run was steady, their median is not a steady step.
 MAX_UNSTEADY = 0.25
 MAX_FACTOR = 2.0  # Not measured; chosen because a run that is farther from its prediction is disturbed.
 
 
 class PlacedJob(NamedTuple):
-    """What was trained, on which GPUs, with the variables where. `batches` and `gpus` by tower."""
+    """What was trained, on which GPUs, and where the variables were. `batches` and `gpus` are by tower."""
 
     model: str
     precision: str
     batches: tuple[int, ...]
-    gpus: tuple[int, ...]  # indices in their machine, of several hosts each in its own
+    gpus: tuple[int, ...]  # indices in their machine; with several hosts, each in its own
     placing: Placement
     groups: Groups = ()  # of towers, of a hierarchical reduction
 
 
 class PastRun(NamedTuple):
-    """One run of a job. `marks`: seconds of each tower's weights and compute, none where it has no marks.
+    """One run of a job. `marks`: seconds of each tower's weights and compute; empty if it has no marks.
 
-    `peak_bytes`: the highest peak of a GPU's memory, where their batches are equal.
+    `peak_bytes`: the highest peak of a GPU's memory, if all batches are equal.
     """
 
     job: PlacedJob
@@ -64,10 +64,10 @@ def learned(
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
 ) -> Learned | None:
-    """Return what earlier runs of this machine show of several GPUs; None: none of them counts.
+    """Return what earlier runs of this machine show about several GPUs; None if none of them can be used.
 
-    `past`: of this machine, the latest first; `figures`: of one GPU. `workload_of`: the costs of a model,
-    None: not known.
+    `past`: runs of this machine, latest first. `figures`: of one GPU. `workload_of`: returns the costs of a
+    model, or None if unknown.
     """
     program, here = require_program(DEFAULT), {gpu.index for gpu in machine.gpus}
     jobs = {job: runs for job, runs in by_job(past).items() if here.issuperset(job.gpus)}
@@ -107,7 +107,7 @@ def step_factor(ratios: Sequence[float]) -> float:
 
 
 def past_run(result: Result) -> PastRun | None:
-    """Return a run that says something of the links and the variables of several GPUs, else None."""
+    """Return a run that shows something about links and variables of several GPUs, else None."""
     if result.status != "complete" or result.backend != "gpu" or result.rehearsal_of is not None:
         return None
     speed, job = result.throughput, result.job
@@ -134,9 +134,9 @@ def past_run(result: Result) -> PastRun | None:
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
-    """Return the images/sec of each GPU model alone by the marks of runs on several, in their order.
+    """Return the images/sec of one GPU of each model, from the marks of runs on several, in their order.
 
-    Without those that had different batches in a run: they are of one model, and not of one speed.
+    Runs with different batches are skipped: their GPUs have one model but not one speed.
     """
     names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
     found = []
@@ -155,7 +155,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
 
 
 def why_unpredicted(job: JobSpec) -> str | None:
-    """Return what of a job the constants do not describe, None where they do."""
+    """Return what in a job the constants do not describe; None if they describe all of it."""
     if not isinstance(job, RunSpec) or not job.devices:
         return "it is not known what ran"
     if job.task != "train" or job.method is not None or job.strategy is not None:
@@ -172,7 +172,7 @@ def why_unpredicted(job: JobSpec) -> str | None:
 
 
 def by_job(runs: Iterable[PastRun]) -> dict[PlacedJob, list[PastRun]]:
-    """Return the runs of each job, in the order of their first ones."""
+    """Return the runs of each job, in the order of their first runs."""
     jobs: dict[PlacedJob, list[PastRun]] = {}
     for run in runs:
         jobs.setdefault(run.job, []).append(run)
@@ -187,7 +187,7 @@ def _runs(
     figures: Sequence[Figure],
     workload_of: Callable[[str], Workload | None],
 ) -> dict[PlacedJob, float]:
-    """Return the jobs that can be predicted, up to MAX_JOBS, and measured over predicted seconds of each."""
+    """Return measured over predicted seconds for up to MAX_JOBS jobs that can be predicted."""
     found: dict[PlacedJob, float] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
@@ -205,7 +205,7 @@ def _runs(
 
 
 def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequence[Figure]) -> float | None:
-    """Return how long the slowest GPU computes by runs of one such GPU; None where one of them has none."""
+    """Return the compute time of the slowest GPU from runs of one such GPU; None if a GPU has none."""
     seconds = []
     for gpu, batch in zip(job.gpus, job.batches, strict=True):
         same = [one for one in figures if one.batch == batch]
@@ -219,7 +219,7 @@ def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequen
 
 
 def by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None:
-    """Return how long the slowest GPU computes by the marks of the job's own runs; None without marks."""
+    """Return the compute time of the slowest GPU from the marks of the job's own runs; None without marks."""
     found = [
         max(_compute_s(program, run.job.placing, mark) for mark in run.marks) for run in runs if run.marks
     ]
@@ -227,9 +227,9 @@ def by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None
 
 
 def _compute_s(program: ProgramConstants, placing: Placement, mark: tuple[float, float]) -> float:
-    """Return how long a GPU computes by its marks of weights and compute.
+    """Return the compute time of a GPU from its marks of weights and compute.
 
-    Forward begins before the last weights have come, and the mark of compute counts from then on.
+    Forward starts before the last weights have arrived, but the compute mark starts only then.
     """
     wait = program.wait
     weights, compute = mark
@@ -237,7 +237,7 @@ def _compute_s(program: ProgramConstants, placing: Placement, mark: tuple[float,
 
 
 def _is_steady(result: Result) -> bool:
-    """Return whether nearly all counted steps are steady; of too few steps that is not known."""
+    """Return whether nearly all counted steps are steady; this is unknown if there are too few steps."""
     if result.steady_steps is None:
         return result.warmup_steps + result.steps < MIN_STEPS
     return result.steady_steps - result.warmup_steps <= MAX_UNSTEADY * result.steps

@@ -1,4 +1,4 @@
-"""What a run really did, in words that can be compared with what was asked. Pure."""
+"""What a run really did, in words that can be compared with the request."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ _MADE = {"cpu": "made on the CPU", "python": "made in Python"}
 
 
 def what_ran(job: JobSpec) -> dict[str, Any]:
-    """Return by name: trainer, variables, exchange, numbers, data; nothing for what is no spec.
+    """Return by name: trainer, variables, exchange, numbers, data; empty for an invalid spec.
 
-    The worker refuses what it cannot do as asked, so the spec of a finished run is what ran. `all_reduce_by`
-    describes the method: the same name may mean another one on another backend.
+    The worker refuses what it cannot do as requested, so the spec of a finished run is what ran.
+    `all_reduce_by` describes the method, because one name may mean different methods on different backends.
     """
     if isinstance(job, ProgramSpec):
         return {"task": job.task, "program": list(job.command)}
@@ -48,9 +48,9 @@ def what_ran(job: JobSpec) -> dict[str, Any]:
 
 
 def exchange_words(job: RunSpec) -> list[str]:
-    """Return the options of the exchange that are not the default of its mode."""
+    """Return the options of the exchange that are not its mode's default."""
     exchange = job.exchange
-    # Between hosts and by NCCL small gradients are joined by default (`launch.spec.prepare`).
+    # Between hosts and with NCCL, small gradients are joined by default (`launch.spec.prepare`).
     by_nccl = job.all_reduce is not None and parse(job.all_reduce).is_by_nccl
     joined = (bool(job.servers) or by_nccl) and "agg_small_grads_max_bytes" not in job.asked
     groups = " | ".join(",".join(map(str, group)) for group in exchange.groups)
@@ -68,9 +68,9 @@ def exchange_words(job: RunSpec) -> list[str]:
 
 
 def data_words(job: RunSpec) -> str:
-    """Return where examples come from."""
+    """Return the source of the examples."""
     data = job.data
-    on_host = ", one batch on the host" if job.method else ""  # when a step begins
+    on_host = ", one batch on the host" if job.method else ""  # at the start of a step
     if data.folder:
         distorted = ", distorted" if data.distortions else ""
         cached = f", cached {data.cache}" if data.cache else ""

@@ -28,14 +28,14 @@ def combine(runs: Sequence[Result], asked: int) -> Repeats:
 
 
 def ended_by(repeats: Repeats, status: str, exit_code: int) -> Repeats:
-    """Return repeats that were ended from outside; the status of an incomplete repeat has precedence."""
+    """Return repeats that were ended from outside. The status of an incomplete repeat has precedence."""
     if repeats.exit_code:
         return repeats
     return msgspec.structs.replace(repeats, status=status, exit_code=int(exit_code))
 
 
 def spread(means: Sequence[float]) -> Spread | None:
-    """Return mean and spread of the repeats' speeds, None of none."""
+    """Return mean and spread of the repeats' speeds, or None if there are none."""
     if not means:
         return None
     return Spread(

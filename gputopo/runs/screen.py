@@ -1,13 +1,13 @@
-"""What the short runs of a screen show: the verdict on each device, and its causes. Pure.
+"""What the short runs of a screen show: the verdict on each device, and its causes.
 
-A device alone is compared with the middle one of the others of its kind, round by round (see
-`gputopo.values.run.noise.lead`), so a drift of clocks or of the host's load that meets all of them cancels:
+A device by itself is compared with the middle one of the others of its kind, round by round (see
+`gputopo.values.run.noise.lead`), so a drift of clocks or of the host's load that affects all of them cancels:
 
     slow         the lower bound of the difference is above SLOW_PERCENT
     even         its upper bound is not above EVEN_PERCENT
     cannot tell  neither: the upper bound is the answer
 
-Where fewer than two rounds leave that open, the verdict of the run of all at once counts. Rounds are too
+If fewer than two rounds cannot decide, the verdict of the run of all at once is used. Rounds are too
 few to fit a slope, so a cause explains at most what it can cost by physics.
 """
 
@@ -48,14 +48,14 @@ OF_GPU = {
     sampled.OTHERS: "other_processes",
 }
 OF_HOST = {sampled.HOST_CPU: "host_cpu", sampled.HOST_SWAP: "host_swap"}
-# A device alone takes the whole step: what slows its computing, and what its weights arrive over.
+# A device by itself takes the whole step: the causes that slow its computing or the link of its weights.
 RULES = tuple(
     rule
     for rule in CAUSES
     if GPU in rule.devices and rule.id != "memory-full" and (COMPUTE in rule.parts or rule.id == "pcie-link")
 )
 
-# Each bound of a change since the last screen is passed by chance as often, as in `lead`.
+# Probability that chance alone passes one bound of a change since the last screen, as in `lead`.
 CHANCE = 0.025
 
 
@@ -71,7 +71,7 @@ class Rounds:
         return [_value(one, OF_GPU[which]) for one in self._readings[tower]]
 
     def of_host(self, tower: int, which: int, /) -> list[float]:
-        """Return by how much a fact of the host was more in the device's run than in the peer's, by round."""
+        """Return how much higher a fact of the host was in the device's run than in the peer's, by round."""
         name = OF_HOST[which]
         both = zip(self._readings[self._own], self._readings[self._peer], strict=True)
         found = [_value(own, name) - _value(peer, name) for own, peer in both]
@@ -87,7 +87,7 @@ def causes_of(
 ) -> Causes:
     """Return the causes of a device that is `percent` slower than its peer.
 
-    `readings`, `speeds`: by device and round; one round of both at least.
+    `readings`, `speeds`: by device and round; at least one round has both.
     """
     rounds = sorted(speeds[own].keys() & speeds[peer].keys())
     listed = {one: [readings[one].get(number, GpuReading()) for number in rounds] for one in (own, peer)}
@@ -118,7 +118,7 @@ def device_rows(
     *,
     noun: str = "GPU",
 ) -> tuple[ScreenDevice, ...]:
-    """Return a row for each device. `names`: of the models, by number. `last`: the screen before."""
+    """Return a row for each device. `names`: the models, by number. `last`: the previous screen."""
     speeds = {number: _alone(runs, number) for number in names}
     best = max((_speed(one) for one in speeds.values() if one), default=None)
     return tuple(_row(number, names, runs, speeds, best, last, noun) for number in names)
@@ -172,7 +172,7 @@ def _row(
 
 
 class _Judged(NamedTuple):
-    """The verdict on a device. `peer`: None where it is that of the run of all at once."""
+    """The verdict on a device. `peer`: None for the verdict of the run of all devices at once."""
 
     word: str
     peer: int | None
@@ -236,7 +236,7 @@ def _sentence(row: ScreenDevice, noun: str) -> str:
 
 
 def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:
-    """Return the speeds of a device alone, by round."""
+    """Return the speeds of a device by itself, by round."""
     return {
         run.round: TimedRun(run.images_per_sec, run.noise or 0.0)
         for run in runs
@@ -249,7 +249,7 @@ def _speed(rounds: Mapping[int, TimedRun]) -> float:
 
 
 def _middle(peers: Sequence[int], speeds: Mapping[int, Mapping[int, TimedRun]]) -> int | None:
-    """Return the device of the middle speed, of an even number the faster one of the two; None of none."""
+    """Return the device of middle speed, of two middle ones the faster; None if there are no devices."""
     if not peers:
         return None
     middle = median_high(_speed(speeds[one]) for one in peers)
@@ -287,13 +287,13 @@ def _has(run: ScreenRun, number: int) -> bool:
 
 
 def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
-    """Return a device in the last run of a kind: after a failure that is the one without what failed."""
+    """Return a device in the last run of a kind: after a failure, this is the run without the failed device."""
     found = [one for run in runs if run.kind == kind for one in run.devices if one.number == number]
     return found[-1] if found else None
 
 
 def _readings(runs: Sequence[ScreenRun], number: int) -> dict[int, GpuReading]:
-    """Return what each run of a device alone read, by round."""
+    """Return what each run of a device by itself read, by round."""
     return {
         run.round: one.reading
         for run in runs
@@ -313,9 +313,9 @@ def _middle_reading(found: Sequence[GpuReading]) -> GpuReading:
 
 
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
-    """Return how far a device is below the last screen; None where that has no such runs.
+    """Return how far a device is below the last screen; None if that has no such runs.
 
-    By Student's t of the runs of both, which no round pairs.
+    Uses Student's t of the runs of both screens, which are not paired by rounds.
     """
     then = {} if last is None else _alone(last.runs, number)
     if not then:

@@ -1,19 +1,19 @@
-"""What is different from the last screen of a device: speed, verdict, and what was read. Pure."""
+"""What changed since the last screen of a device: speed, verdict, and readings."""
 
 from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.several_runs import GpuReading, ScreenDevice, Under
 from gputopo.values.words import percent
 
-# A clock that moves by less follows the temperature from run to run. Ours.
+# Not measured; chosen because a clock that moves by less follows the temperature from run to run.
 CLOCK_PERCENT = 2.0
-# A room that is warmer or cooler by a few degrees, or a GPU that starts warm, is no change. Ours.
+# Not measured; chosen because a slightly warmer room, or a GPU that starts warm, is no change.
 TEMPERATURE_C = 10.0
-# Above what differs between starts; power limits move in steps of 5% and more. Ours.
+# Not measured; chosen because it is above the difference between starts; power limits move by 5% and more.
 POWER_PERCENT = 10.0
 
 
 def changes(then: ScreenDevice, now: ScreenDevice, since: Under | None) -> tuple[str, ...]:
-    """Return what is different from the last screen. `since`: percent below it, with bounds."""
+    """Return what changed since the last screen. `since`: percent below it, with bounds."""
     found = []
     if since is not None and since.low is not None and since.low > 0:
         found.append(f"{percent(since.percent)}% slower (at least {at_least(since.low)}%)")

@@ -1,13 +1,13 @@
-"""The order of the runs of a screen. Pure.
+"""The order of the runs of a screen.
 
-All of it: three rounds of each device alone, in alternating order, then the runs of several devices. One
-run at a time: a worker that starts beside it loads and compiles on the cores that feed the GPUs, and two GPUs
-under load share power, air and links, so neither would be alone.
+A full screen runs three rounds of each device by itself, in alternating order, then the runs of several
+devices. Only one run at a time: a worker that starts next to it loads and compiles on the cores that feed the
+GPUs, and two GPUs under load share power, air and links.
 
-In a limited time: first the run of all at once with nothing exchanged, which compares all devices step by
-step; then each device alone, those that it showed as slow first; then the other runs of several devices; then
-further rounds, each only as a whole. A run is begun only where one as long as the longest so far would end in
-time.
+A screen with a time limit starts with the run of all devices at once without exchange, which compares all
+devices step by step. Then each device runs by itself, the slow ones of that run first, then the other runs of
+several devices, then further rounds, each only as a whole. A run starts only if one as long as the longest so
+far would end in time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,12 +16,12 @@ from typing import NamedTuple
 from gputopo.values.run.several_runs import Kind
 from gputopo.values.run.verdict import SLOW
 
-ROUNDS = 3  # of each device alone: of two, Student's t leaves differences below 10% open
+ROUNDS = 3  # of each device by itself: with two, Student's t cannot decide differences below 10%
 AT_ONCE: Kind = "independent"
 
 
 class Stage(NamedTuple):
-    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none."""
+    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none run."""
 
     kinds: tuple[Kind, ...]
     number: int = 1
@@ -39,11 +39,11 @@ QUICK = (
 
 
 def stages(limited: bool) -> tuple[Stage, ...]:
-    """Return the stages of a screen. `limited`: in time."""
+    """Return the stages of a screen. `limited`: the screen has a time limit."""
     return QUICK if limited else WHOLE
 
 
 def alone_order(devices: Sequence[int], number: int, words: Mapping[int, str]) -> list[int]:
-    """Return the order of the devices in a round: alternating, those that `words` calls slow first."""
+    """Return the order of the devices in a round: alternating; devices that `words` calls slow come first."""
     ordered = list(devices[:: 1 if number % 2 else -1])
     return sorted(ordered, key=lambda device: words.get(device) != SLOW)

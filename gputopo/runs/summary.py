@@ -1,4 +1,4 @@
-"""The result of a run from its events alone, so that a killed run can still be reported.
+"""The result of a run from its events only, so that a killed run can still be reported.
 
 Any prefix of the events has a result: what was measured until then, and why it ended.
 """
@@ -56,12 +56,13 @@ from gputopo.values.run.program import PROGRAM, job_of
 from gputopo.values.run.result import Result
 from gputopo.values.run.speed import RunningThroughput
 
-UNFINISHED = "unfinished"  # the kind of failure where the events just end
+UNFINISHED = "unfinished"  # the kind of failure if there is no last event
 STOPPED_FROM_OUTSIDE = frozenset({"interrupted", "terminated"})  # kinds of RankFailed
-# Samples that are stored for the medians of the clocks; of 16 GPUs they take 6 MB. Ours.
+# Samples that are kept for the medians of the clocks. Not measured; chosen because samples of 16 GPUs then
+# take 6 MB.
 KEPT_SAMPLES = 1000
-# Facts of a GPU and of its host that slow a run: shares, or numbers of processes. And how much more of one
-# before a step than after it makes it the cause. Ours.
+# Facts of a GPU and of its host that slow a run: shares, or numbers of processes. And the minimum difference
+# of a fact before and after a step that makes it a cause. Not measured.
 _SLOWING_GPU = (THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, OTHERS)
 _SLOWING_HOST = (HOST_CPU, HOST_SWAP)
 MIN_MORE = 0.1
@@ -70,7 +71,7 @@ _OF_DEVICES = (
     WarmupDone,
     ReplicasCompared,
     Anomaly,
-)  # gone where a run goes on with others
+)  # these are gone if a run continues with other devices
 _KEPT = (
     *_OF_DEVICES,
     ModelBuilt,
@@ -89,7 +90,7 @@ E = TypeVar("E")
 
 
 def summarise(events: Iterable[Event]) -> Result:
-    """Return the result of a run from its events, or from as many of them as there are.
+    """Return the result of a run from its events, complete or not.
 
     A run without its last event has the status "failed" ("interrupted" if its failure is of that kind).
     """
@@ -102,22 +103,22 @@ def summarise(events: Iterable[Event]) -> Result:
 class Summary:
     """The events of one run; `result` can be called at any time.
 
-    Its memory does not grow with the run: steps and samples become sums, and a few of many are stored.
+    Its memory does not grow with the run: steps and samples are summed, and only some of many are kept.
     """
 
     def __init__(self) -> None:
         self.running = RunningThroughput()
         self._steps = CountedSteps()
-        self._rare: dict[type, list[Any]] = {}  # events that are neither steps nor samples, by their type
+        self._rare: dict[type, list[Any]] = {}  # events other than steps and samples, by type
         self._noticed: dict[str, None] = {}
-        self.hardware: HardwareRecord | None = None  # of a program of the user
+        self.hardware: HardwareRecord | None = None  # for a user's program
         self._last_time_s = 0.0
         self._begin(None)
 
     def _begin(self, started: RunStarted | None) -> None:
-        """Begin with these devices: what was measured of others before is not theirs."""
+        """Start with these devices; measurements of earlier devices are dropped."""
         self._started = started
-        self._judged: Judgement | None = None  # while nothing came that it depends on
+        self._judged: Judgement | None = None  # None after an event that it depends on
         for kind in _OF_DEVICES:
             self._rare.pop(kind, None)
         self._samples: Thinned[Sample] = Thinned(KEPT_SAMPLES)
@@ -153,7 +154,7 @@ class Summary:
                     self.hardware.add(event)
             case Noticed() | Restarted():
                 self._noticed[event.says] = None
-            case CheckpointSaved():  # of them only those that are still there
+            case CheckpointSaved():  # only checkpoints that still exist are kept
                 there = [one for one in self._all(CheckpointSaved) if one.path not in event.removed]
                 self._rare[CheckpointSaved] = [*there, event]
             case _ if isinstance(event, _KEPT):
@@ -162,7 +163,7 @@ class Summary:
                     self._noticed[event.says] = None
 
     def _compare_processes(self, step: Step) -> None:
-        """Have a device for each process of a program without GPUs that reports how long it was busy."""
+        """Treat each process as a device, if a program without GPUs reports how long each was busy."""
         towers = {device.tower for device in self._paces.devices} | {mark.tower for mark in step.marks}
         if self._started and self._started.backend == "cpu" and len(towers) > len(self._paces.devices):
             devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in sorted(towers))
@@ -180,15 +181,15 @@ class Summary:
 
     @property
     def has_peers(self) -> bool:
-        """Whether devices of the run can be compared with one another."""
+        """Return whether devices of the run can be compared with one another."""
         return len(self._paces.devices) > 1 and not self._is_input_alone()
 
     def latest(self) -> Callable[[], Judgement]:
-        """Return what compares the devices by the recent steps, also in another thread."""
+        """Return a function that compares the devices by the recent steps; it may run in another thread."""
         return partial(self._judge, self._paces.latest())
 
     def judgement(self) -> Judgement:
-        """Compare the devices by the steps so far: once, however often it is asked at the end of a run."""
+        """Compare the devices by the steps so far. The result is cached until the next event."""
         if self._judged is None:
             self._judged = self._judge(self._paces)
         return self._judged
@@ -271,14 +272,14 @@ class Summary:
         )
 
     def _messages(self) -> tuple[str, ...]:
-        """Return the messages that belong to the result, each once."""
+        """Return the messages of the result, each once."""
         started = self._started.says if self._started else ()
         built = self._last(ModelBuilt)
         messages = (*started, *(built.says if built else ()), *self._noticed, *self._loss_messages())
         return tuple(dict.fromkeys(messages))
 
     def _ending(self) -> tuple[str, int, RankFailed | None]:
-        finished, failure = self._last(RunFinished), self._first(RankFailed)  # later ones are consequences
+        finished, failure = self._last(RunFinished), self._first(RankFailed)  # later ones follow from it
         if finished:
             return finished.status, finished.exit_code, failure
         if failure:
@@ -294,11 +295,11 @@ class Summary:
         return "failed", 1, unfinished
 
     def _confirmed(self, found: Judgement) -> tuple[Anomaly, ...]:
-        """Return the anomalies over all steps; the reported ones where devices cannot be compared."""
+        """Return the anomalies over all steps, or the reported ones if devices cannot be compared."""
         reported = self._all(Anomaly)
         if found.not_made is not None:
             return tuple({(event.tower, event.part): event for event in reported}.values())
-        # A device may have been reported again, with another cause: what counts is when it was seen first.
+        # A device may have been reported again with another cause: the first report gives the time.
         first_s = {(event.tower, event.part): event.time_s for event in reversed(reported)}
         events = (found.anomaly(slow, self._last_time_s) for slow in found.slow)
         return tuple(
@@ -307,7 +308,7 @@ class Summary:
         )
 
     def _withdrawn(self, found: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
-        """Return what was reported of devices while the run lasted and is not so over all steps, and why."""
+        """Return which reports about devices do not hold over all steps, and why."""
         named = {(event.tower, event.part) for event in confirmed}
         verdicts = {verdict.tower: verdict for verdict in found.devices}
         last = {(event.tower, event.part): event.says for event in self._all(Anomaly)}
@@ -330,7 +331,7 @@ class Summary:
         )
 
     def _is_input_alone(self) -> bool:
-        """Whether there is no model: then there is no loss and no computing device."""
+        """Return whether there is no model: then there is no loss and no computing device."""
         return self._started is not None and self._started.spec.get("task") == "input"
 
     def _samples_of_counted_steps(self) -> list[Sample]:
@@ -340,12 +341,12 @@ class Summary:
         return [sample for sample in self._samples.items if window[0] <= sample.time_s <= window[1]]
 
     def _has_loss(self) -> bool:
-        """Whether the steps have one: a program of the user reports none."""
+        """Return whether the steps have a loss: a user's program reports none."""
         return self._started is None or self._started.spec.get("task") not in ("input", PROGRAM)
 
 
 def slowed_before(paces: Paces, step: int) -> bool:
-    """Return whether something that slows a run was sampled more up to a counted step than after it."""
+    """Return whether samples showed something that slows a run more up to a counted step than after it."""
     facts = paces.facts
     rows = sum(first <= step for first in facts.first_steps())
     columns = [facts.of_gpu(one.tower, fact) for one in paces.devices for fact in _SLOWING_GPU]

@@ -1,6 +1,6 @@
-"""How long the cells of a sweep take: predicted before they run. Pure."""
+"""How long the cells of a sweep take, predicted before they run."""
 
-# Starting Python and TensorFlow, building and tracing, as long as no cell ran: median of the cells of `quick`
+# Starting Python and TensorFlow, building and tracing, until a cell has run: median of the cells of `quick`
 # on two cores.
 START_S = 6.0
 
@@ -13,9 +13,10 @@ def predicted_s(
     counted: int | None,
     counted_s: float | None,
 ) -> float | None:
-    """Return the seconds of a cell, its start included; None where its speed is not known.
+    """Return the seconds of a cell including its start, or None if its speed is unknown.
 
-    `images_per_sec`: predicted, of all devices. `counted`: maximum of counted steps; `counted_s`: of seconds.
+    `images_per_sec`: predicted, for all devices together. `counted`: maximum number of counted steps.
+    `counted_s`: maximum counted seconds.
     """
     if images_per_sec is None or not images_per_sec > 0:
         return None if counted_s is None else START_S + counted_s

@@ -1,7 +1,7 @@
-"""The cells of a matrix on a machine: all combinations, none dropped in silence, duplicates removed.
+"""The cells of a matrix on a machine: all combinations, without duplicates; none is dropped silently.
 
-Whether the options of a cell go together is for the rules of `gputopo run`, which the caller asks with each
-cell; a cell that they refuse stays, with the reason.
+The caller checks each cell against the rules of `gputopo run`. A cell that they refuse stays in the list,
+with the reason.
 """
 
 import random
@@ -18,17 +18,17 @@ from gputopo.values.grouping import grouped
 from gputopo.values.run.several_runs import SweepCell
 
 Choice = dict[str, Value]
-PAIRS_OF_A_LINK = 2  # with pairs-by-link: two show whether pairs of one kind are equal
-MAX_NAME = 60  # characters of a folder's name, its number and its repeat apart
+PAIRS_OF_A_LINK = 2  # for pairs-by-link: two pairs show whether pairs of one kind are equal
+MAX_NAME = 60  # characters of a folder's name, without its number and its repeat
 
 
 class CellBox(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a machine decides about cells."""
+    """The facts of a machine that decide which cells exist."""
 
     backend: Literal["cpu", "gpu"]
-    gpus: tuple[int, ...] = ()  # indices of those that can be used
-    links: dict[tuple[int, int], str] = {}  # of each pair (lower index first), in words: PIX, PHB, NV2
-    default_devices: int = 2  # of a run that does not name a number
+    gpus: tuple[int, ...] = ()  # indices of the usable GPUs
+    links: dict[tuple[int, int], str] = {}  # of each pair (lower index first): PIX, PHB, NV2
+    default_devices: int = 2  # for a run that does not give a number
     why_cpu: str = "No NVIDIA device"  # why there are CPU devices
     asked: frozenset[str] = frozenset()  # flags of `gputopo sweep`, by name
 
@@ -39,7 +39,7 @@ class CellBox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expanded(NamedTuple):
-    """The cells in the order of the matrix; how many were excluded without a reason, or were duplicates."""
+    """The cells in the order of the matrix; how many were excluded without a reason or were duplicates."""
 
     cells: tuple[SweepCell, ...]
     excluded: int
@@ -47,7 +47,7 @@ class Expanded(NamedTuple):
 
 
 class _Blank(NamedTuple):
-    """A combination before its repeats. `why`: why it is left out; `seconds`: counted ones."""
+    """A combination before its repeats. `why`: why it is skipped; `seconds`: counted seconds."""
 
     table: MatrixTable
     choice: Choice
@@ -88,7 +88,7 @@ def ordered(cells: Sequence[SweepCell], order: str, seed: int | None) -> tuple[S
 
 
 def differences(before: Iterable[SweepCell], now: Iterable[SweepCell]) -> tuple[int, int]:
-    """Return how many cells are new, and how many are gone."""
+    """Return how many cells are new, and how many no longer exist."""
 
     old, new = (
         {(one.name, one.table, one.repeat, one.counted_s, *sorted(one.options.items())) for one in cells}
@@ -119,7 +119,7 @@ def _combinations(matrix: Matrix, table: MatrixTable, box: CellBox) -> Iterator[
 
 
 def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, str | None]]:
-    """Return what a value stands for on this machine; a word that stands for nothing, with why."""
+    """Return the values that a value means on this machine; if a word means none, the word with the reason."""
     found = _values(name, value, box)
     if found:
         return [(one, None) for one in found]
@@ -151,7 +151,7 @@ def _pairs_by_link(box: CellBox) -> list[tuple[int, int]]:
 
 
 def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
-    """Return the combination as it is run here, None where the matrix excludes it."""
+    """Return the combination as it runs here, or None if the matrix excludes it."""
     choice, notes, why, seconds = blank.choice, blank.notes, blank.why, blank.seconds
     for when in matrix.sets:
         facts = _facts(blank.table, choice, box)
@@ -175,7 +175,7 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
 
 
 def _given(choice: Mapping[str, Value]) -> Choice:
-    """Return the options that are given: false is none."""
+    """Return the options that are given. The value false means not given."""
     return {name: value for name, value in choice.items() if value is not False}
 
 
@@ -216,7 +216,7 @@ def _repeated(blank: _Blank, matrix: Matrix, before: int, box: CellBox) -> Itera
 
 
 def _name(number: int, blank: _Blank, repeat: int | None) -> str:
-    """Return the name of a cell's folder: letters, digits, -, _ and . only."""
+    """Return the name of a cell's folder; it has only letters, digits, -, _ and `.`."""
     words = [
         name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", text_of(value))
         for name, value in blank.choice.items()

@@ -5,8 +5,8 @@
 | `title`                          | heading of the results                                               |
 | `options`                        | options of `gputopo run`, by name, of every cell                     |
 | `matrix`, or several of it       | a table each: options with a value or a list; all combinations run   |
-| `set` (several)                  | options, or `seconds`, that are set where a cell matches `when`      |
-| `exclude`, `only` (several)      | cells that match are left out; only cells that match one of them run |
+| `set` (several)                  | options, or `seconds`, that are set if a cell matches `when`         |
+| `exclude`, `only` (several)      | cells that match are skipped; only cells that match one of them run  |
 | `repeats`                        | how often each cell runs                                             |
 | `seconds`                        | counted seconds of each cell, instead of a number of steps           |
 | `order`, `seed`                  | "listed", "rounds" (all cells once, then again) or "random"          |
@@ -14,7 +14,7 @@
 | `time_budget_s`                  | no cell is started that would not end within it                      |
 
 A table of the matrix may have `table` (its name), `repeats`, `seconds` and `asked`: a flag of `gputopo sweep`
-without which its cells are left out. The value false means that an option is not given.
+without which its cells are skipped. The value false means that an option is not given.
 """
 
 import re
@@ -44,18 +44,18 @@ def preset_text(name: str) -> str:
 Order = Literal["listed", "rounds", "random"]
 Scalar = bool | int | float | str
 Value = Scalar | tuple[Scalar, ...]
-"""Of an option: a list in a list of values is joined by commas, as `gpus = [[0, 1], [2, 3]]`."""
+"""The value of an option. A list within a list of values is joined by commas: `gpus = [[0, 1], [2, 3]]`."""
 
-# Not options of `gputopo run`: facts of a cell that `when`, `exclude` and `only` may ask for.
+# Facts of a cell that are no options of `gputopo run`; `when`, `exclude` and `only` may use them.
 FACTS = ("backend", "table", "devices")
 IMAGENET = "made:imagenet"
-MADE = (IMAGENET, "made:cifar10")  # data_dir: a folder of drawn images, made within the sweep
-# Values that stand for those of a machine.
+MADE = (IMAGENET, "made:cifar10")  # data_dir: a folder of generated images, written during the sweep
+# Words that are replaced by values of the machine.
 WORDS: Mapping[str, tuple[str, ...]] = {
     "gpus": ("each", "pairs", "pairs-by-link"),
     "num_gpus": ("doubling", "counted"),
 }
-AT_MOST = "at-most-"  # with a number: as many GPUs, or all where there are fewer
+AT_MOST = "at-most-"  # followed by a number: this many GPUs, or all GPUs if there are fewer
 MAX_CELLS = 10_000  # a bound on products, so that a typing mistake cannot fill memory and disk
 MAX_BYTES = 1 << 20  # of a file
 _HINT = "gputopo explain sweep shows the form of a matrix"
@@ -67,7 +67,7 @@ Values = Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]
 
 
 class MatrixTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of the matrix: `axes` are the values of each option, of which all combinations are cells."""
+    """One table of the matrix. `axes`: the values of each option; the cells are all combinations."""
 
     name: str
     axes: dict[str, Values]
@@ -81,7 +81,7 @@ class When(msgspec.Struct, frozen=True, kw_only=True):
 
     match: dict[str, tuple[Value, ...]]
     sets: dict[str, Value] = {}  # options
-    seconds: Positive | None = None  # counted ones of these cells, None: as they are
+    seconds: Positive | None = None  # counted seconds of these cells; None: unchanged
     reason: str | None = None  # why, or None
 
 
@@ -104,10 +104,11 @@ class Matrix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mapping[str, str] = {}) -> Matrix:
-    """Return the matrix of a file's text. `known`: options of a cell by name; `unfit`: others, with why not.
+    """Return the matrix of a file's text.
 
-    Raises InputError for text that is no TOML, UsageError for a key that there is not (with the nearest) and
-    for a value that cannot be.
+    `known`: options of a cell by name. `unfit`: options that a cell cannot have, with the reason. Raises
+    InputError if the text is not TOML, and UsageError for an unknown key (with the nearest known one) or an
+    invalid value.
     """
     if len(text) > MAX_BYTES:
         raise InputError(f"{origin} is too large for a matrix", f"at most {MAX_BYTES >> 20} MiB are read")
@@ -124,7 +125,7 @@ def read(text: str, known: Mapping[str, Declared], *, origin: str, unfit: Mappin
 
 
 def text_of(value: Value) -> str:
-    """Return the value of an option as it is typed; of a flag that is given: empty."""
+    """Return the value of an option as it is typed; empty for a flag that is given."""
     if isinstance(value, list | tuple):
         return ",".join(map(text_of, value))
     if isinstance(value, bool):
@@ -133,7 +134,7 @@ def text_of(value: Value) -> str:
 
 
 def is_bound(value: Value) -> bool:
-    """Return whether it is `at-most-N`."""
+    """Return whether the value is `at-most-N`."""
     return isinstance(value, str) and re.fullmatch(AT_MOST + "[1-9][0-9]{0,3}", value) is not None
 
 
@@ -205,7 +206,7 @@ class _Reader:
         return options
 
     def _name(self, key: str, others: Sequence[str]) -> str:
-        """Return the name of an option as `known` has it. `others`: keys that may stand there as well."""
+        """Return the name of an option as `known` has it. `others`: other keys that are allowed there."""
         name = key.replace("-", "_")
         if name in self._unfit:
             raise UsageError(f"{key} is not an option of a cell: {self._unfit[name]}", "remove it")
@@ -228,7 +229,7 @@ class _Reader:
 
 
 def _is_word(name: str, value: Value) -> bool:
-    """Return whether a value stands for those of a machine, or for data that the sweep makes."""
+    """Return whether a value is replaced by values of the machine, or by data that the sweep generates."""
     made = name == "data_dir" and value in MADE
     return made or value in WORDS.get(name, ()) or (name == "num_gpus" and is_bound(value))
 

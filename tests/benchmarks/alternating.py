@@ -1,6 +1,6 @@
-"""Programs that train, measured alternating on one machine: one runs while the others are stopped (SIGSTOP).
+"""Programs that train, measured in turns on one machine: one runs while the others are stopped (SIGSTOP).
 
-Other load on the machine then affects all programs alike, within seconds.
+Other load on the machine then affects all programs equally, within seconds.
 """
 
 import os
@@ -20,9 +20,9 @@ _OUTPUT, _ERRORS = "output", "errors"
 
 
 class Program(NamedTuple):
-    """A program that trains until it is ended.
+    """A program that trains until it is killed.
 
-    `arguments`: of Python; `{folder}` is replaced by a folder for this program. `progress`: the file in that
+    `arguments`: of Python; `{folder}` is replaced by this program's folder. `progress`: the file in this
     folder, by default its output, in which each line with `mark` is a step. `images`: per step.
     """
 
@@ -35,21 +35,21 @@ class Program(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What a program did in a slice: images per second, and images per second of processor time."""
+    """Speed of a program in a slice: images per second, and images per second of processor time."""
 
     rate: float
     by_cpu: float
 
 
 class Running:
-    """A program that runs or is stopped; killed at the end of the context."""
+    """A program that runs or is stopped; it is killed at the end of the context."""
 
     def __init__(self, program: Program, folder: Path) -> None:
         folder.mkdir()
         self._program = program
         self._errors = folder / _ERRORS
         self._progress = folder / program.progress
-        self._seen = 0  # bytes
+        self._seen = 0  # bytes read
         self.steps = 0
         with open(folder / _OUTPUT, "wb") as output, open(self._errors, "wb") as errors:
             self._process = psutil.Popen(
@@ -71,7 +71,7 @@ class Running:
         self._process.wait()
 
     def go_on_until(self, steps: int) -> float:
-        """Wait until `steps` steps are done and return the clock, in seconds."""
+        """Wait until `steps` steps are done and return the time, in seconds."""
         while self._look() < steps:
             if self._process.poll() is not None:
                 sys.exit(f"{' '.join(self._program.arguments)} ended:\n{self._errors.read_text()[-2000:]}")
@@ -79,9 +79,9 @@ class Running:
         return time.perf_counter()
 
     def slice(self, min_s: float) -> Slice:
-        """Run for at least `min_s` seconds, and stop again.
+        """Run for at least `min_s` seconds, then stop again.
 
-        The step during which it was stopped is not counted.
+        The step in which the program was stopped is not counted.
         """
         self._send(signal.SIGCONT)
         began = now = self.go_on_until(self.steps + 1)
@@ -94,7 +94,7 @@ class Running:
         return Slice(images / (now - began), images / used_s)
 
     def stop(self) -> None:
-        """Stop all its processes."""
+        """Stop (SIGSTOP) all its processes."""
         self._send(signal.SIGSTOP)
 
     def peak_mib(self) -> float:
@@ -129,8 +129,8 @@ def rates(
 ) -> tuple[list[dict[str, Slice]], dict[str, float]]:
     """Start the programs and run each for `slice_s` seconds per round, in alternating order.
 
-    Returns the slice of each program by round, and the peaks in MiB. A program below `behind`
-    times the fastest in the first two rounds is not measured further, but for the first one.
+    Returns the slices by round and program, and the peaks in MiB. Except for the first program, a program
+    that is slower than `behind` times the fastest in the first two rounds is not measured further.
     """
     with ExitStack() as stack:
         running = {}

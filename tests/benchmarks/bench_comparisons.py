@@ -1,4 +1,4 @@
-"""`report --baseline` on invented studies: false alarms without a change, alarms with one.
+"""`report --baseline` on invented studies: false alarms without a change, alarms with a change.
 
     python -m tests.benchmarks.bench_comparisons --studies 200 --cells 40 --noise 0.03
 
@@ -18,7 +18,7 @@ from gputopo.measurements.figures import against_earlier, pooled_change
 from gputopo.values.run.measurement import Measurement
 from gputopo.values.study import Against, PooledChange
 
-# What each cell after is of one before.
+# The speed of each cell after the change, compared with before.
 KINDS = ("no change", "one cell 20% slower", "all cells 5% slower")
 
 
@@ -33,7 +33,7 @@ class Alarms(msgspec.Struct):
 
 
 def factors(kind: str, cells: int) -> list[float]:
-    """Return the speed of each cell after the change over that before it."""
+    """Return the ratio of the speeds of each cell after and before the change."""
     if kind == KINDS[1]:
         return [0.8] + [1.0] * (cells - 1)
     return [0.95 if kind == KINDS[2] else 1.0] * cells

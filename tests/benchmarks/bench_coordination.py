@@ -1,11 +1,11 @@
-"""TensorFlow's coordination service for liveness, barriers and errors of two hosts, in processes of loopback.
+"""TensorFlow's coordination service for liveness, barriers and errors of two hosts, in local processes.
 
     python -m tests.benchmarks.bench_coordination
 
-Printed for each event: the seconds until rank 0 (or, where it is rank 0's, rank 1) is told, and the exit code
-of each process, negative for a signal. A host asks for the states of the tasks, or takes steps: a collective
-of both hosts after another. A task is lost after 4 s without a heartbeat. `gputopo explain security` says why
-the rendezvous is not built on the service.
+Printed for each event: the seconds until rank 0 (or rank 1 if the event is rank 0's) is told, and the exit
+code of each process, negative for a signal. A host either queries the states of the tasks or runs steps, one
+collective of both hosts after another. A task is lost after 4 s without a heartbeat. `gputopo explain
+security` says why the rendezvous does not use the service.
 """
 
 import os
@@ -21,15 +21,15 @@ from tempfile import TemporaryDirectory
 from gputopo.launch.hosts.addresses import free_port
 
 HEARTBEAT_MS = 4000
-TOLD_S = 40  # for which a host is waited for to be told
+TOLD_S = 40  # seconds to wait until a host is told
 JOIN_S = 60
-AFTER_S = 8  # until the exit codes are looked at
+AFTER_S = 8  # seconds until the exit codes are read
 
 
 def host(asks: str, rank: int, addresses: list[str]) -> None:
-    """Join as a rank, wait for the others, and print once when the service tells of a failure.
+    """Join as a rank, wait for the others, and print a line when the service reports a failure.
 
-    `asks`: for the "states" of the tasks, or by "steps".
+    `asks`: how it learns of failures: from the "states" of the tasks, or by "steps".
     """
     import tensorflow as tf
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
@@ -74,7 +74,7 @@ def host(asks: str, rank: int, addresses: list[str]) -> None:
                 continue
             states = found.get_task_states([("worker", len(addresses))])
             what = next((str(one) for one in states if one is not None), None)
-        except Exception as error:  # noqa: BLE001 - whatever it tells is the result
+        except Exception as error:  # noqa: BLE001 - whatever it reports is the result
             what = str(error)
         if what is not None and not told:
             told = True
@@ -93,7 +93,7 @@ def start(asks: str, rank: int, addresses: list[str], log: Path) -> subprocess.P
 
 
 def wait_for(text: str, log: Path, timeout_s: float) -> str | None:
-    """Return the first line that begins with `text`, None: it did not come."""
+    """Return the first line that begins with `text`, or None after the timeout."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         for line in log.read_text().splitlines():
@@ -106,7 +106,7 @@ def wait_for(text: str, log: Path, timeout_s: float) -> str | None:
 def measure(
     asks: str, event: str, told: int, happen: Callable[[list[subprocess.Popen[bytes]]], None]
 ) -> None:
-    """Let two hosts join and an event happen; print when rank `told` is told."""
+    """Let two hosts join, cause an event, and print when rank `told` is told."""
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     with TemporaryDirectory() as folder:
         logs = [Path(folder, f"{number}.log") for number in range(2)]

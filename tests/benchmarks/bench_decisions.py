@@ -1,9 +1,9 @@
-"""Compares the choice with rules of one line on published decisions.
+"""Compares the planner's choice with simple rules on published decisions.
 
 `python -m tests.benchmarks.bench_decisions`.
 
-Each loses a share of the fastest placement that was measured: the mean, how many are within 2%, the worst;
-and in how many decisions the choice is better or worse than the rule.
+Prints how much slower each is than the fastest measured placement: the mean, the number within 2%, and the
+worst. Also prints in how many decisions the choice is better or worse than the rule.
 """
 
 from statistics import fmean

@@ -1,14 +1,14 @@
-"""The drills of tests.kit.drills with numbers that are drawn anew: precision, recall, causes, accusations.
+"""The drills of tests.kit.drills with random numbers: precision, recall, causes, false alarms.
 
     python -m tests.benchmarks.bench_drills --rounds 5
     python -m tests.benchmarks.bench_drills --real 20 --hog 2
 
-Each round draws sizes, devices, noise, onsets and places of every drill. Recall counts slow cards by 5 %
-and more that the run resolves (`resolution_percent` at most what was injected, or the card was called
-slow); precision counts every card that was called slow, in drills without faults, too. `--beside-hog N`:
-simulated runs beside a program that takes what cores it gets, on GPUs and on CPU devices, there often of
-one of them alone; half of them with correlated noise. `--real N`: short trainings on two CPU devices
-beside `--hog` busy processes, which take minutes.
+Each round draws sizes, devices, noise, onsets and places of every drill. Recall is over cards that are at
+least 5 % slower, if the run can resolve this (`resolution_percent` is at most the injected percentage, or the
+card was called slow). Precision is over every card that was called slow, including drills without faults.
+`--beside-hog N`: simulated runs while another program takes cores, on GPUs and on CPU devices, where it often
+affects only one device; half of them with correlated noise. `--real N`: short trainings on two CPU devices
+while `--hog` busy processes run; they take minutes.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from tests.kit.drills.hosts import HOST_DRILLS
 from tests.kit.drills.judged import accused, cause_of_run, complaints_on, first_cause
 from tests.kit.drills.table import DRILLS, Dice, Drill
 
-MIN_PERCENT = 5.0  # what a run must find that resolves it
+MIN_PERCENT = 5.0  # a slower card must be found if the run can resolve it
 
 
 class Score(Counter[str]):
-    """Counts: `slow` cards, `able` to be found, `named`; `right` causes of `caused`; `wrong` names."""
+    """Counts: `slow` cards, `able` to be found, `named`; `right` causes of `caused`; `wrong` reports."""
 
     def add(self, drill: Drill, result: Result) -> None:
         """Add a run."""
@@ -96,7 +96,7 @@ def drawn(rounds: int, seed: int, only: str) -> None:
 
 
 def beside_hog(runs: int, seed: int) -> None:
-    """Print the accusations in simulated runs beside a program that takes the CPU."""
+    """Print the false alarms in simulated runs while another program takes the CPU."""
     rng, blamed, told = random.Random(seed), 0, Counter[str]()
     for number in range(runs):
         on_cpu = bool(number % 2)
@@ -125,7 +125,7 @@ def beside_hog(runs: int, seed: int) -> None:
 
 
 def real(runs: int, hogs: int) -> None:
-    """Print the accusations in short trainings beside busy processes."""
+    """Print the false alarms in short trainings while busy processes run."""
     blamed, told = 0, Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "root/sys/bus/pci/devices").mkdir(parents=True)
@@ -172,7 +172,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="drills with this in their name")

@@ -1,7 +1,7 @@
-"""Damaged captures of every format: tracebacks, slow cases and facts that the text does not hold.
+"""Damaged captures of every format: tracebacks, slow cases, and facts that the text does not contain.
 
-Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1] [--amplify]`. The texts are those
-that the tests invent, and the public captures beside this checkout where they are there.
+Run `python -m tests.benchmarks.bench_fuzz [--cases 100000] [--seed 1] [--amplify]`. The texts are the texts
+that the tests invent, and the public captures next to this checkout, if there are any.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from tests.captures import samples, test_nccl_log
 from tests.kit.dialects import nccl_tests
 
 CAPTURES = Path(__file__).parents[3] / "shared"
-LIMIT_S = 0.1  # the goal of every parse
-LARGEST = 2**20  # bytes: four times the largest capture; damage may make more of one
+LIMIT_S = 0.1  # the goal for every parse
+LARGEST = 2**20  # bytes: four times the largest capture; damage may make a text longer
 _STRANGE = "\0\ufeff\u202e\ud7ff\x1b[0m\u0661\u00b2|<>&\"'\\\t\r -+X"
-AMPLIFIED = 2**17  # bytes that an amplified text has at most
+AMPLIFIED = 2**17  # maximum bytes of an amplified text
 _REPEATED = (
     b" ",
     b"\t",
@@ -55,7 +55,7 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of all cases: how many were read and refused, and what went wrong, by its name."""
+    """The outcome of all cases: how many were read and refused, and what went wrong, by name."""
 
     read: int = 0
     refused: int = 0
@@ -181,7 +181,7 @@ DAMAGES: tuple[Callable[[bytes, random.Random, list[bytes]], bytes], ...] = (
 
 
 def amplified(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield captures endlessly of which a part is repeated many times, by names as `cases` does."""
+    """Yield captures endlessly, each with a part that is repeated many times; names are as in `cases`."""
     names = sorted(sources)
     for number in itertools.count():
         random_ = random.Random(f"amplified {seed}-{number}")
@@ -190,7 +190,7 @@ def amplified(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes
 
 
 def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
-    """Yield damaged captures endlessly, each with a name from which it can be made again."""
+    """Yield damaged captures endlessly, each with a name from which it can be generated again."""
     names = sorted(sources)
     others = [sources[name] for name in names]
     for number in itertools.count():
@@ -205,7 +205,7 @@ def cases(sources: dict[str, bytes], seed: int) -> Iterator[tuple[str, bytes]]:
 
 
 def impossible(machine: Machine) -> str | None:
-    """Return what cannot be in a machine, or None: pairs of GPUs it lacks, numbers that no such thing has."""
+    """Return what is impossible in a machine, or None: pairs of unknown GPUs, numbers out of range."""
     gpus = [gpu.index for gpu in machine.gpus]
     if len(set(gpus)) != len(gpus):
         return "two GPUs with one index"
@@ -222,7 +222,7 @@ def impossible(machine: Machine) -> str | None:
 
 
 def try_one(name: str, data: bytes, outcome: Outcome) -> None:
-    """Read one damaged capture and note what came of it."""
+    """Read one damaged capture and record the outcome."""
     started = time.process_time()
     machine: Machine | None = None
     try:
@@ -243,7 +243,7 @@ def try_one(name: str, data: bytes, outcome: Outcome) -> None:
     outcome.slow += taken > LIMIT_S and len(data) < LARGEST
     if taken > outcome.slowest_s:
         outcome.slowest_s, outcome.slowest = taken, name
-    # A recording is taken at its word; what was edited by hand is the editor's.
+    # Recordings are trusted: if one was edited by hand, the editor is responsible.
     ours = data.lstrip().startswith(b"{")
     if machine is not None and not ours and (why := _checked(machine)) is not None:
         outcome.wrong.setdefault(why, name)
@@ -262,9 +262,9 @@ def _checked(machine: Machine) -> str | None:
 
 
 def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, amplify: bool = False) -> Outcome:
-    """Try so many cases: of damage, or of parts repeated many times."""
+    """Try `count` cases: with damage, or with parts repeated many times."""
     outcome = Outcome()
-    # The first parse of a format loads its modules; that is start-up and not the text.
+    # The first parse of a format loads its modules; this time is not due to the text.
     for text in samples.ALL.values():
         reading.read_text(text, origin="sample")
     make = amplified if amplify else cases
@@ -274,7 +274,7 @@ def run(count: int, seed: int, sources: dict[str, bytes] | None = None, *, ampli
 
 
 def main() -> int:
-    """Print what came of the cases; exit code 1 if anything went wrong or took too long."""
+    """Print the outcome of the cases; exit code 1 if anything went wrong or took too long."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

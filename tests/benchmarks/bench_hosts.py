@@ -1,9 +1,9 @@
 """Training over two hosts: `python -m tests.benchmarks.bench_hosts [MODEL] [BATCH] [ROUNDS]`.
 
-Two "hosts" on this one's loopback, each pinned to a core of its own and with one thread an op: gputopo over
-TensorFlow's servers, the same on one host with two CPU devices, and TensorFlow's MultiWorkerMirroredStrategy
-with the same model: by `--strategy multi_worker_mirrored`, and in a loop of its own. They alternate; the
-ratios are medians of the rounds.
+Both "hosts" are on the loopback interface; each is pinned to its own core and has one thread per op. Compared
+are: gputopo over TensorFlow's servers, the same on one host with two CPU devices, and TensorFlow's
+MultiWorkerMirroredStrategy with the same model, by `--strategy multi_worker_mirrored` and in its own loop.
+They alternate; the ratios are medians of the rounds.
 """
 
 import json
@@ -91,7 +91,7 @@ def by_strategy(model: str, batch: int, folder: Path) -> float:
 
 
 def speed_of(events: Path, batch: int) -> float:
-    """Return the images/sec of both devices by the median step."""
+    """Return the images/sec of both devices from the median step."""
     with events.open("rb") as lines:
         steps = [one for one in read_events(lines, origin=str(events)) if isinstance(one, Step)]
     return 2 * batch / statistics.median(step.seconds for step in steps if not step.warmup)

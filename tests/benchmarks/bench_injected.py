@@ -1,10 +1,10 @@
-"""Whether the delay that `gputopo run --drill` injects is the delay that time marks measure.
+"""Compares the delay that `gputopo run --drill` injects with the delay that time marks measure.
 
     python -m tests.benchmarks.bench_injected --model resnet20 --batch-size 16 --steps 40
 
 In one process on two CPU devices: tower 1 computes at 0.9, 0.7 and 0.5 of its pace. Printed for each: the
-time to compute by its marks over the demanded one (its own time of the same step / the factor), as median,
-95 % quantile and maximum over the steps; then the share of a step in which an input at 0.8 was waited for.
+compute time from its marks over the required one (its own time of the same step / the factor), as median,
+95 % quantile and maximum over the steps; then the share of a step spent waiting for an input at 0.8.
 """
 
 import argparse

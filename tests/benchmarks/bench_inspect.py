@@ -1,7 +1,8 @@
-"""How long `gputopo inspect` takes on eight simulated GPUs, as a whole process, against its bare imports.
+"""How long `gputopo inspect` takes on eight simulated GPUs, as a whole process, compared with only its
+imports.
 
 Run `python -m tests.benchmarks.bench_inspect [ROUNDS]`. The commands alternate, so that other load affects
-all of them. `double` is the cost of the test kit itself, which is part of `inspect` here and not on a
+all of them. `double` is the cost of the test kit itself, which is part of `inspect` here, but not on a
 machine with GPUs. Byte code is cached, as for an installed package.
 """
 
@@ -38,7 +39,7 @@ def inspect_command(tree: Path, *options: str) -> list[str]:
 
 
 def with_byte_code(folder: Path) -> dict[str, str]:
-    """Return an environment in which byte code is cached in a folder: the first run fills it."""
+    """Return an environment in which byte code is cached in a folder; the first run fills it."""
     own = {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
     return {**os.environ, **own}
 
@@ -53,7 +54,7 @@ def seconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
 def measure(
     commands: dict[str, list[str]], rounds: int, environment: Mapping[str, str]
 ) -> dict[str, list[float]]:
-    """Return the times of each command, alternating; a first round, which fills caches, is not counted."""
+    """Return the times of each command, alternating. A first round, which fills caches, is not counted."""
     for command in commands.values():
         seconds(command, environment)
     measured: dict[str, list[float]] = {name: [] for name in commands}
@@ -64,7 +65,7 @@ def measure(
 
 
 def main(rounds: int) -> int:
-    """Print medians, spread and the ratio to the bare imports; exit code 1 if the goal is missed."""
+    """Print medians, spread and the ratio to only the imports; exit code 1 if the goal is missed."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         commands = {

@@ -1,10 +1,10 @@
-"""Verdicts while a run lasts, on simulated runs with fresh seeds: false alarms of all looks, delay, cost.
+"""Verdicts during simulated runs with random seeds: false alarms of all looks, delay, cost.
 
     python -m tests.benchmarks.bench_live --runs 200
 
 Printed: in how many even runs of 1000 steps (ten windows of 100) any look led to a report, by kind of noise,
-beside the false alarms of single looks; after how many steps a slow card is reported, and one that is even
-again; what an event and a look cost.
+and the false alarms of single looks; after how many steps a slow card is reported, and after how many a card
+that is even again; what an event and a look cost.
 """
 
 import argparse
@@ -25,7 +25,7 @@ STEPS = 1000
 
 
 def looks(trainer: Trainer, steps: int, seed: int) -> Iterator[tuple[int, Event]]:
-    """Yield what each look reports, with the step after which it was made."""
+    """Yield the events of each look, with the step after which it was made."""
     trainer.seed = seed
     summary, reports, now_s = Summary(), Reports(), 0.0
     recent = RecentSteps(summary)
@@ -61,7 +61,7 @@ def false_alarms(runs: int, seed: int) -> None:
 
 
 def delays(runs: int, seed: int) -> None:
-    """Print after how many steps a slow card is reported, and one that is even again."""
+    """Print after how many steps a slow card is reported, and after how many a card that is even again."""
     for percent, noise, gpus in ((5, 0.01, 2), (5, 0.01, 4), (5, 0.01, 8), (5, 0.01, 16), (8, 0.03, 4)):
         trainer = Trainer(devices=gpu_devices(gpus), noise=noise, slow={1: slower(percent)})
         first = [_first(trainer, 400, seed + run, Anomaly) for run in range(runs)]

@@ -1,9 +1,9 @@
-"""Memory and end of a long run, in the launcher: python -m tests.benchmarks.bench_long_run.
+"""Memory and end of a long run in the launcher: `python -m tests.benchmarks.bench_long_run`.
 
-In one process the events of a worker go through all that the launcher does with each: it decodes them, writes
-them to the events file, sums them up and shows them; at the end it judges and derives the result. Worker and
-clock are left out: steps come as fast as they are taken, a sample of GPUs and host after every ten. Then the
-events file is read and summed up, as that of a killed run would be.
+In one process, the events of a worker go through everything that the launcher does with each: it decodes
+them, writes them to the events file, sums them up and shows them; at the end it judges them and derives the
+result. There is no worker and no clock: steps come as fast as they are processed, with a sample of GPUs and
+host after every ten. Then the events file is read and summed up, as for a killed run.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from gputopo.values.run.events import GpuSample, HostLoad, RunStarted, Sample, S
 from tests.invented_runs import InventedRun, Noise, gpu_devices, stream
 
 GOAL_MIB, GOAL_END_S = 60.0, 1.0
-KINDS = 500  # different steps; they repeat
+KINDS = 500  # different steps; they are repeated
 
 
 def main() -> int:
@@ -81,7 +81,7 @@ def numbered(step: Step, number: int) -> Step:
 
 
 def sample(started: RunStarted, number: int) -> Sample:
-    """Return what a watch reports of the GPUs and the host."""
+    """Return a watch's sample of the GPUs and the host."""
     now = 1.7e9 + number * 0.1
     gpus = tuple(
         GpuSample(gpu=device.gpu, graphics_mhz=1700, memory_mhz=3800, power_w=140.0 + number % 9, pstate="P2")

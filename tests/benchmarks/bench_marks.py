@@ -1,8 +1,8 @@
-"""What the time marks and the stream of events cost: python -m tests.benchmarks.bench_marks [--steps N].
+"""The cost of time marks and the stream of events: `python -m tests.benchmarks.bench_marks [--steps N]`.
 
-The same training step is built twice in one process, as it is and without readings of the clock, and the two
-alternate on CPU devices; printed is the median of the ratios of neighbouring steps. Beside it: making
-and encoding the event of a step, as a share of a step's time.
+The same training step is built twice in one process, unchanged and without reading the clock, and the two
+alternate on CPU devices. Printed is the median of the ratios of neighbouring steps, and the time to make and
+encode the event of a step, as a share of a step's time.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def _measure(model: str, devices: int, pairs: int) -> None:
     steps = {"marked": _built(spec, marked=True), "bare": _built(spec, marked=False)}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     outcome = None
-    for number in range(pairs + 3):  # three to warm up
+    for number in range(pairs + 3):  # three for warm-up
         for name in sorted(steps, reverse=number % 2 == 1):
             began = time.perf_counter()
             result = steps[name](number)
@@ -67,7 +67,7 @@ def _measure(model: str, devices: int, pairs: int) -> None:
 
 
 def _built(spec: Any, *, marked: bool) -> Any:
-    """Build the training step, with its marks or with numbers that nobody reads off a clock."""
+    """Build the training step, with its marks or with constants instead of clock readings."""
     from unittest import mock
 
     import tensorflow as tf

@@ -1,7 +1,7 @@
-"""Times choosing 8 of 16 GPUs on three topologies: python -m tests.benchmarks.bench_plan [REPEATS].
+"""Times the choice of 8 of 16 GPUs on three topologies: `python -m tests.benchmarks.bench_plan [REPEATS]`.
 
-`plan()` is timed in this process, and `gputopo plan --from RECORDING` as a whole
-process. Medians are printed.
+`plan()` is timed in this process, and `gputopo plan --from RECORDING` as a whole process. Medians are
+printed.
 """
 
 import subprocess
@@ -28,13 +28,13 @@ def switches(a: int, b: int) -> Link:
 
 
 def cube_meshes(a: int, b: int) -> Link:
-    """Four quads that are joined by NVLinks inside, and by one NVLink from each GPU to the next quad."""
+    """Four quads with NVLinks inside, and one NVLink from each GPU to the next quad."""
     joined = a // 4 == b // 4 or (a % 4 == b % 4 and (b // 4 - a // 4) % 4 in (1, 3))
     return Link(a=a, b=b, hop=Hop.PHB if a // 8 == b // 8 else Hop.SYS, nvlinks=int(joined))
 
 
 def all_different(a: int, b: int) -> Link:
-    """No two pairs alike, so no set can be skipped as another's equal."""
+    """No two pairs are alike, so no set can be skipped because an equal one was seen."""
     return Link(a=a, b=b, hop=Hop.SYS, nvlinks=1 + (37 * a + 101 * b) % 127 + 128 * a)
 
 

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.bench_report --runs 2000
 
-The runs are of 7gforce: models, batches, numbers of GPUs and repeats differ; each has events of `--steps`
-steps on two GPUs, the machine, and a result. Some are slow, some were killed, some failed.
+The runs are from the machine 7gforce, with different models, batches, numbers of GPUs and repeats. Each has
+events of `--steps` steps on two GPUs, the machine, and a result. Some are slow, were killed, or failed.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def invented(folder: Path, runs: int, steps: int) -> None:
 
 
 def measured(folder: Path, form: str, out: Path) -> tuple[float, float]:
-    """Return processor time in s and peak memory in MiB of one report, in a process of its own."""
+    """Return processor time in s and peak memory in MiB of one report, in a separate process."""
     words = ["report", str(folder), "--format", form, "--output", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "gputopo", *words])
     _, status, usage = os.wait4(process.pid, 0)

@@ -1,12 +1,13 @@
-"""What the watch of a run costs: python -m tests.benchmarks.bench_run_watch [SECONDS] [ROUNDS].
+"""The cost of watching a run: `python -m tests.benchmarks.bench_run_watch [SECONDS] [ROUNDS]`.
 
-Processor time: a run's GPUs and host are sampled for SECONDS at the rate of a run, by the child and by the
-launcher, on simulated GPUs; the simulation in Python is part of it, so GPUs with a driver cost less. Then all
-of `gputopo run -- PROGRAM`: its launcher, and the child that samples, beside a program on eight GPUs that
-reports ten steps a second, without start and end. Then the slowdown: a program that multiplies matrices on
-all cores takes steps while the watch runs and while it does not, alternating in slices of half a second;
-printed is the median of the ratios of neighbouring slices, in steps per second of the program's processor
-time: what other programs take does not count.
+First, processor time: a run's GPUs and host are sampled for SECONDS at the rate of a run, by the child and by
+the launcher, on simulated GPUs. The simulation in Python is included, so GPUs with a driver cost less. Then
+all of `gputopo run -- PROGRAM`: its launcher, and the child that samples, while a program on eight GPUs
+reports ten steps a second; start and end are not included.
+
+Then the slowdown: a program that multiplies matrices on all cores runs steps with and without the watch, in
+alternating slices of half a second. Printed is the median of the ratios of neighbouring slices, in steps per
+second of the program's processor time, so that other programs have no effect.
 """
 
 import multiprocessing
@@ -32,7 +33,7 @@ from tests.kit.scenarios import SCENARIOS
 GOAL_PERCENT = 0.5  # of one core
 BOX = SCENARIOS["dgx1"]
 SLICE_S = 0.5
-# Ten steps a second, until it is ended; and when all the steps of a look have come.
+# Ten steps a second, until it is killed; and the time when all steps of a look have come.
 PROGRAM = """
 import time
 from gputopo.launch.throughput import Steps
@@ -45,14 +46,14 @@ START_S = 5 + 0.1 * RECENT_STEPS
 
 
 def cpu_percent(gpus: int, seconds: float) -> float:
-    """Return the processor time of watching so many GPUs, in percent of one core, without its start."""
+    """Return the processor time of watching `gpus` GPUs, in percent of one core, without its start."""
     with installed(FakeNvml(BOX)):
         start = _cpu_of(gpus, 1.0)
         return 100 * (_cpu_of(gpus, seconds + 1.0) - start) / seconds
 
 
 def _cpu_of(gpus: int, seconds: float) -> float:
-    """Return the processor time of this process and of the child for a watch of so many seconds."""
+    """Return the processor time of this process and of the child for a watch of `seconds` seconds."""
     before = _used()
     with RunWatch(range(gpus)) as watch, sampled(watch) as samples:
         assert samples is not None
@@ -70,9 +71,9 @@ def _used() -> float:
 
 
 def launcher_percent(seconds: float) -> tuple[float, float]:
-    """Return the processor time of the launcher of a program, and of its child, in percent of one core.
+    """Return the processor time of a program's launcher, and of its child, in percent of one core.
 
-    It begins when a look at the run has all of its steps.
+    The measurement starts when a look at the run has all of its steps.
     """
     command = [sys.executable, "-m", "tests.kit.command", BOX.name, "--", "run", "--", sys.executable, "-c"]
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +93,7 @@ def launcher_percent(seconds: float) -> tuple[float, float]:
 
 
 def slowdown(rounds: int) -> list[float]:
-    """Return the ratios of the speeds with the watch to those without, of neighbouring slices."""
+    """Return the ratios of the speeds with and without the watch, of neighbouring slices."""
     steps = multiprocessing.Value("q", 0)
     workers = [
         multiprocessing.Process(target=_work, args=(steps,), daemon=True) for _ in range(os.cpu_count() or 1)
@@ -134,7 +135,7 @@ def _work(steps: "Synchronized[int]") -> None:
 
 
 def main(seconds: float, rounds: int) -> int:
-    """Print both costs; exit code 1 if the goal of the processor time is missed."""
+    """Print both costs; exit code 1 if the goal for the processor time is missed."""
     missed = False
     for gpus in (0, 1, 2, 4, 8):
         percent = cpu_percent(gpus, seconds)

@@ -1,4 +1,4 @@
-"""Training throughput of the core and its peers, alternating on the same machine.
+"""Training throughput of gputopo and its peers, alternating on the same machine.
 
     python -m tests.benchmarks.bench_training --peer FOLDER/scripts/tf_cnn_benchmarks
 
@@ -8,11 +8,11 @@ without weight decay, and runs them in slices of some seconds, one after another
 `alternating`). Peers: tf_cnn_benchmarks in every mode; in `replicated` also a custom loop and Keras `fit`
 under MirroredStrategy (`tests.benchmarks.mirrored_peer`).
 
-Printed for each cell: images/sec of ours and of the peer with the highest median; the lowest and the median
+Printed for each cell: images/sec of gputopo and of the peer with the highest median; lowest and median
 ratio of the two, slice by slice; the median ratio by processor time, which other programs on the machine
-disturb least; the peak host memory of ours and of tf_cnn_benchmarks (the largest process, in MiB). At the end
-the bars: lowest median, median of the medians, largest ratio of the peaks. `--options TEXT` gives ours more
-options, to compare them. `--save FILE` keeps every figure as JSON.
+disturb least; the peak host memory of gputopo and of tf_cnn_benchmarks (the largest process, in MiB). At the
+end the summary: lowest median, median of the medians, largest ratio of the peaks. `--options TEXT` adds
+options to gputopo, to compare them. `--save FILE` saves every figure as JSON.
 """
 
 import argparse
@@ -46,12 +46,12 @@ WARMUP = 3  # steps
 ENDLESS = 1_000_000  # steps: programs are killed after the measurement
 SLICE_S = 2.5
 BEHIND = 0.8  # a program below this share of the fastest rate is not measured further
-# TensorFlow turns oneDNN on by itself only for CPUs with AVX-512 or AMX; gputopo turns it on for CPU devices.
+# TensorFlow enables oneDNN by default only on CPUs with AVX-512 or AMX; gputopo enables it for CPU devices.
 ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
 def ours(model: str, mode: str, devices: int) -> Program:
-    """Return the program of the core."""
+    """Return the program of gputopo."""
     update, options = MODES[mode]
     return Program(
         f"-m gputopo run --model {model} --num-gpus {devices} --variable-update {update} {options}"
@@ -79,7 +79,7 @@ def tf_cnn(model: str, mode: str, devices: int, peer: Path) -> Program:
 
 
 def mirrored(how: str, model: str, devices: int) -> Program:
-    """Return the peer under MirroredStrategy, by a custom `loop` or by Keras `fit`."""
+    """Return the peer with MirroredStrategy, in a custom `loop` or with Keras `fit`."""
     return Program(
         f"-m tests.benchmarks.mirrored_peer --how {how} --model {model} --devices {devices}"
         f" --batch-size {BATCHES[model]} --num-batches {ENDLESS} --num-warmup-batches {WARMUP}".split(),
@@ -90,7 +90,7 @@ def mirrored(how: str, model: str, devices: int) -> Program:
 
 
 def programs(model: str, mode: str, devices: int, peer: Path) -> dict[str, Program]:
-    """Return the programs to compare in a cell, ours first."""
+    """Return the programs to compare in a cell, gputopo first."""
     found = {"ours": ours(model, mode, devices), "tf_cnn": tf_cnn(model, mode, devices, peer)}
     if mode == "replicated":
         found |= {how: mirrored(how, model, devices) for how in ("loop", "fit")}
@@ -98,7 +98,7 @@ def programs(model: str, mode: str, devices: int, peer: Path) -> dict[str, Progr
 
 
 def parser_of_cells(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the options that select the cells."""
+    """Return a parser for the options that select the cells."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -119,7 +119,7 @@ def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
 
 def main() -> None:
-    """Print one row per cell, and the bars."""
+    """Print one row per cell, and the summary."""
     parser = parser_of_cells(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--options", type=shlex.split, default=[])

@@ -1,9 +1,9 @@
-"""What the watch costs real training: python -m tests.benchmarks.bench_training_watch [PAIRS] [SECONDS].
+"""The cost of watching a real training: `python -m tests.benchmarks.bench_training_watch [PAIRS] [SECONDS]`.
 
-The training core trains a small model on two CPU devices, alternating with and without the watch of the host
-and of eight simulated GPUs behind the double of NVML. Printed is the ratio of the images/sec with the watch
-to those without, by pairs: geometric mean and the 95 % interval by Student's t. The simulation in Python is
-part of the watch, so GPUs with a driver cost less.
+gputopo trains a small model on two CPU devices, alternating with and without the watch of the host and of
+eight simulated GPUs behind the double of NVML. Printed is the ratio of the images/sec with and without the
+watch, by pairs: geometric mean and the 95 % interval by Student's t. The simulation in Python is part of the
+watch, so GPUs with a driver cost less.
 """
 
 import contextlib

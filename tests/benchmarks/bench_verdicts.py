@@ -1,4 +1,4 @@
-"""Verdicts on simulated runs with fresh seeds: slow cards that are named, even runs that are accused.
+"""Verdicts on simulated runs with random seeds: slow cards that are reported, and false alarms.
 
     python -m tests.benchmarks.bench_verdicts --even 1000 --runs 20
 
@@ -7,9 +7,9 @@ It prints these tables:
 - cards that lose 5 or 10% in every step, by noise and length of the run: how many are reported, how many
   bounds are below the loss, how far the loss is off on average, and what the runs exclude of the other cards
 - cards that stall in one of 100 to 500 steps
-- cards that lose 5% of the time in some of their steps: how many are reported, other cards that are, and how
-  far the share of slow steps, their size and the loss are off at most
-- even CPU devices beside a program that takes the time of one of them
+- cards that lose 5% of the time in some of their steps: how many are reported, how many other cards are, and
+  the largest errors of the share of slow steps, their size and the loss
+- even CPU devices while a program takes the time of one of them
 - false alarms in even runs of 60 to 700 steps on 2 to 64 GPUs, by kind of noise
 
 `bench_live` measures how late a slow card is reported, `bench_drills` the causes.
@@ -46,7 +46,7 @@ EVEN = {
     "1 %, 40 % of all alike": Trainer(common=0.4),
     "garbage collected every 50 steps": Trainer(collected=50, collects_s=0.05),
 }
-# Logarithms of the time to compute that are added to noise of 1 %.
+# Logarithms of compute times that are added to noise of 1 %.
 Draw = Callable[[random.Random, int], float]
 HEAVY: dict[str, Draw] = {
     "Laplace, 5 %": lambda rng, step: rng.choice((-0.05, 0.05)) * rng.expovariate(1),
@@ -71,7 +71,7 @@ STEPS = (60, 100, 200, 400, 700)
 
 
 def _at_random(share: float, longer: float, seed: int, together: int = 1) -> Factor:
-    """Longer in this share of each 20 times `together` steps, so that a card loses what was asked for."""
+    """Longer in `share` of each 20 times `together` steps, so that a card loses exactly this time."""
 
     def factor(step: int) -> float:
         window, place = divmod(step // together, 20)
@@ -131,7 +131,7 @@ def recall(runs: int, seed: int) -> None:
 
 
 def stalled(runs: int, seed: int) -> None:
-    """Print what is said of one of four cards that stalls."""
+    """Print the verdicts on one of four cards that stalls."""
     print("| stalls | steps | slow | even | bound | others slow | others even |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for times, every in ((10, 100), (20, 200), (50, 500)):
@@ -209,7 +209,7 @@ def false_alarms(runs: int, seed: int) -> None:
 
 
 def beside_hogs(runs: int, seed: int) -> None:
-    """Print how often a CPU device is named from whose part of the cores another program takes its time."""
+    """Print how often a CPU device is reported while another program takes its share of the cores."""
     rng, named = random.Random(seed), 0
     for run in range(runs):
         towers = rng.choice((2, 4))

@@ -1,8 +1,8 @@
-"""What `gputopo inspect --watch` costs on eight simulated GPUs: processor time of the whole process.
+"""The cost of `gputopo inspect --watch` on eight simulated GPUs: processor time of the whole process.
 
 Run `python -m tests.benchmarks.bench_watch [SECONDS]`. The process runs for one sample (the cost of its
-start) and for SECONDS at 1 Hz; the difference per second is the cost of watching. The cost of the test kit
-is part of it. Measured for a pipe and for a terminal.
+start) and for SECONDS at 1 Hz; the difference per second is the cost of watching. The cost of the test kit is
+included. Measured for a pipe and for a terminal.
 """
 
 import os
@@ -21,7 +21,7 @@ GOAL_PERCENT = 2.0  # of one core
 
 
 def watch_command(tree: Path, seconds: float) -> list[str]:
-    """Return the command that watches the scenario for that long at 1 Hz."""
+    """Return the command that watches the scenario for `seconds` at 1 Hz."""
     return inspect_command(tree, "--watch", "--interval", "1", "--duration", str(seconds))
 
 
@@ -76,7 +76,7 @@ def _discard(file: int) -> None:
     try:
         while os.read(file, 65536):
             pass
-    except OSError:  # Linux: the other side is closed
+    except OSError:  # Linux: the other end is closed
         pass
     os.close(file)
 

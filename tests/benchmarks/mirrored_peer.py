@@ -1,4 +1,4 @@
-"""The same models under tf.distribute.MirroredStrategy, used as in its documentation: a peer.
+"""A peer: the same models with tf.distribute.MirroredStrategy, used as in its documentation.
 
     python -m tests.benchmarks.mirrored_peer --how loop --model resnet20 --devices 2 --batch-size 64
 
@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main() -> None:
-    """Train, and print the figure."""
+    """Train, and print the images/sec."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--how", choices=("loop", "fit"), required=True)
     parser.add_argument("--model", required=True)
@@ -44,7 +44,7 @@ def _network(arguments: argparse.Namespace) -> Any:
 
 
 def _layer(network: Any, batch: int) -> Any:
-    """Return the model as a Keras layer, as a user of such a model would write it."""
+    """Return the model as a Keras layer, as its users would write it."""
     import keras
     import tensorflow as tf
 
@@ -99,7 +99,7 @@ def _loop(strategy: Any, arguments: argparse.Namespace) -> float:
         optimizer.build(layer.trainable_variables)
     data = tf.data.Dataset.from_tensors(_examples(network, joint)).cache().repeat().unbatch().batch(joint)
     batches = iter(strategy.experimental_distribute_dataset(data))
-    batch = next(batches)  # made once, as the others have it
+    batch = next(batches)  # made once, as in the other programs
 
     def replica(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:

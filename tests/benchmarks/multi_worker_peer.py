@@ -1,7 +1,7 @@
-"""Training on two hosts by TensorFlow's MultiWorkerMirroredStrategy: the peer of bench_hosts.
+"""Training on two hosts with TensorFlow's MultiWorkerMirroredStrategy: the peer of bench_hosts.
 
-`python -m tests.benchmarks.multi_worker_peer MODEL BATCH STEPS` with TF_CONFIG in the environment; the
-model, its arithmetic and its examples are gputopo's. Prints the images/sec of both hosts together, by the
+Run `python -m tests.benchmarks.multi_worker_peer MODEL BATCH STEPS` with TF_CONFIG in the environment. The
+model, its arithmetic and its examples are gputopo's. Prints the images/sec of both hosts together, from the
 median step.
 """
 

@@ -1,4 +1,4 @@
-"""Numbers that cards of a kind have in common, for the machines of the kit."""
+"""Numbers that cards of one kind share, for the machines of the kit."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from tests.kit.specs import NOT_SUPPORTED
 
 
 def limits(default_w: int, low_w: int, high_w: int) -> dict[str, Any]:
-    """Return the power limits of a card that nobody has changed."""
+    """Return the power limits of a card with default settings."""
     watts = default_w * 1000
     return {
         "power_limit_mw": watts,

@@ -1,13 +1,14 @@
 """gputopo on a machine of the kit: `python -m tests.kit.command SCENARIO[+FAULT...] -- inspect --json`.
 
-`four+power_cap_low@2+acs_on` is the machine `four` with two faults (`tests.kit.faults`), one of them GPU 2's.
-The double and the tree are in place before gputopo starts, in its own process. The tree's folder goes
-to gputopo in the environment variable GPUTOPO_ROOT. With `--tree` the folder is written once and then kept
-for the next time, so that benchmarks do not measure the writing; without, it is a temporary one.
+`four+power_cap_low@2+acs_on` is the machine `four` with two faults (`tests.kit.faults`), one of them on GPU
+2. The double and the tree are set up before gputopo starts, in a separate process. gputopo gets the tree's
+folder in the environment variable GPUTOPO_ROOT. With `--tree`, the folder is written once and kept for the
+next time, so that benchmarks do not measure the writing; otherwise it is temporary.
 
-With `--cuda WORDS` the machine has CUDA as well (`tests.kit.cuda`), with the faults that the words name:
-`--cuda wrong@h2d:3+lost@4`, or `--cuda ''` for none. The scenario may be one of `tests.kit.cuda.layouts` too.
-The process starts itself anew for this, since the loader looks for libraries in the places of the start.
+With `--cuda WORDS` the machine has CUDA as well (`tests.kit.cuda`), with these faults:
+`--cuda wrong@h2d:3+lost@4`, or `--cuda ''` for none. The scenario may also be one of
+`tests.kit.cuda.layouts`. The process restarts itself for this, because the loader reads its library path only
+when a process starts.
 """
 
 import os
@@ -21,7 +22,7 @@ from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import Scenario
 
 _USAGE = "SCENARIO[+FAULT[@GPU]...] [--tree FOLDER] [--cuda WORDS] -- COMMAND"
-_ANEW = "--with-cuda"  # in place of --cuda: the double is there
+_ANEW = "--with-cuda"  # in place of --cuda after the restart: the double is loaded
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +51,7 @@ def _options(own: Sequence[str]) -> tuple[str, str | None, str | None]:
 def _scenario(text: str) -> Scenario:
     if text in SCENARIOS:
         return SCENARIOS[text]
-    from tests.kit.faults import broken, selected  # not needed, and not loaded, where a start is timed
+    from tests.kit.faults import broken, selected  # not loaded when a start is timed without faults
 
     name, *faults = text.split("+")
     if name in SCENARIOS:
@@ -61,7 +62,7 @@ def _scenario(text: str) -> Scenario:
 
 
 def _start_anew(scenario: Scenario, words: str, arguments: Sequence[str]) -> None:
-    """Become a process that finds the double of CUDA. Raises ValueError for words that are no faults."""
+    """Replace this process by one that finds the double of CUDA. Raises ValueError for unknown words."""
     from tests.kit.cuda.build import NoCompilerError
     from tests.kit.cuda.derive import from_scenario
     from tests.kit.cuda.session import environment
@@ -81,7 +82,7 @@ def _start_anew(scenario: Scenario, words: str, arguments: Sequence[str]) -> Non
 
 
 def run(scenario: Scenario, root: Path, command: Sequence[str]) -> int:
-    """Run one gputopo command in this process on a scenario whose tree is, or will be, under `root`."""
+    """Run one gputopo command in this process on a scenario; its tree is written under `root` if missing."""
     if not (root / "sys").exists():
         from tests.kit.sysfs import write_tree
 

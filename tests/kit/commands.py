@@ -1,6 +1,6 @@
-"""gputopo in processes of its own: forks of one that has imported what its commands need (see `forks`).
+"""gputopo in separate processes: forks of one process that has imported what its commands need (see `forks`).
 
-Not for what a start itself does: what is imported, when a signal comes, streams that are closed.
+Do not use it to test what happens at a start: imports, early signals, closed streams.
 """
 
 import atexit
@@ -17,19 +17,19 @@ from tests.kit.forks import Done, Program, Server
 def run(
     *arguments: str, given: str = "", out: int | None = None, err: int | None = None, **environment: str
 ) -> Done:
-    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`; `out` and `err`: files for what it prints."""
+    """Run `-m MODULE ARGUMENTS` or `-c CODE ARGUMENTS`. `out` and `err`: files for its output."""
     return server().run(arguments, {**os.environ, **environment}, 120, given.encode(), out, err)
 
 
 def started(
     *arguments: str, out: int | None = None, **environment: str
 ) -> AbstractContextManager[tuple[Program, IO[str]]]:
-    """Start a program; return it and what it prints, but what goes to the file `out`."""
+    """Start a program; return it and its output, except output to the file `out`."""
     return server().started(arguments, {**os.environ, **environment}, out)
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
-    """Run a program on a pseudo-terminal of 80 columns; return its exit code and what is shown there."""
+    """Run a program on a pseudo-terminal of 80 columns; return its exit code and what it shows there."""
     ours, theirs = pty.openpty()
     terminal = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40", **environment}
     try:
@@ -46,7 +46,7 @@ def _read_to_the_end(file: int) -> Iterator[bytes]:
         while True:
             try:
                 part = terminal.read(65536)
-            except OSError:  # how Linux reports the end of a pseudo-terminal
+            except OSError:  # end of a pseudo-terminal on Linux
                 return
             if not part:
                 return
@@ -55,7 +55,7 @@ def _read_to_the_end(file: int) -> Iterator[bytes]:
 
 @cache
 def server() -> Server:
-    """Return the process that they are forks of, started by the first call."""
+    """Return the process that is forked; the first call starts it."""
     server = Server(["tests.kit.preloaded"], os.environ)
     assert server.threads == 1
     atexit.register(server.end)

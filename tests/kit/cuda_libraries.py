@@ -1,4 +1,4 @@
-"""CUDA libraries as far as their files go: gputopo looks for them and does not load them."""
+"""The files of CUDA libraries without contents: gputopo looks for them but does not load them."""
 
 import os
 from collections.abc import Collection
@@ -10,7 +10,7 @@ ALL = (*CUDA_LIBRARIES["12"], "libcudnn.so.9")
 
 
 def with_cuda_libraries(folder: Path, *, without: Collection[str] = ()) -> dict[str, str]:
-    """Write the files that TensorFlow needs, and return the environment in which the loader finds them."""
+    """Write the files that TensorFlow needs; return the environment in which the loader finds them."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in ALL:
         if name not in without:

@@ -1,6 +1,6 @@
-"""The machine `four` with numbers that differ from one another, so that a test sees each land in its place.
+"""The machine `four` with numbers that all differ, so that a test sees whether each is in its place.
 
-It is no healthy machine: it has errors of every kind, and processes.
+It is not healthy: it has errors of every kind, and processes.
 """
 
 from tests.kit.scenarios import SCENARIOS

@@ -1,7 +1,7 @@
-"""A door to a server of forks, for what starts a Python by its command: `door.py DOOR -m MODULE ARGUMENTS`.
+"""A door to a fork server, for code that starts Python by its command: `door.py DOOR -m MODULE ARGUMENTS`.
 
-This file is the small program that is started in the place of that Python, with its pipes, its session, its
-environment and its exit code. What signals do is for tests that start everything anew.
+This small program runs instead of that Python, with its pipes, its session, its environment and its exit
+code. Tests of signals must start a real process instead.
 """
 
 import json
@@ -13,9 +13,9 @@ MESSAGE_BYTES = 2**20
 
 
 def main(door: str, *words: str) -> int:
-    """Run what the words name behind the door, by this process's files, and return its exit code.
+    """Run `words` behind the door with this process's files; return its exit code.
 
-    In them, /proc/self is this process.
+    In the words, /proc/self means this process.
     """
     own = [word.replace("/proc/self", f"/proc/{os.getpid()}") for word in words if word != "-P"]
     request = json.dumps({"arguments": own, "environment": dict(os.environ)}).encode()

@@ -24,7 +24,7 @@ def cold_gpu(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def cold_gpus(scenario: Scenario) -> Scenario:
-    """All cards are, one after another."""
+    """All cards are initialised this way, one after another."""
     gpus = tuple(replace(gpu, persistence=0, initialise_s=_COLD_GPU_S) for gpu in scenario.gpus)
     return replace(scenario, gpus=gpus)
 
@@ -44,7 +44,7 @@ def clocks_deprecated(scenario: Scenario) -> Scenario:
 
 
 def was_slowed_down(scenario: Scenario, gpu: int) -> Scenario:
-    """An hour of hardware thermal slowdown and two of the power brake, both over by now."""
+    """An hour of hardware thermal slowdown and two hours of the power brake, both in the past."""
     return one(scenario, gpu, slowdown_ns=(3600 * 10**9, 7200 * 10**9))
 
 

@@ -14,24 +14,24 @@ class _Shared(ctypes.Structure):
 
 
 class DriverTime:
-    """`sleep` is for the double (FakeNvml.sleep), `look` for the place of gputopo.probes.child.look.
+    """`sleep` is for the double (FakeNvml.sleep); `look` replaces gputopo.probes.child.look.
 
-    The process that waits for a call of the double lets the time of that call pass by looking: twelve seconds
-    take milliseconds, and a call that takes no time never looks like one that hangs.
+    The process that waits for a call of the double makes the time of that call pass by looking. So twelve
+    seconds take milliseconds, and a call that takes no time never seems to hang.
     """
 
     def __init__(self) -> None:
         self._shared = _Shared.from_buffer(mmap.mmap(-1, ctypes.sizeof(_Shared)))
 
     def sleep(self, seconds: float) -> None:
-        """Take so many seconds in a call of the double; inf: never return."""
+        """Take this many seconds in a call of the double; inf: never return."""
         shared = self._shared
         shared.pid, shared.until_s = os.getpid(), shared.now_s + seconds
         while shared.now_s < shared.until_s:
             time.sleep(0.0002)
 
     def look(self, lines: select.poll) -> tuple[bool, float]:
-        """Return whether there are lines of the process that calls, and the seconds that passed."""
+        """Return whether the calling process has sent lines, and the seconds that passed."""
         if lines.poll(0):
             return True, 0.0
         if self._shared.now_s < self._shared.until_s and os.path.exists(f"/proc/{self._shared.pid}"):

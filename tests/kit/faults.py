@@ -1,11 +1,10 @@
-"""What can be wrong with a machine: named faults for any scenario of the kit, one thing each, combinable.
+"""Named faults for any scenario of the kit: one thing each; they can be combined.
 
 `broken("four", "power_cap_low@2", "acs_on")`, or on a command line `four+power_cap_low@2+acs_on`. The number
-after @ is the GPU that a fault is about; without one it is GPU 1 (GPU 0 where there is no other, and for
-`order_swapped`).
-`FAULTS` is the table. The states `busy` and `idle_link` in it are no faults: nothing should be found on them.
-`DRIVER_STATES` are named in the same way: a cold driver (which takes its time), another version of it.
-A fault that the cards of a scenario cannot report (ECC on a GeForce) raises ValueError.
+after @ is the GPU of a fault. Without it, this is GPU 1 (GPU 0 if there is no other, and for
+`order_swapped`). `FAULTS` is the table. Its states `busy` and `idle_link` are not faults: nothing should be
+found on them. `DRIVER_STATES` are selected in the same way: a cold driver (which takes its time), another
+driver version. A fault that the cards of a scenario cannot report (ECC on a GeForce) raises ValueError.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from tests.kit.specs import Scenario
 
 
 class Fault(NamedTuple):
-    """A fault: what it is in words, the change itself, and whether it is about one GPU."""
+    """A fault: its description, the change itself, and whether it is about one GPU."""
 
     says: str
     apply: Callable[..., Scenario]
@@ -25,7 +24,7 @@ class Fault(NamedTuple):
     usual_gpu: int = 1
 
     def on(self, scenario: Scenario, gpu: int | None = None) -> Scenario:
-        """Return the scenario with the fault. Raises ValueError for a GPU that there is not."""
+        """Return the scenario with the fault. Raises ValueError for an unknown GPU."""
         if not self.of_gpu:
             if gpu is not None:
                 raise ValueError("this fault is about the whole machine, not about one GPU")
@@ -119,9 +118,9 @@ _ALL = FAULTS | DRIVER_STATES
 
 
 def broken(scenario: str | Scenario, *faults: str) -> Scenario:
-    """Return a scenario (or the one of a name) with faults, each as NAME or NAME@GPU.
+    """Return a scenario (or the scenario with this name) with faults, each as NAME or NAME@GPU.
 
-    Raises ValueError for a name that there is not, and for a fault that does not go with the scenario.
+    Raises ValueError for an unknown name, or if a fault does not fit the scenario.
     """
     if isinstance(scenario, str):
         if scenario not in SCENARIOS:

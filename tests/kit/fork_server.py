@@ -1,9 +1,9 @@
-"""The process behind `forks.Server`: imports the modules of its arguments, then runs each program in a fork.
+"""The process behind `forks.Server`: imports the modules in its arguments, then runs each program in a fork.
 
-Its standard input is a socket. It writes first how many threads it has after the imports. Then it reads
-messages of JSON: {"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it}. With each
-come four files: one for the program's process id and, when it has ended, its exit code, and the program's
-standard streams. It ends when there is nothing more to read.
+Its standard input is a socket. First it writes how many threads it has after the imports. Then it reads
+messages in JSON: {"arguments": ["-m", MODULE, ...] or ["-c", CODE, ...], "environment": all of it}. Each
+message has four files: one for the program's process id and, when it has ended, its exit code; and the
+program's standard streams. The server ends at the end of its input.
 """
 
 import atexit
@@ -30,7 +30,7 @@ def main() -> None:
     requests.send(b"%d" % len(os.listdir("/proc/self/task")))
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     gc.collect()
-    gc.freeze()  # or the first collection in each fork would copy all that it shares with us
+    gc.freeze()  # otherwise the first collection in each fork would copy all shared memory
     waiting: list[int] = []
     while (received := socket.recv_fds(requests, MESSAGE_BYTES, FILES))[0]:
         message, (answer, *streams), _, _ = received
@@ -40,7 +40,7 @@ def main() -> None:
             for file in (answer, *streams):
                 os.close(file)
             continue
-        requests.close()  # from here in a process that waits for one program
+        requests.close()  # from here on, this process waits for one program
         if program := os.fork():
             for file in streams:
                 os.close(file)
@@ -55,11 +55,11 @@ def main() -> None:
 
 
 def run(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Become the program of a request, with these files as standard streams. For a fork."""
+    """Become the program of a request, with these files as standard streams. Call it in a fork."""
     try:
         _run(request, streams)
     except SystemExit as end:
-        if isinstance(end.code, str):  # to be printed
+        if isinstance(end.code, str):  # a message to print
             raise
         _end(end.code or 0)
     _end(0)
@@ -82,7 +82,7 @@ def _run(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _end(code: int) -> NoReturn:
-    """End as an interpreter does, but do not free the modules, which takes longer than most programs."""
+    """Exit as an interpreter does, but do not free the modules, which takes longer than most programs."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     with contextlib.suppress(ValueError):  # it is closed
@@ -91,7 +91,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Open the standard streams as a fresh interpreter does: on a terminal, lines are not buffered."""
+    """Open the standard streams as a new interpreter does: on a terminal, lines are not buffered."""
     encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
     sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115

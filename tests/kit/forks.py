@@ -1,7 +1,7 @@
-"""Runs Python programs, each in its own process, without importing what they need for each of them.
+"""Runs Python programs in separate processes without importing their modules each time.
 
-A server imports modules, and forks for each program. A fork has only the thread that forked, so a server that
-has more than one after its imports (`threads`) must not be used: another thread may have held a lock.
+A server imports modules, and forks for each program. A fork has only the thread that forked. So a server with
+more than one thread after its imports (`threads`) must not be used: another thread may have held a lock.
 """
 
 import json
@@ -26,7 +26,7 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Program:
-    """A program that a server has started; leaving its `with` kills it, if it has not ended."""
+    """A program that a server has started; the end of its `with` block kills it if it still runs."""
 
     def __init__(self, answer: IO[bytes]) -> None:
         self._answer = answer
@@ -34,7 +34,7 @@ class Program:
         self._code: int | None = None
 
     def wait(self, timeout_s: float = 60.0) -> int:
-        """Return its exit code, as subprocess has it. Raises TimeoutExpired."""
+        """Return its exit code, as in subprocess. Raises TimeoutExpired."""
         if self._code is None:
             if not select.select([self._answer], [], [], timeout_s)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout_s)
@@ -43,7 +43,7 @@ class Program:
         return self._code
 
     def kill(self) -> None:
-        """Kill it, if nobody has waited for it."""
+        """Kill it, unless its exit code was read."""
         if self._code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -60,7 +60,7 @@ class Program:
 
 
 class Server:
-    """A `fork_server` with these modules imported, started in `environment` in the repository's root."""
+    """A `fork_server` that has imported these modules, started in `environment` in the repository's root."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,14 +83,14 @@ class Server:
         try:
             socket.send_fds(self._requests, [request], [writing, *streams])
         finally:
-            os.close(writing)  # from here the answer ends when the process that waits for the program does
+            os.close(writing)  # the answer now ends with the process that waits for the program
         return Program(open(reading, "rb", 0))
 
     @contextmanager
     def started(
         self, arguments: Sequence[str], environment: Mapping[str, str], out: int | None = None
     ) -> Iterator[tuple[Program, IO[str]]]:
-        """Start a program without input; return it and what it prints, but what goes to the file `out`."""
+        """Start a program without input; return it and its output, except output to the file `out`."""
         reading, writing = os.pipe()
         with open(reading) as printed:
             with open(os.devnull) as nothing, open(writing, "wb") as pipe:
@@ -108,7 +108,7 @@ class Server:
         out: int | None = None,
         err: int | None = None,
     ) -> Done:
-        """Run a program with `given` as its standard input, and give what it wrote to no file of ours.
+        """Run a program with `given` as its standard input; return its output that went to no file.
 
         Raises TimeoutExpired.
         """
@@ -129,7 +129,7 @@ class Server:
 
     @contextmanager
     def door(self, folder: Path) -> Iterator[str]:
-        """Write a `python` into a folder whose programs this server runs, and yield its path."""
+        """Write a `python` into a folder, which makes this server run its programs; yield its path."""
         name = f"gputopo-tests-{os.getpid()}-{self.process.pid}"
         (folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -IS {door.__file__} {name} "$@"\n')
         (folder / "python").chmod(0o755)
@@ -141,7 +141,7 @@ class Server:
             try:
                 yield str(folder / "python")
             finally:
-                listening.shutdown(socket.SHUT_RDWR)  # from here nothing is accepted
+                listening.shutdown(socket.SHUT_RDWR)  # from here on, nothing is accepted
                 thread.join()
 
     def _serve(self, listening: socket.socket) -> None:
@@ -150,7 +150,7 @@ class Server:
                 threading.Thread(target=self._answer, args=(listening.accept()[0],)).start()
 
     def _answer(self, client: socket.socket) -> None:
-        with client, suppress(ConnectionError):  # a client that was ended
+        with client, suppress(ConnectionError):  # the client was killed
             message, streams, _, _ = socket.recv_fds(client, door.MESSAGE_BYTES, 3)
             request = json.loads(message)
             with self.start(request["arguments"], request["environment"], streams) as program:
@@ -160,6 +160,6 @@ class Server:
             client.send(b"%d" % (code if code >= 0 else 128 - code))
 
     def end(self) -> None:
-        """Let it end, and wait for it."""
+        """Let the server end, and wait for it."""
         self._requests.close()
         self.process.wait()

@@ -9,7 +9,7 @@ from tests.kit.specs import NOT_SUPPORTED, GpuSpec, ProcessSpec, Scenario, chang
 # Bits of the mask of clock event reasons (nvmlClocksEventReason*)
 _POWER_CAP, _HARDWARE, _THERMAL, _POWER_BRAKE = 0x4, 0x8, 0x20, 0x80
 
-_SLOWEST = 2.5  # GT/s per lane: the first generation, where links of idle cards go
+_SLOWEST = 2.5  # GT/s per lane: the first generation, to which links of idle cards fall
 _SLOWER = {64.0: 32.0, 32.0: 16.0, 16.0: 8.0, 8.0: 5.0, 5.0: 2.5}
 
 
@@ -29,13 +29,13 @@ def with_slot(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
 
 
 def _linked(scenario: Scenario, gpu: int, **fields: Any) -> Scenario:
-    """Change the link as it is now, which is the same at both ends."""
+    """Change the current link, which is the same at both ends."""
     link = replace(scenario.gpus[gpu].link, **fields)
     return with_slot(one(scenario, gpu, link=link), gpu, **fields)
 
 
 def _answers(scenario: Scenario, gpu: int, *calls: str) -> GpuSpec:
-    """Return the GPU. Raises ValueError where it refuses a call that would report the fault."""
+    """Return the GPU. Raises ValueError if it refuses a call that would report the fault."""
     card = scenario.gpus[gpu]
     refused = [call for call in calls if card.refuses.get(call) == NOT_SUPPORTED]
     if refused:
@@ -63,35 +63,35 @@ def busy(scenario: Scenario, gpu: int, *, clock: float = 1.0, reasons: int = 0, 
 
 
 def idle_link(scenario: Scenario) -> Scenario:
-    """All links at the lowest speed, and the cards idle: what every tool mistakes for a fault."""
+    """All links at the lowest speed and the cards idle, which tools often report as a fault."""
     for gpu in range(len(scenario.gpus)):
         scenario = _linked(one(scenario, gpu, utilization=(0, 0), throttle=0x1), gpu, speed=_SLOWEST)
     return scenario
 
 
 def x1_riser(scenario: Scenario, gpu: int) -> Scenario:
-    """One lane, because the slot has no more."""
+    """One lane, because the slot has only one."""
     return with_slot(_linked(scenario, gpu, width=1), gpu, max_width=1)
 
 
 def width_degraded(scenario: Scenario, gpu: int) -> Scenario:
-    """Half the lanes that card and slot both have: a card that sits badly."""
+    """Half of the lanes that card and slot both have, as for a badly seated card."""
     return _linked(scenario, gpu, width=scenario.gpus[gpu].link.max_width // 2)
 
 
 def gen_degraded_under_load(scenario: Scenario, gpu: int) -> Scenario:
-    """At work, and the link no faster than that of an idle card."""
+    """Under load, but the link is as slow as an idle card's."""
     return _linked(busy(scenario, gpu), gpu, speed=_SLOWEST)
 
 
 def slot_slower(scenario: Scenario, gpu: int) -> Scenario:
-    """A slot one generation under the card's own."""
+    """A slot one generation below the card's."""
     slower = _SLOWER[scenario.gpus[gpu].link.max_speed]
     return with_slot(_linked(scenario, gpu, speed=slower), gpu, max_speed=slower)
 
 
 def link_flapping(scenario: Scenario, gpu: int) -> Scenario:
-    """At work, and the generation is another one at each call, 500 times."""
+    """Under load; each call reports another generation, 500 times."""
     top = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5}[scenario.gpus[gpu].link.speed]
     return one(busy(scenario, gpu), gpu, gen_script=(top, 1) * 250)
 
@@ -130,7 +130,7 @@ def nvlink_errors(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def fabric_not_ready(scenario: Scenario, gpu: int) -> Scenario:
-    """It is still joining its NVSwitches, as where the fabric manager does not run."""
+    """It is still joining its NVSwitches, as without a running fabric manager."""
     return one(scenario, gpu, fabric={"state": 2})
 
 
@@ -142,32 +142,32 @@ def _first_nvlink(scenario: Scenario, gpu: int) -> int:
 
 
 def power_cap_low(scenario: Scenario, gpu: int) -> Scenario:
-    """A power limit that somebody set to 60 % of the default."""
+    """A power limit that was set to 60 % of the default."""
     card = scenario.gpus[gpu]
     limit = max(int(card.power_default_mw * 0.6), card.power_range_mw[0])
     return one(scenario, gpu, power_limit_mw=limit, power_enforced_mw=limit)
 
 
 def power_capped(scenario: Scenario, gpu: int) -> Scenario:
-    """At work at its power limit, the clocks lower for it."""
+    """Under load at its power limit, with reduced clocks."""
     limit = scenario.gpus[gpu].power_enforced_mw
     return busy(scenario, gpu, clock=0.85, reasons=_POWER_CAP, power_mw=int(limit * 0.998))
 
 
 def thermal_slowdown(scenario: Scenario, gpu: int) -> Scenario:
-    """Under load and at its max operating temperature, clocks lowered for it; below the hardware slowdown."""
+    """Under load at its max operating temperature, with reduced clocks; below the hardware slowdown."""
     card = scenario.gpus[gpu]
     hot = min(card.max_operating or card.slowdown, card.slowdown - 8)
     return busy(scenario, gpu, clock=0.7, reasons=_THERMAL, temperature=hot, margin=0, fan=card.fan and 100)
 
 
 def hw_slowdown(scenario: Scenario, gpu: int) -> Scenario:
-    """Under load, and the power supply requests the card to slow down."""
+    """Under load, and the power supply makes the card slow down."""
     return busy(scenario, gpu, clock=0.4, reasons=_HARDWARE | _POWER_BRAKE, power_mw=110_000)
 
 
 def memory_clock_low(scenario: Scenario, gpu: int) -> Scenario:
-    """Memory that is clocked lower than that of cards of the same model."""
+    """A memory clock below cards of the same model."""
     card = scenario.gpus[gpu]
     top = list(card.max_clocks)
     top[2] = int(top[2] * 0.9)
@@ -176,7 +176,7 @@ def memory_clock_low(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def order_swapped(scenario: Scenario, gpu: int) -> Scenario:
-    """A core clock under that of its peers: CUDA puts the fastest first, so it is no longer in PCI order."""
+    """A core clock below its peers': CUDA puts the fastest first, so CUDA's order is not the PCI order."""
     graphics, sm, memory, video = scenario.gpus[gpu].max_clocks
     top = (int(graphics * 0.9), int(sm * 0.9), memory, video)
     now = tuple(map(min, scenario.gpus[gpu].clocks, top))
@@ -189,19 +189,19 @@ def lost(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def ecc_uncorrected(scenario: Scenario, gpu: int) -> Scenario:
-    """Memory errors that could not be corrected, since boot and in all."""
+    """Memory errors that could not be corrected, since boot and in total."""
     card = _answers(scenario, gpu, "nvmlDeviceGetTotalEccErrors")
     return one(scenario, gpu, ecc_errors=(0, 0, 3, 3), ecc_at={**card.ecc_at, 2: (0, 0, 3, 3)})
 
 
 def remap_pending(scenario: Scenario, gpu: int) -> Scenario:
-    """A row that is remapped at the next reset."""
+    """A row that will be remapped at the next reset."""
     _answers(scenario, gpu, "nvmlDeviceGetRemappedRows")
     return one(scenario, gpu, remapped_rows=(0, 1, 1, 0))
 
 
 def retired_pending(scenario: Scenario, gpu: int) -> Scenario:
-    """A page that is retired at the next reboot."""
+    """A page that will be retired at the next reboot."""
     _answers(scenario, gpu, "nvmlDeviceGetRetiredPages", "nvmlDeviceGetRetiredPagesPendingStatus")
     return one(scenario, gpu, retired_pages=(0, 1), retired_pending=1)
 
@@ -212,7 +212,7 @@ def xid_79(scenario: Scenario, gpu: int) -> Scenario:
 
 
 def busy_process(scenario: Scenario, gpu: int) -> Scenario:
-    """Somebody's training holds memory and computes."""
+    """Another user's training holds memory and computes."""
     card = scenario.gpus[gpu]
     total, used, _ = card.memory_bytes
     taken = total // 4

@@ -22,14 +22,14 @@ def iommu_translated(scenario: Scenario) -> Scenario:
 
 
 def p2p_off(scenario: Scenario) -> Scenario:
-    """NVML reports CHIPSET_NOT_SUPPORTED of every pair."""
+    """NVML reports CHIPSET_NOT_SUPPORTED for every pair."""
     count = len(scenario.gpus)
     pairs = ((a, b) for a in range(count) for b in range(a + 1, count))
     return replace(scenario, p2p=dict.fromkeys(pairs, _CHIPSET_NOT_SUPPORTED))
 
 
 def driver_mismatch(scenario: Scenario) -> Scenario:
-    """An updated library beside a kernel module that is still the old one."""
+    """An updated library with an old kernel module that is still loaded."""
     return replace(scenario, init_code=_VERSION_MISMATCH)
 
 
@@ -44,7 +44,7 @@ def container_hidden(scenario: Scenario) -> Scenario:
 
 
 def no_privileges(scenario: Scenario) -> Scenario:
-    """Config space beyond the first 64 bytes is for root only."""
+    """Only root can read config space beyond the first 64 bytes."""
     return replace(scenario, privileged=False)
 
 
@@ -64,7 +64,7 @@ def port_mtu(scenario: Scenario) -> Scenario:
 
 
 def port_errors(scenario: Scenario) -> Scenario:
-    """The second card's port counts errors of the link, which other ports do not."""
+    """The second card's port counts link errors; other ports do not."""
     return _port(scenario, errors={"symbol_error": 40_000, "port_rcv_errors": 12_000})
 
 
@@ -81,7 +81,7 @@ def nic_missing(scenario: Scenario) -> Scenario:
 
 
 def _port(scenario: Scenario, **fields: Any) -> Scenario:
-    """Change the port of the second card. Raises ValueError where there is none with RDMA."""
+    """Change the port of the second card. Raises ValueError if it has no RDMA port."""
     if len(scenario.nics) < 2 or not scenario.nics[1].infiniband:
         raise ValueError(f"{scenario.name} has no two RDMA cards")
     nic = scenario.nics[1]

@@ -1,4 +1,4 @@
-"""From a scenario to the Machine that gputopo reads, with the NVML double and the generated tree."""
+"""Makes the Machine that gputopo reads from a scenario, with the NVML double and the generated tree."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from tests.kit.sysfs import write_tree
 
 
 def read(scenario: Scenario, folder: Path, fake: FakeNvml | None = None) -> Machine:
-    """Write the tree (unless it is there) and read the machine through the double."""
+    """Write the tree (unless it exists) and read the machine through the double."""
     if not (folder / "sys").exists():
         write_tree(scenario, folder)
     with installed(fake or FakeNvml(scenario)):
@@ -42,13 +42,13 @@ class ReadingHere(NvmlReading):
         self._received, self._child = Received(), None
 
     def answers(self) -> NvmlAnswers:
-        """Ask all at once, and return the answers."""
+        """Read everything at once, and return the answers."""
         ask_all(self._received, self._received.put)
         return self._received.answers()
 
 
 class WatchHere(GpuWatchChild):
-    """A watch of a run's GPUs without a child process, for what `ReadingHere` is."""
+    """A watch of a run's GPUs without a child process, for the same reason as `ReadingHere`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WatchHere(GpuWatchChild):
         self._watch = GpuWatch(gpus, others=others, now=now, clock=clock, run_pid=os.getpid())
 
     def observe(self) -> MachineSample:
-        """Return a sample, as the child's parent does."""
+        """Return a sample, as the parent of the child does."""
         return self._watch.observe()
 
     def close(self) -> None:

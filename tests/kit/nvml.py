@@ -1,4 +1,4 @@
-"""A Python object in the place of `pynvml.nvmlLib`: pynvml's own ctypes arguments come in and are filled."""
+"""A Python object that replaces `pynvml.nvmlLib`: it gets pynvml's own ctypes arguments and fills them."""
 
 import contextlib
 import ctypes
@@ -26,7 +26,7 @@ UNSIGNED_INT, UNSIGNED_LONG_LONG, SIGNED_INT = 1, 3, 5  # nvmlValueType_t
 
 
 class FakeNvml:
-    """A libnvidia-ml made of one scenario. Attribute access is the symbol lookup, a call is the C call."""
+    """A libnvidia-ml for one scenario. Attribute access is the symbol lookup, a call is the C call."""
 
     def __init__(self, scenario: Scenario, *, init_code: int | None = None) -> None:
         self.scenario = scenario
@@ -53,7 +53,7 @@ class FakeNvml:
         self._changes: list[tuple[float, Callable[[Scenario], Scenario]]] = []
 
     def at(self, seconds: float, change: Callable[[Scenario], Scenario]) -> None:
-        """Let the machine change so many seconds of `now` after the first call, by a value or by a fault.
+        """Change the machine `seconds` of `now` after the first call, by a value or by a fault.
 
         `fake.at(3, lambda box: broken(box, "thermal_slowdown@1"))`. Earlier changes apply first.
         """
@@ -61,21 +61,21 @@ class FakeNvml:
         self._changes.sort(key=lambda one: one[0])
 
     def refuse(self, call: str, code: int = NOT_SUPPORTED, gpu: int | None = None) -> None:
-        """Let a call return a code, for one GPU or all. `call` may name its arguments: `...ClockInfo[2]`."""
+        """Let a call return a code, for one GPU or all. `call` may include its arguments: `...ClockInfo[2]`."""
         self._refused[call, gpu] = code
 
     def without(self, *symbols: str) -> None:
-        """Leave symbols out, as a driver older than them does."""
+        """Omit symbols, as a driver older than them does."""
         self._absent.update(symbols)
 
     def lose(self, gpu: int, after_calls: int = 0) -> None:
-        """Let a GPU fall off the bus once it has answered so many calls."""
+        """Let a GPU fall off the bus after it has answered this many calls."""
         self._lost_after[gpu] = after_calls
 
     def spoil(
         self, call: str, fault: Callable[[], None], gpu: int | None = None, after_calls: int = 0
     ) -> None:
-        """Let a call `hang`, `crash` or take its time, for one GPU or all, after so many good answers."""
+        """Let a call `hang`, `crash` or take its time, for one GPU or all, after `after_calls` good answers."""
         good = [after_calls]
 
         def meet(name: str, index: int | None) -> None:
@@ -87,11 +87,11 @@ class FakeNvml:
         self._faults.append(meet)
 
     def script_clock(self, gpu: int, kind: int, values_mhz: list[int]) -> None:
-        """Let a clock have another value at each call; the last one stays."""
+        """Let a clock have the next value at each call; the last one stays."""
         self._clock_scripts[gpu, kind] = list(values_mhz)
 
     def raise_xid(self, gpu: int, code: int) -> None:
-        """Let an Xid error happen: it is delivered to an event set for the GPU, and else dropped."""
+        """Report an Xid error: it is delivered to an event set for the GPU, or dropped if there is none."""
         self._xids.append((gpu, code))
 
     def __getattr__(self, name: str) -> Callable[..., int]:
@@ -147,7 +147,7 @@ class FakeNvml:
         return _next(script) if script else self.scenario.gpus[index].clocks[kind]
 
     def _code(self, name: str, index: int | None, plain: list[int] | tuple[int, ...] = ()) -> int:
-        """Note a call and return the code that refuses it, or SUCCESS."""
+        """Record a call and return the code that refuses it, or SUCCESS."""
         self._advance()
         full = f"{name}[{','.join(map(str, plain))}]" if plain else name
         self.calls[full, index] += 1
@@ -170,7 +170,7 @@ class FakeNvml:
         return SUCCESS
 
     def _warm_up(self, gpu: int | None, takes_s: float) -> None:
-        """Take the time of a first call, once for each process, as a driver without persistence mode does."""
+        """Take the time of a first call, once per process, as a driver without persistence mode does."""
         if gpu not in self._warm:
             self._warm.add(gpu)
             self._take(takes_s)
@@ -179,7 +179,7 @@ class FakeNvml:
         if takes_s:
             self.sleep(takes_s)
 
-    # Calls that are not about one GPU alone, or return more than one thing
+    # Calls that are not about one GPU, or that return several things
 
     def _call_nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         for meet in self._faults:
@@ -268,7 +268,7 @@ class FakeNvml:
         return code or give(self.scenario.gpus[index].sram_errors, [status])
 
     def _call_nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> int:  # noqa: N802
-        """Fill the struct in the version that the caller states, as far as the driver has it."""
+        """Fill the struct in the caller's version, as far as the driver has it."""
         index, version = _index(handle), info._obj.version >> 24
         code = self._code("nvmlDeviceGetGpuFabricInfoV", index, [version])
         return code or self._fabric(index, info)
@@ -328,7 +328,7 @@ class FakeNvml:
 
 
 def hang() -> None:
-    """Do not come back: a fault for `spoil`."""
+    """Never return: a fault for `spoil`."""
     time.sleep(3600)
 
 
@@ -339,9 +339,9 @@ def crash() -> None:
 
 @contextlib.contextmanager
 def installed(fake: FakeNvml) -> Iterator[FakeNvml]:
-    """Put the double in the place of libnvidia-ml for a `with` block, and put back what was there.
+    """Replace libnvidia-ml by the double for a `with` block, and restore it afterwards.
 
-    pynvml keeps looked-up functions in a cache that would outlive the double: it is emptied both times.
+    pynvml caches looked-up functions, and the cache would outlive the double: it is emptied both times.
     """
     before = pynvml.nvmlLib, pynvml._nvmlLib_refcount
     pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -15,7 +15,7 @@ ABOUT_SYSTEM: dict[str, Callable[[Scenario], Answer]] = {
     "nvmlSystemGetCudaDriverVersion_v2": lambda scenario: scenario.cuda_version,
 }
 
-# Symbols that answer about one GPU: the answer from its values and the call's plain arguments.
+# Symbols about one GPU: the answer, from its values and the call's plain arguments.
 ABOUT_GPU: dict[str, Callable[..., Answer]] = {
     "nvmlDeviceGetName": lambda gpu: gpu.name.encode(),
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid.encode(),
@@ -107,7 +107,7 @@ WITH_SLOT: dict[str, Callable[[LinkSpec, LinkSpec], int]] = {
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda card, slot: _generation(min(card.max_speed, slot.max_speed)),
     "nvmlDeviceGetMaxPcieLinkWidth": lambda card, slot: min(card.max_width, slot.max_width),
 }
-# Their one plain argument is the size of the buffer.
+# Their only plain argument is the size of the buffer.
 TEXTS = (
     "nvmlDeviceGetName",
     "nvmlDeviceGetUUID",
@@ -156,18 +156,18 @@ def of_link(gpu: GpuSpec, link: int, give: Callable[[NvLinkSpec], int]) -> int |
     return int(give(gpu.nvlinks[link])) if link < len(gpu.nvlinks) else Code(INVALID_ARGUMENT)
 
 
-# NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 to L5, L6 to L11: the link that each is about.
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_L0 to L5, L6 to L11: the link of each field.
 _SPEED_FIELDS = {84 + link: link for link in range(6)} | {126 + link: link for link in range(6, 12)}
 
 
-# Power smoothing, where it is reported: three numbers that are no times.
+# Power smoothing, if it is reported: three numbers that are not times.
 _SMOOTHING = (0, 2, 1)
 
 
 def slowdown_fields(driver_version: str) -> dict[int, int]:
-    """Return which of `GpuSpec.slowdown_ns` a field number is about, -1 for power smoothing.
+    """Return the index in `GpuSpec.slowdown_ns` for each field number, or -1 for power smoothing.
 
-    By the nvml.h of that driver: R570 has power smoothing at 251 and no slowdowns; R575 put the slowdowns
+    From the nvml.h of each driver: R570 has power smoothing at 251 and no slowdowns; R575 put the slowdowns
     there; 580.82 put power smoothing back, and the slowdowns after it.
     """
     release, update = map(int, driver_version.split(".")[:2])
@@ -178,9 +178,9 @@ def slowdown_fields(driver_version: str) -> dict[int, int]:
 
 
 def field_value(gpu: GpuSpec, number: int, scope: int, driver_version: str) -> int | None:
-    """Return a field value (NVML_FI_*) of a GPU or.
+    """Return a field value (NVML_FI_*) of a GPU, or, by `scope`, of one of its NVLinks.
 
-    By `scope`, of one of its NVLinks; None: not supported.
+    None: not supported.
     """
     if (place := slowdown_fields(driver_version).get(number)) is not None:
         return gpu.slowdown_ns[place] if place >= 0 else _SMOOTHING[number - 251]

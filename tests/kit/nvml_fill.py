@@ -13,7 +13,7 @@ Answer = Any  # a number, bytes, a tuple of numbers, a dict of struct fields, a 
 
 
 def plain_number(arg: Any) -> int | None:
-    """Return an argument's number, or None for one that is filled: byref(...), an array, a null pointer."""
+    """Return an argument's number, or None for an output argument: byref(...), an array, a null pointer."""
     if isinstance(arg, int):
         return arg
     value = getattr(arg, "value", None)
@@ -40,7 +40,7 @@ def give(answer: Answer, outputs: list[Any]) -> int:
 
 
 def give_items(items: list[Any], count: Any, array: Any) -> int:
-    """Fill an array whose room the caller states; without one, or with too little room, only the count."""
+    """Fill an array whose size the caller gives; without an array, or if it is too small, only the count."""
     room, count._obj.value = count._obj.value, len(items)
     if array is None or room < len(items):
         return INSUFFICIENT_SIZE if items else SUCCESS

@@ -1,11 +1,11 @@
-"""What commands have in common: imported once in the server of the processes that run them (`commands`)."""
+"""What commands share: the server of the processes that run them (`commands`) imports it once."""
 
 import importlib
 import pkgutil
 
 import gputopo
 
-# They need TensorFlow, which starts threads: a process with threads is not to be forked.
+# They need TensorFlow, which starts threads; a process with threads must not be forked.
 _LEFT_OUT = tuple(f"gputopo.launch.{room}" for room in ("compare", "data", "models", "train"))
 
 

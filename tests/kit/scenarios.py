@@ -1,6 +1,6 @@
-"""The machines of the kit: one table that both the NVML double and the generated /sys are made from.
+"""The machines of the kit: one table from which both the NVML double and the generated /sys are made.
 
-All are healthy and idle, but for what their docstrings say; `tests.kit.faults` breaks them one way at a time.
+All are healthy and idle unless their docstrings say otherwise; `tests.kit.faults` adds single faults.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def _uuid(machine: int, gpu: int) -> str:
 def _7gforce() -> Scenario:
     """Six GTX 1070 and a GTX 1080 behind two switches: PIX within {0,1,2} and {3,4,5,6}, PHB across.
 
-    Not healthy: six slots are risers of one lane, and their links are as narrow. Three cards have the
+    Not healthy: six slots are risers with one lane, and their links have one lane too. Three cards have the
     reference boost clock, the others are overclocked.
     """
     root = "pci0000:00"
@@ -99,7 +99,7 @@ def _7gforce() -> Scenario:
 def _dual_socket() -> Scenario:
     """Two sockets with two root complexes each, a switch with two RTX 2080 Ti on each: PIX, NODE, SYS.
 
-    The NVLinks are down, as on cards without a bridge between them; the chipset refuses P2P across sockets.
+    The NVLinks are down, as on cards without an NVLink bridge. The chipset refuses P2P across sockets.
     """
     gpus: list[GpuSpec] = []
     bridges: list[Bridge] = []
@@ -202,7 +202,7 @@ _ONBOARD = PortSpec("eno1", link_layer="Ethernet", state=None, rate="1 Gb/sec", 
 
 
 def _desktop() -> Scenario:
-    """One RTX 3080 with a screen and a sound function: a card of generation 4 in a slot of generation 3."""
+    """One RTX 3080 with a screen and an audio function: a generation 4 card in a generation 3 slot."""
     gpu = GpuSpec(
         address="0000:01:00.0",
         parent="0000:00:01.0",
@@ -233,7 +233,7 @@ def _desktop() -> Scenario:
 
 
 def _four(name: str) -> Scenario:
-    """Four data-centre cards on one switch, two of them with NVLinks to one another: answers everything."""
+    """Four data-centre cards on one switch, two of them joined by NVLinks; every call is answered."""
     root = "pci0000:40"
     downs = [f"0000:43:{device:02x}.0" for device in (0, 4, 8, 12)]
     bridges = _switch(root, "0000:40:01.0", "0000:42:00.0", downs)
@@ -252,7 +252,7 @@ def _four(name: str) -> Scenario:
 
 
 def _sixteen() -> Scenario:
-    """Sixteen GPUs: on each of two sockets a switch with two switches with four GPUs: PIX, PXB, SYS."""
+    """Sixteen GPUs: each of two sockets has a switch with two switches with four GPUs: PIX, PXB, SYS."""
     gpus: list[GpuSpec] = []
     bridges: list[Bridge] = []
     for node, root_bus in enumerate((0x00, 0x80)):

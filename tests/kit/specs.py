@@ -1,7 +1,7 @@
-"""What a machine of the kit is made of: frozen values of GPUs, links, bridges, NICs, and the whole box.
+"""The parts of a machine of the kit: frozen values of GPUs, links, bridges, NICs, and the whole box.
 
-Hops are derived from the bridges by `Scenario.level`, which knows nothing of gputopo.topology.hops.
-Numbers that a scenario does not set are those of an invented, well-behaved, idle data-centre card.
+Hops are derived from the bridges by `Scenario.level`, independently of gputopo.topology.hops. Default numbers
+describe an invented, well-behaved, idle data-centre card.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ NOT_SUPPORTED = 3
 GPU_IS_LOST = 15
 DEPRECATED = 26
 
-# What a GeForce driver refuses: error correction, user clocks, MIG, violation times, the newer thermals.
+# Calls that a GeForce driver refuses: error correction, user clocks, MIG, violation times, newer thermal
+# ones.
 CONSUMER = dict.fromkeys(
     (
         "nvmlDeviceGetEccMode",
@@ -39,7 +40,7 @@ CONSUMER = dict.fromkeys(
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """A PCIe link: GT/s per lane and lanes, now and at most. The texts are written as the kernel does."""
+    """A PCIe link: GT/s per lane and lanes, current and maximum. The texts are as the kernel writes them."""
 
     speed: float = 8.0
     width: int = 16
@@ -49,7 +50,7 @@ class LinkSpec:
 
 @dataclass(frozen=True)
 class Bridge:
-    """A PCI bridge; `parent` None directly under the root complex `root`."""
+    """A PCI bridge. `parent`: None if it is directly under the root complex `root`."""
 
     address: str
     root: str
@@ -61,9 +62,9 @@ class Bridge:
 
 @dataclass(frozen=True)
 class PortSpec:
-    """A port: its link now, the interface on it, and what differs from 0 in its counters, by name.
+    """A port: its current link, its interface, and its counters other than 0, by name.
 
-    `state` None: no RDMA. Counters of /sys/class/net are those whose names begin with rx_ or tx_.
+    `state` None: no RDMA. Counters whose names begin with rx_ or tx_ are in /sys/class/net.
     """
 
     interface: str | None = None
@@ -115,10 +116,10 @@ class NvLinkSpec:
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """A GPU and the numbers that NVML reports of it, in NVML's units. A value None is NOT_SUPPORTED.
+    """A GPU and the numbers that NVML reports for it, in NVML's units. A value None is NOT_SUPPORTED.
 
-    `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns.
-    `lost`: `handle` (no handle either) or `calls` (the handle is given, every call is refused).
+    `refuses` maps a call, with or without its plain arguments in brackets, to the code it returns. `lost`:
+    `handle` (no handle either) or `calls` (there is a handle, but every call is refused).
     """
 
     address: str
@@ -146,7 +147,7 @@ class GpuSpec:
     violations: Mapping[int, int] = field(
         default_factory=lambda: dict.fromkeys((0, 1, 2, 3, 4, 5, 10, 11), 0)
     )
-    # ns of hardware slowdown: by heat, by the power brake. Drivers before 575 do not report them.
+    # ns of hardware slowdown: thermal, and by the power brake. Drivers before 575 do not report them.
     slowdown_ns: tuple[int, int] = (0, 0)
     power_mw: int = 61_500
     power_limit_mw: int = 400_000
@@ -161,12 +162,12 @@ class GpuSpec:
     memory_max_operating: int | None = 95
     target: int | None = 80
     margin: int = 54
-    # Field values by NVML_FI_*; these are the margins at which a card shuts down, slows down, is at its most.
+    # Field values by NVML_FI_*. These are the margins to shutdown, slowdown, and maximum temperature.
     fields: Mapping[int, int] = field(default_factory=lambda: {193: -8, 194: -2, 196: 0, 230: 0})
     fan: int | None = 30
     replays: int = 0
     pcie_kb_per_s: tuple[int, int] = (0, 0)  # sent by the GPU, received
-    gen_script: tuple[int, ...] = ()  # PCIe generations, one a call; the last one stays
+    gen_script: tuple[int, ...] = ()  # PCIe generations, one per call; the last one stays
     aer: tuple[int, int, int] = (0, 0, 0)  # correctable, nonfatal, fatal
     memory_bytes: tuple[int, int, int] = (42_949_672_960, 0, 42_949_672_960)  # total, used, free
     bar1_bytes: tuple[int, int, int] = (68_719_476_736, 1_048_576, 68_718_428_160)
@@ -177,7 +178,7 @@ class GpuSpec:
     virtualization: int = 0
     ecc_mode: tuple[int, int] | None = (1, 1)
     ecc_errors: tuple[int, int, int, int] = (0, 0, 0, 0)  # corrected vol., aggr., uncorrected vol., aggr.
-    # The same by nvmlMemoryLocation_t, and the struct that distinguishes the chip's own memories.
+    # The same by nvmlMemoryLocation_t, and the struct with separate counts for the chip's own memories.
     ecc_at: Mapping[int, tuple[int, int, int, int]] = field(
         default_factory=lambda: {2: (0, 0, 0, 0), 7: (0, 0, 0, 0)}
     )
@@ -191,7 +192,7 @@ class GpuSpec:
     retired_pages: tuple[int, int] = (0, 0)
     retired_pending: int = 0
     mig: tuple[int, int] | None = (0, 0)
-    mig_instances: tuple[int, ...] = ()  # the places that are taken, of 7
+    mig_instances: tuple[int, ...] = ()  # the used places, of 7
     compute_mode: int = 0
     persistence: int = 1
     processes: tuple[ProcessSpec, ...] = ()
@@ -205,7 +206,7 @@ class GpuSpec:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One machine. `cpus` are the CPUs of each NUMA node; `p2p` overrides the status code of pairs."""
+    """One machine. `cpus`: the CPUs of each NUMA node; `p2p`: status codes of pairs that differ."""
 
     name: str
     gpus: tuple[GpuSpec, ...]
@@ -220,15 +221,15 @@ class Scenario:
     cuda_version: int = 12_040
     p2p: Mapping[tuple[int, int], int] = field(default_factory=dict)
     init_code: int = 0  # what nvmlInit returns
-    init_s: float = 0.0  # how long nvmlInit takes
-    count_s: float = 0.0  # how long the first count of the GPUs takes in each process
+    init_s: float = 0.0  # time that nvmlInit takes
+    count_s: float = 0.0  # time that the first count of the GPUs takes in each process
     peer_memory: str | None = "nvidia_peermem"  # the kernel module for GPUDirect RDMA
     driver_loaded: bool = True  # the kernel module, and with it /dev/nvidia*
     pci_shown: bool = True  # False: a container or a micro-VM that hides the PCI tree
     container: str | None = None
     virtual: bool = False  # a virtual machine
     iommu: str | None = None  # the type of the GPUs' IOMMU groups: identity, DMA-FQ; None: no IOMMU
-    privileged: bool = True  # False: config space is readable up to its first 64 bytes only
+    privileged: bool = True  # False: only the first 64 bytes of config space can be read
     xids: tuple[tuple[int, int], ...] = ()  # (GPU, code), delivered to every event set
     extra_pci: tuple[tuple[str, str | None, str, str, str], ...] = ()  # address, parent, root, vendor, class
 
@@ -243,7 +244,7 @@ class Scenario:
         return above
 
     def slot(self, gpu: int) -> LinkSpec:
-        """Return the link of the bridge right above a GPU; without a bridge, what the card supports."""
+        """Return the link of the bridge directly above a GPU; without a bridge, what the card supports."""
         links = {bridge.address: bridge.link for bridge in self.bridges}
         return links.get(self.gpus[gpu].parent or "", self.gpus[gpu].link)
 

@@ -1,4 +1,4 @@
-"""Writes a scenario as /sys, /proc and /dev under a folder, with relative links as the kernel's."""
+"""Writes a scenario as /sys, /proc and /dev under a folder, with relative links like the kernel's."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ _BRIDGE_CLASS = "060400"
 
 
 def write_tree(scenario: Scenario, root: Path, *, driver: bool | None = None) -> Path:
-    """Write the tree; return `root`. With `driver` False no kernel module is loaded, and /dev is missing."""
+    """Write the tree; return `root`. `driver` False: no kernel module is loaded, and /dev is missing."""
     driver = scenario.driver_loaded if driver is None else driver
     if scenario.pci_shown:
         _write_pci(scenario, root, driver)
@@ -99,7 +99,7 @@ def write_function(
 
 
 def write_network(folder: Path, nic: NicSpec) -> None:
-    """Write the RDMA device and the interfaces of a card below its PCI function."""
+    """Write a card's RDMA device and interfaces below its PCI function."""
     if nic.infiniband:
         about = {"fw_ver": nic.firmware, "board_id": nic.psid, "hca_type": nic.hca_type}
         write_files(folder / "infiniband" / nic.name, about)
@@ -137,7 +137,7 @@ def _write_interface(folder: Path, number: int, port: PortSpec) -> None:
         "statistics/rx_errors": 0,
         "statistics/rx_bytes": 123_456,
     }
-    if port.enabled:  # the kernel refuses the rest otherwise
+    if port.enabled:  # the kernel refuses the rest if the port is disabled
         speed = int(float(port.rate.split()[0]) * 1000) if port.up else -1
         files |= {"carrier": int(port.up), "speed": speed, "duplex": "full" if port.up else "unknown"}
     files |= {
@@ -147,7 +147,7 @@ def _write_interface(folder: Path, number: int, port: PortSpec) -> None:
 
 
 def write_aer(folder: Path, counts: tuple[int, int, int]) -> None:
-    """Write the three files of error counters: a line an error and the sum."""
+    """Write the three files of error counters: one line per error, and the sum."""
     kinds = {"correctable": ("RxErr", "COR"), "nonfatal": ("CmpltTO", "NONFATAL"), "fatal": ("DLP", "FATAL")}
     for (name, (error, total)), count in zip(kinds.items(), counts, strict=True):
         write_files(folder, {f"aer_dev_{name}": f"{error} {count}\nOther 0\nTOTAL_ERR_{total} {count}"})
@@ -235,7 +235,7 @@ def _write_host(scenario: Scenario, root: Path) -> None:
 
 
 def _ranges(cpus: Iterable[int]) -> str:
-    """Write numbers as the kernel's cpulist, one range for each run of neighbours."""
+    """Write numbers as the kernel's cpulist, with one range for each run of consecutive numbers."""
     text, runs = "", sorted(cpus)
     while runs:
         length = next((n for n in range(1, len(runs)) if runs[n] != runs[0] + n), len(runs))

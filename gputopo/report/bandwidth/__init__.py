@@ -1,1 +1,1 @@
-"""The report of `gputopo bandwidth`: its parts, and them as text, as Markdown and as a document."""
+"""The report of `gputopo bandwidth`: its parts, as text, as Markdown and as a document."""

@@ -1,4 +1,4 @@
-"""Hosts, collective operations, reductions, host memory and a soak, as tables."""
+"""Tables of the transfers between hosts, collective operations, reductions, host memory and a soak."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -22,12 +22,12 @@ from gputopo.values.index_ranges import index_ranges, natural
 from gputopo.values.machine import Machine
 
 _MAX_ROWS = 24  # a sweep of perftest over all sizes (-a) has 23
-_MAX_MATRIX = 32  # hosts; of more the table of hosts alone
+_MAX_MATRIX = 32  # hosts; with more, only the table of hosts is shown
 _ARROWS = {"network_bidirectional": "<->"}
 
 
 def network_parts(bandwidth: Bandwidth) -> Iterator[Section | None]:
-    """Yield the transfers between hosts: by host and pair where all were measured, else one by one."""
+    """Yield the transfers between hosts: by host and pair if all were measured, else one by one."""
     found = [one for one in bandwidth.samples if one.kind in NETWORK]
     if bandwidth.source != "live":
         yield _transfers(found)
@@ -103,7 +103,7 @@ def _transfers(found: Sequence[Sample]) -> Section | None:
 
 
 def _by(found: Iterable[Sample]) -> str:
-    """Return what measured the rates: `, by iperf3`; empty where that is not stored."""
+    """Return the tool that measured the rates, as `, by iperf3`; empty if the tool is not stored."""
     tools = dict.fromkeys(plain(one.tool) for one in found if one.kind == "network" and one.tool)
     return f", by {', '.join(tools)}" if tools else ""
 
@@ -126,12 +126,12 @@ def _number(value: float | None) -> str:
 
 
 SOURCE = "nccl-tests"
-_MAX_SIZES = 12  # of one operation, the largest first
+_MAX_SIZES = 12  # for each operation, the largest first
 _MAX_SWEEPS = 8
 
 
 def collective_parts(samples: Sequence[Sample], *, whole: bool) -> Iterator[Section | None]:
-    """Yield the summary of all operations, then each one by size, where nccl-tests measured any."""
+    """Yield the summary of all operations, then each one by size, if nccl-tests measured any."""
     found = [one for one in series_of(samples) if one.first.ranks != 1]
     if not any(one.is_of_nccl_tests for one in found):
         return
@@ -212,7 +212,7 @@ def _us(sample: Sample | None) -> str:
 
 
 def reduction_part(samples: Sequence[Sample]) -> Section | None:
-    """Return the reductions of gradients that gputopo bench-reduction timed, the fastest first."""
+    """Return the gradient reductions that `gputopo bench-reduction` timed, the fastest first."""
     found = [one for one in samples if one.kind == "allreduce" and one.in_place is None]
     found.sort(key=lambda one: one.median_us or float("inf"))
     columns: list[Cells] = [
@@ -230,7 +230,7 @@ def reduction_part(samples: Sequence[Sample]) -> Section | None:
 
 
 def host_memory_part(samples: Sequence[Sample]) -> Section | None:
-    """Return the rates of host memory, by the node of the memory and that of the cores."""
+    """Return the rates of host memory, by the NUMA node of the memory and of the cores."""
     found = [one for one in samples if one.kind == "host_memory"]
     columns: list[Cells] = [
         Column("Cores", tuple(_node(one.destination) for one in found)),
@@ -254,7 +254,7 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
 
 
 def soak_part(machine: Machine, soak: Soak | None) -> Section | None:
-    """Return the table of a soak, None where there was none."""
+    """Return the table of a soak, or None if there was no soak."""
     if soak is None or not soak.intervals:
         return None
     copied = soak.copied_bytes

@@ -8,7 +8,7 @@ from gputopo.report.fleet import changes_in_words
 from gputopo.report.units import counted
 from gputopo.values.difference import BandwidthDifference, Changed
 
-_NAMED = 5  # of the numbers that only one of the two has; the rest is in the JSON
+_NAMED = 5  # numbers that only one of the two has; the JSON has all
 
 
 def change_document(found: BandwidthDifference, date: str) -> Document:

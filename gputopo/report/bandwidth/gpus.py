@@ -1,4 +1,4 @@
-"""Copies of each GPU: to it, from it and inside it, alone and all at once, by size."""
+"""Copies of each GPU: to it, from it and inside it, one at a time and all at once, by size."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,7 +17,7 @@ _DIRECTIONS: tuple[tuple[str, Kind], ...] = (("to", "h2d"), ("from", "d2h"), ("b
 
 
 def gpu_part(numbers: Numbers, *, whole: bool) -> Section | None:
-    """Return the table of the GPUs: a column for each kind of copy, or for the main ones."""
+    """Return the table of the GPUs. `whole`: with a column for each kind of copy, else for the main kinds."""
     groups = _groups(numbers) if whole else [_main(numbers)]
     shown = [numbers.with_host(kind, gpu) for gpu in numbers.gpus for kind in ("h2d", "d2h")]
     return grid(
@@ -29,7 +29,7 @@ def gpu_part(numbers: Numbers, *, whole: bool) -> Section | None:
 
 
 def is_inside_alone(part: Section) -> bool:
-    """Return whether the table of the GPUs has nothing but copies within them."""
+    """Return whether the table of the GPUs has only copies inside a GPU."""
     heads = [column.head for table in part.blocks if isinstance(table, Table) for column in table.columns[1:]]
     return heads == [_INSIDE]
 
@@ -60,7 +60,7 @@ def _host(
 
 
 def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
-    """Return the columns of the short table; of latencies only those of the best method that was used."""
+    """Return the columns of the short table. For latencies, only the best method that was used has columns."""
 
     def latency(methods: Methods) -> _Cell:
         return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=True))
@@ -134,7 +134,7 @@ def _pstate(numbers: Numbers, gpu: int) -> str:
 
 
 def node_part(numbers: Numbers) -> Section | None:
-    """Return the table of GPU by NUMA node where copies of a GPU used more than one."""
+    """Return the table of GPU by NUMA node, if the copies of a GPU used more than one node."""
     speeds: dict[tuple[int, Kind, int], Sample] = best(
         (
             ((gpu, one.kind, node), one)

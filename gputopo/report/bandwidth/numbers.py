@@ -1,4 +1,4 @@
-"""The sample for a cell of a report: found by kind, place, and whether it ran alone."""
+"""Finds the sample for a cell of a report, by kind, ends, and whether the copy ran by itself."""
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -11,16 +11,16 @@ from gputopo.values.bandwidth import Bandwidth, Failure, GpuEnds, Kind, Method, 
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 
-# Copies whose method a driver or tool chose stand in the matrix of the copy engine.
+# Copies whose method was chosen by a driver or tool are shown in the matrix of the copy engine.
 WRITTEN: tuple[Method | None, ...] = ("copy_engine", "driver", None)
 READ: tuple[Method | None, ...] = ("copy_engine_read",)
 ENGINE = (*WRITTEN, *READ)
-# After a number that is shown and not used (`Sample.invalid`).
+# Follows a number that is shown but not used (`Sample.invalid`).
 INVALID_MARK = "?"
 _but_size = identity("bytes")
 
-# What else copied at the same time between GPUs and host: nothing; the same GPU in the other direction; all
-# other GPUs in this direction; all other GPUs in both.
+# What else was copied between GPUs and host at the same time: nothing; the other direction of this GPU; this
+# direction of all other GPUs; both directions of all other GPUs.
 Beside = Literal["nothing", "reverse", "all", "all both"]
 
 
@@ -33,7 +33,7 @@ class Numbers:
 
     @cached_property
     def gpus(self) -> tuple[int, ...]:
-        """The GPUs that were measured, or tried."""
+        """The GPUs that were measured, or that could not be measured."""
         tried = (*self.bandwidth.samples, *self.bandwidth.failures)
         return tuple(sorted({gpu for one in tried for gpu in one.gpu_ends if gpu is not None}))
 
@@ -46,10 +46,10 @@ class Numbers:
         beside: Beside = "nothing",
         methods: Sequence[Method | None] = ENGINE,
     ) -> Sample | None:
-        """Return the sample between a GPU and host memory, with what else ran `beside` it.
+        """Return the sample of a copy between a GPU and host memory. `beside`: what else ran.
 
-        `pinned` None: either; where a tool does not report it, memory counts as pinned. Of several a valid
-        one, then that with the NUMA node of the GPU, then the fastest large copy.
+        `pinned`: None for either kind of memory; if a tool does not report it, the memory counts as pinned. A
+        valid sample is preferred, then one with the GPU's NUMA node, then the fastest large copy.
         """
         found = [
             one
@@ -79,15 +79,16 @@ class Numbers:
         methods: Sequence[Method | None] = ENGINE,
         beside: bool = False,
     ) -> Sample | None:
-        """Return the sample of a pair of GPUs that ran alone, or `beside` its other direction.
+        """Return the sample of a pair of GPUs. `beside`: measured while the other direction was in use.
 
-        A bidirectional one counts in either order.
+        The order of the GPUs does not matter for a bidirectional sample.
         """
         ends = (source, destination)
         found = [
             one
             for one in self._of(kind, *((ends, ends[::-1]) if kind == "bidirectional" else (ends,)))
-            # A tool's matrix; inside a GPU nothing is shared. One pair beside its other direction is a group.
+            # A sample in a group ran with others, except inside a GPU, where nothing is shared. One pair with
+            # its other direction is also a group.
             if (one.group is None or kind == "d2d_local" or (beside and one.with_reverse))
             and (one.with_reverse or not beside)
             and (path is None or one.path == path)
@@ -96,7 +97,7 @@ class Numbers:
         return max(found, key=_worth, default=None)
 
     def alone(self, sample: Sample) -> float | None:
-        """Return the rate of the same copy between two GPUs alone, None where it was not measured."""
+        """Return the rate of the same copy between two GPUs by itself, or None if it was not measured."""
         source, destination = sample.gpu_ends
         if source is None or destination is None:
             return None
@@ -118,7 +119,7 @@ class Numbers:
         methods: Sequence[Method | None] = ENGINE,
         pinned: bool | None = None,
     ) -> Failure | None:
-        """Return the failure of a copy; None as an end is the host."""
+        """Return the failure of a copy. An end that is None is the host."""
         return next(
             (
                 one
@@ -133,7 +134,7 @@ class Numbers:
         )
 
     def sizes(self, sample: Sample) -> tuple[Sample, ...]:
-        """Return the samples that are the same but for their size, smallest first."""
+        """Return the samples that differ from this one only in size, smallest first."""
         return tuple(sorted(self._sizes.get(_but_size(sample), ()), key=lambda one: one.bytes or 0))
 
     @cached_property
@@ -149,7 +150,7 @@ class Numbers:
         return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
-        """Return what else copied with the host at the same time; None for some, but not all, of the GPUs."""
+        """Return what else was copied with the host at the same time; None for only some of the other GPUs."""
         if sample.group is None:
             return "reverse" if sample.with_reverse else "nothing"
         members = self._members.get(sample.group, frozenset())
@@ -161,7 +162,7 @@ class Numbers:
 
     @cached_property
     def _members(self) -> dict[str | None, frozenset[int]]:
-        """The GPUs that copied, or were to copy, with the host in each group."""
+        """The GPUs of each group whose copies with the host were measured or tried."""
         copied = [(one.group, one.gpus) for one in self.bandwidth.samples if one.host_gpu is not None]
         failed = [(one.group, one.gpus) for one in self.bandwidth.failures]
         tried = grouped([*copied, *failed])
@@ -169,7 +170,7 @@ class Numbers:
 
     @cached_property
     def _with_host(self) -> dict[Kind, frozenset[int]]:
-        """The GPUs whose copies of a kind with the host were measured, those alone where there are any."""
+        """The GPUs whose copies with the host were measured, by kind; copies by themselves if there are any."""
         measured = grouped(
             ((one.kind, one.group is None), gpu)
             for one in self.bandwidth.samples
@@ -184,7 +185,7 @@ class Numbers:
 
 
 def number(value: float | None) -> str:
-    """Write GB/s or microseconds with three figures; nothing where there is none."""
+    """Write GB/s or microseconds with three figures; empty for None."""
     if value is None:
         return NOT_ASKED
     size = abs(value)
@@ -192,7 +193,7 @@ def number(value: float | None) -> str:
 
 
 def value_of(sample: Sample | None) -> float | None:
-    """Return a sample's number: GB/s, or microseconds of a latency."""
+    """Return a sample's number: GB/s, or microseconds for a latency."""
     if sample is None:
         return None
     return sample.median_us if sample.median_gb_per_s is None else sample.median_gb_per_s
@@ -201,8 +202,8 @@ def value_of(sample: Sample | None) -> float | None:
 def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool = False) -> str:
     """Write a sample's number, or that it failed, or that it was not measured.
 
-    Of several runs that disagree the range; a number that is not used has a mark. `limit`: with the expected
-    number, `11.9 of 12.3`.
+    If several runs disagree, their range is written. A number that is not used has a mark. `limit`: with the
+    expected number, `11.9 of 12.3`.
     """
     value = value_of(sample)
     if sample is None or value is None:
@@ -215,11 +216,11 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
-    """Rank samples of one copy as the findings do: the fastest valid one of the large ones represents all."""
+    """Rank the samples of one copy as the findings do: valid ones first, then large ones, then the fastest."""
     return sample.invalid is None, sample.is_large, sample.rate
 
 
-Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell of each row
+Cells = tuple[str, Sequence[str]] | Column  # a column of numbers: its head, and a cell for each row
 
 
 def grid(
@@ -229,9 +230,9 @@ def grid(
     groups: Iterable[Iterable[Cells]],
     notes: Sequence[str] = (),
 ) -> Section | None:
-    """Return a table of numbers, without the columns that have nothing to show; None where none is left.
+    """Return a table of numbers without empty columns, or None if no column is left.
 
-    A column that is named as a row, of a matrix, stays.
+    In a matrix, a column with the name of a row stays even if it is empty.
     """
     found = [
         [one if isinstance(one, Column) else Column(one[0], tuple(one[1]), "right") for one in group]
@@ -248,7 +249,7 @@ def _has_any(column: Column) -> bool:
 
 
 def how(samples: Iterable[Sample | None]) -> str:
-    """Write the size of copies and how often each was made, as far as known: `; 64.0 MiB, 5 times`."""
+    """Write the size of copies and the number of repeats, as far as known: `; 64.0 MiB, 5 times`."""
     known = [one for one in samples if one is not None]
     sizes = sorted({one.bytes for one in known if one.bytes})
     counts = sorted({len(one.repeats_gb_per_s) for one in known if one.repeats_gb_per_s})

@@ -1,4 +1,4 @@
-"""Pairs of GPUs: the range of each kind of copy, and as matrices (row: source, column: destination)."""
+"""Pairs of GPUs: the range of each kind of copy, and matrices (row: source, column: destination)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import permutations
@@ -25,8 +25,8 @@ from gputopo.values.ends import ALL_GPUS
 from gputopo.values.grouping import grouped
 from gputopo.values.rates import CLEARLY_SLOWER, pair_speeds, single_paths
 
-# Shares of the fastest link of the map from which on a shade is used, and what a terminal paints it with.
-# Ours: a link of the next lower generation or width has half.
+# Lower limits of the shades, as shares of the fastest link in the map, with the style on a terminal. Not
+# measured; chosen because a link of the next lower generation or width has half of the rate.
 SHADES = (
     (0.75, "█", "green"),
     (0.45, "▓", ""),
@@ -40,10 +40,10 @@ LinkEnds = tuple[int | str, int | str]  # source, destination
 
 
 def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
-    """Return the map, a matrix like the others; None where no two GPUs have a number.
+    """Return the map, a matrix like the others, or None if no two GPUs have a number.
 
-    Where no pair was measured in one direction alone, it is of the sums of both directions. `inside`: with
-    the copies within each GPU on its diagonal.
+    If no pair was measured in only one direction, the map has the sums of both directions. `inside`: with the
+    copies inside each GPU on the diagonal.
     """
     speeds, both = link_speeds(numbers)
     if all(_HOST in pair for pair in speeds):
@@ -80,7 +80,10 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
 
 
 def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], bool]:
-    """Return GB/s by (source, destination) and whether it goes through the host; whether they are sums."""
+    """Return the speeds, and whether they are sums of both directions.
+
+    By (source, destination): GB/s, and whether the copy goes through the host.
+    """
     speeds = _speeds(numbers)
     if not any(_HOST not in pair for pair in speeds) and (sums := _sums(numbers)):
         return sums, True
@@ -88,7 +91,7 @@ def link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], b
 
 
 def ends_of(numbers: Numbers, speeds: Collection[LinkEnds]) -> list[int | str]:
-    """Return the rows and columns of the map: the GPUs, and the host where a copy was to or from it."""
+    """Return the rows and columns of the map: the GPUs, and the host if a copy was to or from it."""
     return [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
 
 
@@ -107,7 +110,7 @@ def _are_by_kernels(numbers: Numbers) -> bool:
 
 
 def _sums(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
-    """Return the sum of both directions at once of each pair, and whether it goes through the host."""
+    """Return the sum of both directions of each pair at once, and whether it goes through the host."""
     found: dict[LinkEnds, tuple[float, bool]] = {}
     for (a, b), speed in pair_speeds(numbers.bandwidth).items():
         if speed.both is not None:
@@ -122,7 +125,7 @@ def _speeds(numbers: Numbers) -> dict[LinkEnds, tuple[float, bool]]:
         direct, staged = speeds.get((a, b, "direct")), speeds.get((a, b, "staged"))
         if staged is not None and (direct is None or staged > direct * CLEARLY_SLOWER):
             found[a, b] = (staged, True)
-        elif direct is not None:  # within noise of one another the direct path is shown
+        elif direct is not None:  # if they are equal within noise, the direct path is shown
             found[a, b] = (direct, False)
     kinds: tuple[Kind, ...] = ("h2d", "d2h")
     for gpu in numbers.gpus:
@@ -168,10 +171,10 @@ class _PairCopy(NamedTuple):
     kind: Kind
     path: Path | None = None
     methods: tuple[Method | None, ...] = ENGINE
-    beside: bool = False  # while the other direction is used
+    beside: bool = False  # while the other direction is in use
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
-        """Return what was measured of each ordered pair, and what failed; without those never tried."""
+        """Return what was measured and what failed, by ordered pair; pairs that were never tried are absent."""
         found: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(
@@ -187,7 +190,7 @@ class _PairCopy(NamedTuple):
         return found
 
 
-# Each method measures another latency: of a load over the link, of an engine's copy, of a tool's small copy.
+# Each method measures a different latency: a load over the link, a copy by an engine, a tool's small copy.
 _LATENCIES: tuple[tuple[str, tuple[Method | None, ...]], ...] = (
     ("load", KERNELS),
     ("16 B copy", ("copy_engine",)),
@@ -230,7 +233,7 @@ _COPIES = (
 
 
 def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
-    """Yield a matrix for each kind of copy that was measured or tried: source GPU by row."""
+    """Yield a matrix for each kind of copy that was measured or tried; the row is the source GPU."""
     names = [f"GPU{gpu}" for gpu in numbers.gpus]
     for copy in _COPIES:
         found = copy.of(numbers)
@@ -244,9 +247,10 @@ def pair_parts(numbers: Numbers) -> Iterator[Section | None]:
 
 
 def concurrent_part(numbers: Numbers) -> Section | None:
-    """Return a row for each group of copies between GPUs that ran at once: their sum, and that of each alone.
+    """Return a row for each group of simultaneous copies between GPUs.
 
-    A tool's single number for one GPU and all others is a group too; one pair with its reverse is none.
+    It has their sum, and the sum of the same copies one at a time. A tool's single number for one GPU and all
+    others is a group too. One pair with its reverse is not.
     """
     groups = grouped(
         (one.group, one)
@@ -272,7 +276,7 @@ _BETWEEN: tuple[Kind, ...] = ("p2p_direct", "p2p_staged")
 
 
 def range_part(numbers: Numbers) -> Section | None:
-    """Return a row for each kind of copy: slowest pair, median, fastest, and how many pairs were measured."""
+    """Return a row for each kind of copy: slowest pair, median, fastest, and the number of measured pairs."""
     found = [(copy, pairs) for copy in _COPIES if (pairs := copy.of(numbers))]
     heads = ("slowest", "(pair)", "median", "fastest", "expected", "pairs", "failed")
     count = len(numbers.gpus) * (len(numbers.gpus) - 1)

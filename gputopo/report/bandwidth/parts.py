@@ -1,4 +1,4 @@
-"""The report of `gputopo bandwidth`: the answer first, then tables; with all details what is in doubt too."""
+"""The report of `gputopo bandwidth`: the answer first, then tables, and with all details also the doubts."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,14 +26,14 @@ from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
-_WHATS_NAMED = 6  # of what was not measured for one reason
-_MAX_MAP = 8  # GPUs; of more the ranges of each kind of copy are on the first screen
+_WHATS_NAMED = 6  # things that were not measured for one reason
+_MAX_MAP = 8  # GPUs; with more, the first screen has the ranges of each kind of copy instead
 
 
 def bandwidth_document(
     machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool = False
 ) -> Document:
-    """Return the report: a verdict, the findings, the main tables; `whole`: every number, remedy and note."""
+    """Return the report: a verdict, the findings, the main tables. `whole`: every number, remedy and note."""
     numbers = Numbers(machine, bandwidth)
     parts = [
         *summary_parts(machine, bandwidth, findings, whole=whole),
@@ -130,7 +130,7 @@ _WHY_NOT: dict[Invalid, str] = {
 
 
 def _not_used(samples: Sequence[Sample]) -> Iterable[str]:
-    """Return for each reason which numbers are shown with a mark and not used, and the runs that disagree."""
+    """Yield, for each reason, which numbers have a mark and are not used; then which runs disagree."""
     unused = grouped((one.invalid, _number_in_words(one)) for one in samples if one.invalid is not None)
     for reason, found in unused.items():
         yield f"{INVALID_MARK}: not used, {_WHY_NOT[reason]}: {_some(found)}"
@@ -149,7 +149,7 @@ def _some(found: Sequence[str]) -> str:
 
 
 def collapsed(texts: Iterable[str]) -> list[str]:
-    """Return texts that differ only in the number of one GPU once, as `GPU 0-3`."""
+    """Join texts that differ only in the number of one GPU: `GPU 0-3`."""
     gpus: dict[tuple[str, ...], set[int]] = {}
     for text in texts:
         parts = tuple(_ONE_GPU.split(text))
@@ -187,13 +187,13 @@ def _conditions(conditions: Sequence[Conditions]) -> Iterable[str]:
         yield f"the PCIe link of GPU {index_ranges(changed)} changed while measured"
 
 
-_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle: not a cause
+_HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle, so these are not a cause
 
 
 class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
-    """A `gputopo.bandwidth/1` document with two more fields, readable as a bandwidth.
+    """A `gputopo.bandwidth/1` document with two more fields; it can be read as a bandwidth.
 
-    `machine` is stored without its bandwidth, which would be the same again.
+    `machine` is stored without its bandwidth, which would only repeat this document.
     """
 
     machine: Machine | None = None

@@ -30,7 +30,7 @@ from gputopo.values.rates import SAME_SPEED, speed_groups
 from gputopo.values.words import date_in_words
 
 _MAX_NAMED = 2
-_MIN_PEERS = 3  # rates that are compared with one another
+_MIN_PEERS = 3  # rates; fewer are not compared with one another
 _LEVELS = {"quick": "quick", "full": "full: every size"}
 _OF_GPU: dict[Kind, str] = {
     "h2d": "copies from the host",
@@ -51,7 +51,7 @@ _AGAINST = (
 def summary_parts(
     machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool
 ) -> Iterator[Section]:
-    """Yield the verdict and the findings: all with their remedies, or as many as fit above the tables."""
+    """Yield the verdict and the findings. `whole`: with all remedies, else those that fit above the tables."""
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
     answer = Styled(verdict(machine, bandwidth, findings), style)
@@ -68,7 +68,7 @@ def summary_parts(
 def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding]) -> str:
     """Return the answer in one sentence.
 
-    As expected is only what was compared with what that copy can reach. Other numbers are compared with one
+    "As expected" includes only rates whose copy has an expected rate. Other rates are compared with one
     another.
     """
     serious = [one for one in findings if one.severity != "info"]
@@ -103,21 +103,22 @@ def verdict(machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding])
 
 
 def _counts(sample: Sample) -> bool:
-    """Return whether a sample is a rate of a link or memory on its own, or with only its other direction."""
+    """Return whether a sample is a rate of a link or memory by itself, or with only its other direction."""
     of_one_path = sample.with_reverse and sample.expected_gb_per_s is not None
     alone = sample.group is None or sample.kind == "d2d_local" or of_one_path
     return sample.kind in _RATES and sample.is_large and alone and sample.pinned is not False
 
 
 def _has_reference(sample: Sample) -> bool:
-    """Return whether a sample has an expectation that copies of its kind reach: no limit, none of writes."""
+    """Return whether a sample has an expected rate that its kind of copy reaches, not only an upper limit."""
     return sample.expected_gb_per_s is not None and not sample.expects_at_most and sample.is_by_copy_engine
 
 
 def _as_expected(judged: Sequence[Sample]) -> str:
-    """Return how many rates are as expected: none below its floor.
+    """Return how many rates are as expected, that is, not below their floor.
 
-    Where any of the same copies reached what is expected, its clocks were still rising (`bandwidth.woke_up`).
+    If any sample of the same copy reached the expected rate, slower ones are no fault: clocks were still
+    rising (`bandwidth.woke_up`).
     """
     ways = grouped(
         ((one.kind, one.source, one.destination, one.path, one.with_reverse), one) for one in judged
@@ -131,7 +132,7 @@ def _as_expected(judged: Sequence[Sample]) -> str:
 
 
 def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
-    """Yield the GPUs whose links are known to have few lanes, `GPUs 0-5 have x1 links (0.8 GB/s)`."""
+    """Yield the GPUs whose links are known to have few lanes: `GPUs 0-5 have x1 links (0.8 GB/s)`."""
     gpus = {End.of_gpus(gpu.index): gpu for gpu in machine.gpus}
     links = (
         (one, gpu.index, observed_link(gpu, one, machine))
@@ -148,11 +149,11 @@ def _narrow_links(judged: Iterable[Sample], machine: Machine) -> Iterator[str]:
 
 
 class _Peers(NamedTuple):
-    """How the rates of one kind of copy compare; those that differ most sort first."""
+    """How the rates of one kind of copy compare. The kind with the largest difference sorts first."""
 
     is_alike: bool
     is_of_gpus: bool
-    share: float  # the slowest, of the fastest
+    share: float  # the slowest rate as a share of the fastest
     name: str
     says: str
     is_one_gpu: bool  # whether one GPU is slow with every peer
@@ -190,7 +191,7 @@ def _kind_of(sample: Sample, over_nvlinks: frozenset[Pair]) -> str | None:
 
 
 def _divided(rates: Mapping[Pair, float], groups: Sequence[tuple[int, ...]]) -> str:
-    """Return the groups of GPUs within which pairs are faster than between, or the GPU that is slow alone."""
+    """Return the groups of GPUs inside which pairs are faster than between groups, or the only slow GPU."""
     place = {gpu: group for group in groups for gpu in group}
     within = _span(one for (a, b), one in rates.items() if place[a] == place[b])
     between = _span(one for (a, b), one in rates.items() if place[a] != place[b])
@@ -232,7 +233,7 @@ def _short(finding: Finding) -> str:
 
 
 def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the rate that evidence has, and what it is compared with: of several pairs the worst."""
+    """Return the rate in the evidence and its reference; for several pairs, of the worst pair."""
     if isinstance(pairs := evidence.get("pairs"), Mapping):
         found = [rates for one in pairs.values() if isinstance(one, Mapping) and (rates := _rates(one))]
         if found:
@@ -245,7 +246,7 @@ def _rates(evidence: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def about(machine: Machine, bandwidth: Bandwidth) -> str:
-    """Return what measured when and which GPUs, in one line."""
+    """Return in one line which tool measured which GPUs, and when."""
     words = [" + ".join(dict.fromkeys(bandwidth.source.split(" + ")))]
     if bandwidth.level is not None:
         words.append(_LEVELS[bandwidth.level])
@@ -266,7 +267,7 @@ def about(machine: Machine, bandwidth: Bandwidth) -> str:
 
 
 def not_measured_line(entries: Sequence[NotMeasured]) -> str:
-    """Return what was not measured in one line: how many, and the reasons."""
+    """Return in one line how many things were not measured, and the reasons."""
     whats = {one.what for one in entries}
     reasons = list(dict.fromkeys(one.reason for one in entries))
     more = f" and {counted(len(reasons) - _MAX_NAMED, 'other reason')}" if len(reasons) > _MAX_NAMED else ""

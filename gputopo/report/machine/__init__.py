@@ -1,1 +1,1 @@
-"""What is shown of a machine: its facts, GPUs, topology and health, samples over time, and what changed."""
+"""What is shown of a machine: its facts, GPUs, topology and health, samples over time, and changes."""

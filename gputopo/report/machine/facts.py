@@ -10,7 +10,7 @@ from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Machine
 
-# NVML's names for why it does not answer (nvmlReturn_t), and ours, in words.
+# The meaning of NVML's error names (nvmlReturn_t) and of gputopo's own reasons.
 _REASONS = {
     "NOT_SUPPORTED": "not supported by the card",
     "GPU_IS_LOST": "the GPU fell off the bus or does not answer",
@@ -28,14 +28,14 @@ _REASONS = {
     "NOT_ASKED": "an earlier driver call hung or crashed",
 }
 
-_LONGEST_SUBJECT = 24  # of a label; longer ones are counted
-_NAMED = 12  # facts with one reason
+_LONGEST_SUBJECT = 24  # characters of a label; if it is longer, the devices are counted
+_NAMED = 12  # facts for one reason
 
 _KINDS = {"gpus": "GPU", "links": "link", "nics": "NIC", "pci": "PCI device"}
 
 
 def reason_in_words(reason: str) -> str:
-    """Return NVML's name of a reason with its meaning beside it; other reasons in lower case."""
+    """Return NVML's name of a reason followed by its meaning; other reasons in lower case."""
     if reason in _REASONS:
         return f"{reason}, {_REASONS[reason]}"
     return plain(
@@ -46,10 +46,10 @@ def reason_in_words(reason: str) -> str:
 
 
 def not_read(machine: Machine) -> dict[str, str]:
-    """Return what could not be read and why, without the fabric of NVSwitches on a machine that has none.
+    """Return what could not be read and why, without the NVSwitch fabric on a machine that has no NVSwitch.
 
-    That is where the driver reports none of a GPU, and no NVLink leads to a switch (NVSwitches before those
-    of Hopper report no fabric). `Machine.missing` keeps it.
+    A machine has none if the driver reports no fabric for a GPU and no NVLink leads to a switch. (NVSwitches
+    before Hopper report no fabric.) `Machine.missing` still has these facts.
     """
     states = (reason_for(machine.missing, at_gpu(gpu.index, "fabric.state")) for gpu in machine.gpus)
     switches = (link.remote_kind == "switch" for gpu in machine.gpus for link in gpu.nvlinks or ())
@@ -63,16 +63,16 @@ def not_read(machine: Machine) -> dict[str, str]:
 
 
 def count_not_read(machine: Machine) -> int:
-    """Return how many facts could not be read, of any device, without those that a card does not have."""
+    """Return how many facts could not be read on any device, without facts that do not apply to a card."""
     paths = [FactPath.parse(path) for path, why in not_read(machine).items() if why not in DOES_NOT_APPLY]
     return len({(path.group, path.fact) for path in paths})
 
 
 def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """Group missing facts: who lacks them and why -> which ones.
+    """Group missing facts by device and reason.
 
-    `{"gpus[0].pstate": R, "gpus[1].pstate": R}` becomes `{("GPUs 0-1", R): "P-state"}`. A `*` in the place of
-    an index means all.
+    `{"gpus[0].pstate": R, "gpus[1].pstate": R}` becomes `{("GPUs 0-1", R): "P-state"}`. A `*` in place of an
+    index means all devices.
     """
     holders: dict[tuple[str, str, str], list[str]] = {}  # (kind, fact, reason): keys
     for path, reason in missing.items():
@@ -80,7 +80,7 @@ def grouped_missing(missing: Mapping[str, str]) -> dict[tuple[str, str], str]:
         if not at.fact and any(
             other.startswith(f"{path}.") and why == reason for other, why in missing.items()
         ):
-            continue  # they are named
+            continue  # the facts below this path are listed
         fact = at.fact or ("everything" if at.key else at.group)
         keys = holders.setdefault((at.group, fact, reason), [])
         keys += [at.key] if at.key else []
@@ -106,7 +106,7 @@ def _subject(kind: str, keys: list[str]) -> str:
 
 
 def _facts_in_words(kind: str, facts: Sequence[str]) -> str:
-    """Return the facts in words; some of them where they are very many."""
+    """Return the facts in words; if there are very many, only some of them."""
     words = [*dict.fromkeys(plain(path_in_words(GROUPS.get(kind, Machine), fact)) for fact in facts)]
     more = f" and {len(words) - _NAMED} more (--json)" if len(words) > _NAMED else ""
     return ", ".join(words[:_NAMED]) + more

@@ -1,4 +1,4 @@
-"""The GPUs of a machine as a table, and what its columns do not show."""
+"""The GPUs of a machine as a table, and notes on what its columns do not show."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ _LOST = SEVERITY_STYLES["error"]
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """A column: its head, and the paths of the facts in a cell, with a slash between them."""
+    """A column: its head, and the paths of the facts in a cell, which are separated by a slash."""
 
     head: str
     paths: tuple[str, ...]
-    whole: bool = False  # only in the whole table
+    whole: bool = False  # only in the full table
 
 
 _NUMA = _Facts("NUMA", ("numa_node",))
@@ -45,16 +45,16 @@ _COLUMNS = (
     _Facts("Load %", ("utilization_percent.gpu",)),
     _MEMORY,
 )
-# Heads of the columns that go first where the screen is narrow; the model only where all have the same.
+# Heads of the columns that are dropped first on a narrow screen; the model only if all GPUs have the same.
 _OPTIONAL = ("NUMA", "Temp C", "Load %", "Name", "Power W", "Memory GiB", "PCIe", "Memory MHz")
 
 
 def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False) -> Table | None:
-    """Return one line for each GPU; None where the matrix shows as much. `worst`: severity of its finding.
+    """Return one row for each GPU, or None if the matrix shows as much.
 
-    `whole`: with all columns, which a narrow screen has below one another. `?` is a fact that was asked for
-    and not given (the reason stands in `Machine.missing`), `-` one that the source does not report. A column
-    without any fact is left out.
+    `worst`: severity of each GPU's worst finding. `whole`: with all columns; on a narrow screen they continue
+    below. `?` is a fact that was requested but not available (`Machine.missing` has the reason), `-` one that
+    the source does not report. Columns without any fact are skipped.
     """
     gpus = machine.gpus
     shown = [facts for facts in _COLUMNS if whole >= facts.whole and _is_shown(machine, facts)]
@@ -79,7 +79,7 @@ def gpu_table(machine: Machine, worst: Mapping[int, str], *, whole: bool = False
 
 
 def _is_shown(machine: Machine, facts: _Facts) -> bool:
-    """Whether any GPU has a fact of the column, or one that answers was asked for it by a working driver."""
+    """Return whether any GPU has a fact of the column, or, unless lost, a reason why it is missing."""
     asked = machine.driver.status in ("ok", "not_read", "hung", "crashed")
     return any(
         _fact(gpu, path) is not None
@@ -136,18 +136,18 @@ def gpu_notes(machine: Machine) -> Iterator[tuple[str, str]]:
         for gpu in machine.gpus
         if gpu.pcie.limiting_hop is not None
     ]
-    if bridges and not machine.pci:  # the tree shows them in their places
+    if bridges and not machine.pci:  # the tree shows them at their position
         yield "Slower than the card", ", ".join(bridges)
 
 
 def link_is_slow_while_idle(gpu: Gpu) -> bool:
-    """Return whether the PCIe generation is below its maximum on a GPU that was not seen under load."""
+    """Return whether the PCIe generation is below its maximum on a GPU that was not observed under load."""
     now, top = gpu.pcie.gen_now, gpu.pcie.gen_max
     return now is not None and top is not None and now < top and not under_load(gpu)
 
 
 def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tuple[str, str]]:
-    """Return (`GPU 0-3`, words) of what no finding reports, in the order of the GPUs; a label once."""
+    """Return (`GPU 0-3`, words) for what no finding reports, in the order of the GPUs; each label once."""
     unseen = not machine.pci and not any(link.nvlinks for link in machine.links)
     ids = {gpu.index: {one.id for one in findings if gpu.index in one.subject.gpus} for gpu in machine.gpus}
     states = grouped(
@@ -164,7 +164,7 @@ def health_rows(machine: Machine, findings: Sequence[Finding] = ()) -> list[tupl
 
 
 def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
-    """Return settings, counters below their limits and processes of a GPU. `found`: ids of its findings."""
+    """Yield a GPU's settings, counters below their limits, and processes. `found`: ids of its findings."""
     if gpu.ecc.mode is False:
         yield "ECC is off"
     corrected = (gpu.ecc.corrected_volatile, gpu.ecc.corrected_aggregate)
@@ -194,13 +194,13 @@ def health_words(gpu: Gpu, found: Collection[str] = ()) -> Iterator[str]:
 
 
 def short_process_name(name: str | None) -> str:
-    """Return the name of the program without path and arguments, which may identify people."""
+    """Return the program's name without path and arguments, which may identify people."""
     words = (name or "").split()
     return words[0].replace("\\", "/").rstrip("/").rpartition("/")[2] if words else "name unknown"
 
 
 def _nvlinks_up(gpu: Gpu) -> Iterator[str]:
-    """Return the speeds of the active NVLinks; matrix and tree show their number."""
+    """Yield the speeds of the active NVLinks; matrix and tree show their number."""
     speeds = [link.gb_per_s for link in gpu.nvlinks or () if link.active and link.gb_per_s is not None]
     if speeds:
         each = " or ".join(f"{speed:g}" for speed in sorted(set(speeds)))

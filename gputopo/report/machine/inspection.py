@@ -1,4 +1,4 @@
-"""What `gputopo inspect` shows: the answer and the findings, a line a GPU; the rest on request."""
+"""What `gputopo inspect` shows: the answer, the findings and one line per GPU; the rest on request."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,9 +31,9 @@ from gputopo.values.machine import Gpu, LineCounts, Machine, Unread
 
 _UNREAD_SHOWN = 8  # the rest is in the JSON
 _UNREAD_WIDTH = 100
-_MATRIX_GPUS = 8  # of more the matrix is not on the first screen
+_MATRIX_GPUS = 8  # with more, the first screen has no matrix
 
-# Facts that have no row.
+# Facts without a row.
 _NO_ROWS = (
     "index",
     "uuid",
@@ -66,9 +66,9 @@ Detail = Literal["all", "topology"] | Sequence[int]
 
 
 def inspection_document(inspection: Inspection, detail: Detail | None = None, *, checks: int = 0) -> Document:
-    """Return the answer, the findings and a line a GPU; `detail`: all, the topology, or GPUs by index.
+    """Return the answer, the findings and one line per GPU.
 
-    `checks`: how many had facts of what is shown to judge.
+    `detail`: everything, the topology, or GPUs by index. `checks`: the number of checks that had data.
     """
     if detail == "topology":
         return of_sections(_topology_sections(inspection.machine))
@@ -97,12 +97,12 @@ def _first_screen(inspection: Inspection, checks: int) -> Document:
 
 
 def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
-    """Return the topology in words, or as a matrix where words cannot say it and nothing is wrong.
+    """Return the topology in words. If words cannot describe it and nothing is wrong, return a matrix.
 
     `numa`: with the NUMA nodes, which no table shows.
     """
     words = topology_in_words(machine)
-    if not words or words.startswith("unknown between"):  # that is a finding
+    if not words or words.startswith("unknown between"):  # a finding reports unknown pairs
         return []
     nodes = grouped((gpu.numa_node, gpu.index) for gpu in machine.gpus if gpu.numa_node is not None)
     near = "; ".join(f"node {node}: {gpu_ranges(gpus)}" for node, gpus in sorted(nodes.items()))
@@ -114,7 +114,7 @@ def _short_topology(machine: Machine, *, calm: bool, numa: bool) -> list[Block]:
 
 
 def _short_nvlinks(machine: Machine) -> list[Block]:
-    """Return how many NVLinks are up and what of them is not known, where no topology shows them."""
+    """Return how many NVLinks are up and what is unknown about them, if no topology shows them."""
     if machine.links or (not any(gpu.nvlinks for gpu in machine.gpus) and "nvlink" not in machine.source):
         return []
     words = grouped(
@@ -130,7 +130,7 @@ def _short_nvlinks(machine: Machine) -> list[Block]:
 
 
 def _context(machine: Machine) -> Iterator[str]:
-    """Yield the host and the driver; what was read, what was not, and where details are."""
+    """Yield the host and the driver, what was read and what was not, and how to see details."""
     host = machine.host
     cpu = re.sub(r"\((?:R|TM)\)| CPU| @.*", "", host.cpu_model or "")
     driver = machine.driver
@@ -181,7 +181,7 @@ def _whole(inspection: Inspection, checks: int) -> Document:
 
 
 def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
-    from gputopo.report.machine.tree import pci_branches, tree_view  # not on the first screen
+    from gputopo.report.machine.tree import pci_branches, tree_view  # the first screen does not need it
 
     tree: list[Block] = [Drawing(lambda width: tree_view(machine, width))] if pci_branches(machine) else []
     return [
@@ -192,7 +192,7 @@ def _topology_sections(machine: Machine) -> list[tuple[str, list[Block]]]:
 
 
 def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Document:
-    """Return the findings about some GPUs, and all facts of each, those of one part in a row."""
+    """Return the findings about some GPUs, and all facts of each GPU, one row per part."""
     machine = inspection.machine
     shown = [gpu for gpu in machine.gpus if gpu.index in indices]
     findings = [one for one in inspection.findings if set(indices).intersection(one.subject.gpus)]
@@ -208,7 +208,7 @@ def _of_gpus(inspection: Inspection, indices: Sequence[int], checks: int) -> Doc
 
 
 def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield the facts of a GPU, those of one part in a row, and how near the other GPUs are."""
+    """Yield the facts of a GPU, one row per part, and how near the other GPUs are."""
     for part, words in _facts_in_words(gpu).items():
         yield path_in_words(Gpu, part), ", ".join(words)
     if throttled := in_words(reasons_of(gpu.throttle)):
@@ -220,7 +220,7 @@ def _facts_of(gpu: Gpu, machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _facts_in_words(value: msgspec.Struct) -> dict[str, list[str]]:
-    """Return the facts of a value that are known in words, by its parts: {"pcie": ["gen now 3", ...]}."""
+    """Return the known facts of a value in words, by its parts: {"pcie": ["gen now 3", ...]}."""
     parts: dict[str, list[str]] = {}
     for path, fact in single_facts(value):
         field = field_at(type(value), path)
@@ -244,13 +244,13 @@ def _facts_row(label: str, value: msgspec.Struct) -> Iterator[tuple[str, str]]:
 
 
 def rows(of: Iterable[tuple[str, str]]) -> list[Block]:
-    """Return a block of rows, none where there is no row."""
+    """Return a block of rows; empty if there are no rows."""
     found = tuple(of)
     return [Rows(found)] if found else []
 
 
 def nccl_rows(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield a row of what NCCL reports of itself, and a row of the pairs of each transport."""
+    """Yield a row of what NCCL reports about itself, and a row of the pairs of each transport."""
     if machine.nccl is None:
         return
     yield from _facts_row("NCCL", machine.nccl)
@@ -271,7 +271,7 @@ def _topology(machine: Machine) -> list[Block]:
 
 
 def _lines(unread: Sequence[Unread]) -> Iterable[tuple[str, str]]:
-    """Return the first lines that were not understood, each with its source and number."""
+    """Yield the first lines that were not understood, each with its source and line number."""
     for one in unread[:_UNREAD_SHOWN]:
         text = one.text if len(one.text) <= _UNREAD_WIDTH else f"{one.text[: _UNREAD_WIDTH - 3]}..."
         yield f"{one.source}:{one.line}", text
@@ -289,7 +289,7 @@ def about_rows(machine: Machine) -> list[tuple[str, str]]:
 
 
 def _lines_rows(lines: Sequence[LineCounts]) -> Iterator[tuple[str, str]]:
-    """Count the lines of all captures, and of each, where some were not understood."""
+    """Yield the line counts of all captures together, and of each one with lines that were not understood."""
     if not any(one.not_understood for one in lines):
         return
     yield "Lines", _lines_words(lines)
@@ -315,7 +315,7 @@ def _sample_rows(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def port_rows(machine: Machine) -> list[tuple[str, str]]:
-    """Return (`mlx5_0`, words) of each port of a card without a node in the PCI tree."""
+    """Return (`mlx5_0`, words) for each port of a card without a node in the PCI tree."""
     nodes = {node.address for node in machine.pci}
     return [
         row

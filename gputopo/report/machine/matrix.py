@@ -1,4 +1,4 @@
-"""The topology matrix in the form of `nvidia-smi topo -m`, in blocks on a narrow screen; peer access."""
+"""The topology matrix in the form of `nvidia-smi topo -m`, split into blocks on a narrow screen; peer access."""
 
 import re
 from collections.abc import Sequence
@@ -31,16 +31,16 @@ _LEGEND = {
     UNKNOWN: "unknown",
 }
 
-PAIRS_SHOWN = 12  # of one state of peer access
+PAIRS_SHOWN = 12  # pairs in one state of peer access
 _LONGEST = 130  # characters of a topology in words
 
 _Device = tuple[str, int]  # ("gpu", 0), ("nic", 1)
 
 
 def topology_in_words(machine: Machine) -> str:
-    """Return the classes of the pairs of GPUs in words, the nearest first; without GPUs or of one: empty.
+    """Return the classes of the pairs of GPUs in words, the nearest first; empty for fewer than two GPUs.
 
-    Where the pairs of each class cannot be named shortly, their numbers: `16 pairs NV1, 12 pairs SYS`.
+    If the pairs of each class cannot be listed briefly, return their numbers: `16 pairs NV1, 12 pairs SYS`.
     """
     links = links_by_pair(machine)
     pairs = list(combinations(sorted(gpu.index for gpu in machine.gpus), 2))
@@ -63,9 +63,9 @@ def topology_in_words(machine: Machine) -> str:
 
 
 def _within(pairs: Sequence[tuple[int, int]], of: Sequence[tuple[int, int]]) -> str:
-    """Return `within GPUs 0-2, 3-6` if these are all pairs of some groups of GPUs, else nothing.
+    """Return `within GPUs 0-2, 3-6` if these are all pairs of some groups of GPUs, else an empty string.
 
-    Only groups with one of the pairs `of` are named.
+    Only groups that contain one of the pairs `of` are listed.
     """
     groups: list[set[int]] = []
     for pair in pairs:
@@ -78,14 +78,14 @@ def _within(pairs: Sequence[tuple[int, int]], of: Sequence[tuple[int, int]]) -> 
 
 
 def is_summary(words: str) -> bool:
-    """Return whether words of a topology only count its pairs."""
+    """Return whether these words for a topology only count its pairs."""
     return re.match(r"\d+ pairs", words) is not None
 
 
 def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Line]:
     """Return the matrix in lines of at most `width` columns, then its legend; empty without GPUs.
 
-    `short`: of the GPUs alone, without a legend.
+    `short`: only the GPUs, without a legend.
     """
     gpus: list[_Device] = [("gpu", gpu.index) for gpu in machine.gpus]
     nics: list[_Device] = [] if short else [("nic", nic.index) for nic in machine.nics]
@@ -111,7 +111,7 @@ def matrix_view(machine: Machine, width: int, *, short: bool = False) -> list[Li
 
 
 def _classes(machine: Machine) -> dict[tuple[_Device, _Device], str]:
-    """Return the classes of the known pairs, in one order of the two or in both."""
+    """Return the classes of the known pairs. A pair may be there in one order or in both."""
     known = {
         (("gpu", a), ("gpu", b)): _short(class_name(link)) for (a, b), link in links_by_pair(machine).items()
     }
@@ -143,7 +143,7 @@ def _affinities(machine: Machine) -> list[Column]:
         )
     if any(node is not None for node in nodes + of_nics):
         shown = [NOT_ASKED if node is None else str(node) for node in nodes + of_nics]
-        # nvidia-smi shows no NUMA node of NICs: blank, rather than a row of dashes.
+        # nvidia-smi shows no NUMA node for NICs: leave the cells blank instead of a row of dashes.
         shown = shown if any(node is not None for node in of_nics) else [*shown[: len(nodes)], *blank]
         found.append(Column("NUMA", tuple(shown)))
     return found

@@ -1,7 +1,7 @@
 """The PCI tree: NUMA nodes, root complexes, switches, GPUs and network cards.
 
-Ports with one device behind them have no line of their own: the device names them where they are slower.
-Captures may be damaged, so a parent may be missing; bridges in a circle are left out.
+A port with one device behind it has no line: if it is slower, the device's line reports it. Captures may be
+damaged, so a parent may be missing; bridges in a cycle are skipped.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from gputopo.values.machine import Gpu, Machine, Nic, NicPort, PciNode
 
 _LIMIT_STYLE = SEVERITY_STYLES["warning"]
 _NO_NODE = "NUMA node unknown"
-_MIN_NAME = 30  # characters of a name that are shown, however deep in the tree it stands
+_MIN_NAME = 30  # minimum characters of a name, at any depth of the tree
 
 _Device = TypeVar("_Device", Gpu, Nic)
 
@@ -28,11 +28,11 @@ class Branch(NamedTuple):
     name: str
     details: Sequence[Span] = ()
     children: Sequence["Branch"] = ()
-    gpu: int | None = None  # the index of the GPU that it is, None for anything else
+    gpu: int | None = None  # the index if it is a GPU, else None
 
 
 def tree_view(machine: Machine, width: int) -> list[Line]:
-    """Return the tree in lines of about `width` columns; empty where the source has no PCI devices."""
+    """Return the tree in lines of about `width` columns; empty if the source has no PCI devices."""
     return [line for top in pci_branches(machine) for line in _lines(top, "", "", width)]
 
 
@@ -66,7 +66,7 @@ def pci_branches(machine: Machine) -> list[Branch]:
 
 
 class _Tree:
-    """The nodes with a GPU or a network card at or under them, and which is below which."""
+    """The nodes that are, or have below them, a GPU or a network card, and their parents."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -87,12 +87,12 @@ class _Tree:
         )
 
     def tops(self) -> list[str]:
-        """Return the nodes below no other shown node, in the order of the addresses."""
+        """Return the nodes without a shown node above them, in the order of their addresses."""
         below = {child for children in self.children.values() for child in children}
         return [address for address in self.shown if address not in below]
 
     def numa_node(self, address: str) -> int | None:
-        """Return the NUMA node of a branch: of its GPU, or of the first of its nodes that has one."""
+        """Return the NUMA node of a branch: its GPU's node, or the node of its first device that has one."""
         gpu = self.gpus.get(address)
         for number in (self.nodes[address].numa_node, None if gpu is None else gpu.numa_node):
             if number is not None and number >= 0:
@@ -101,7 +101,7 @@ class _Tree:
         return next((number for number in known if number is not None), None)
 
     def branch(self, address: str, ports: Sequence[str] = ()) -> Branch:
-        """Return a node with all below it. `ports`: bridges above it with nothing else behind them."""
+        """Return a node with everything below it. `ports`: bridges above it with nothing else behind them."""
         children = self.children.get(address, [])
         if self.nodes[address].kind == "bridge" and len(children) == 1:
             return self.branch(children[0], (*ports, address))
@@ -131,7 +131,8 @@ class _Tree:
         kinds = {"gpu": "GPU (not counted)", "nic": "network card", "other": "device"}
         name = plain(node.name) if node.name else ""
         if node.kind == "bridge":
-            # Behind a root port is one device, of one or more functions; a bridge with more is a switch.
+            # A root port has one device behind it, with one or more functions; a bridge with more is a
+            # switch.
             behind = {child.rpartition(".")[0] for child in self.children.get(address, [])}
             is_switch = ports or node.parent in self.nodes or len(behind) > 1
             kind = "switch" if is_switch else "root port"
@@ -139,7 +140,7 @@ class _Tree:
         return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
 
     def _limit(self, address: str, below: str) -> Span:
-        """Return the words for a bridge slower than the GPUs below it; `below`: the node of the line."""
+        """Return the words for a bridge that is slower than the GPUs below it. `below`: the node of the line."""
         gpus = self.limits[address]
         link = _link(self.nodes[address], at_max=True)
         gpu = self.gpus.get(below)
@@ -167,16 +168,16 @@ class _Tree:
         return found
 
     def _address(self, written: str | None) -> str | None:
-        """Return the address as the tree writes it; domains are written with four or eight digits."""
+        """Return the address as the tree writes it. Domains may have four or eight digits."""
         if written is None or written in self.nodes:
             return written
         return next((address for address in self.nodes if _bare(address) == _bare(written)), None)
 
 
 def _lines(branch: Branch, before: str, under: str, width: int) -> Iterator[Line]:
-    """Yield a branch with all below it: its details beside its name, or on further lines if they are long."""
+    """Yield a branch and everything below it. Details follow the name; long ones are on further lines."""
     name, space = branch.name, max(width - len(before), _MIN_NAME)
-    if len(name) > space:  # lspci's names may be long
+    if len(name) > space:  # names from lspci may be long
         name = f"{name[: space - 3]}..."
     current: list[Span] = [(before, QUIET), (name, "")]
     for text, style in branch.details:
@@ -193,7 +194,7 @@ def _lines(branch: Branch, before: str, under: str, width: int) -> Iterator[Line
 
 
 def _link(node: PciNode, *, idle: bool = False, at_max: bool = False) -> str:
-    """Return a link as `gen 3 x8`, with its maximum where that is more; empty if nothing is known."""
+    """Return a link as `gen 3 x8`, with its maximum if that is more; empty if nothing is known."""
     top, lanes = generation_of(node.max_speed_gt_per_s), node.max_width
     now = top if at_max else generation_of(node.speed_gt_per_s) or top
     wide = lanes if at_max else node.width or lanes
@@ -219,7 +220,7 @@ def _port(port: NicPort) -> Span:
 
 
 def _nvlinks(machine: Machine, gpu: Gpu) -> str:
-    """Return the peers that the NVLinks of a GPU reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
+    """Return the peers that a GPU's NVLinks reach: `NVLink: 2 to GPU 1-2, 1 to GPU 3`."""
     reached = grouped(
         (link.nvlinks, b if a == gpu.index else a)
         for (a, b), link in links_by_pair(machine).items()
@@ -237,7 +238,7 @@ def _numa_node_name(machine: Machine, number: int | None) -> str:
 
 
 def _order(address: str) -> tuple[int, str]:
-    # A domain with more digits comes after those with four.
+    # Domains with more than four digits come after the others.
     return (len(address), address)
 
 

@@ -1,4 +1,4 @@
-"""The samples of a watch: one screen that is redrawn, or plain lines."""
+"""The samples of a watch: a screen that is redrawn, or plain lines."""
 
 import csv
 import io
@@ -24,12 +24,12 @@ from gputopo.report.units import counted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import GpuSample, MachineSample
 
-SHOWN = 12  # samples in the sparkline of a GPU
+SHOWN = 12  # samples in a GPU's sparkline
 _BARS = "▁▂▃▄▅▆▇█"
 _XIDS_SHOWN = 4
-_REASONS_WIDTH = 12  # minimum
+_REASONS_WIDTH = 12  # minimum columns
 _PCIE, _NVLINK = "PCIe\nGB/s", "NVLink\nGB/s"  # received/sent
-# Heads of the columns that go where the screen is narrow, the first one first.
+# Heads of the columns that are dropped on a narrow screen, the first one first.
 _OPTIONAL = ("Core clock".ljust(SHOWN), "Memory\nMHz", _NVLINK, "Temp\nC", _PCIE, "Load\n%", "Power\nW")
 _NOT_IN_CSV = ("gpu", "throttle_mask", "throttled_s", "processes", "other_processes")
 _CSV_FIELDS = tuple(name for name in GpuSample.__struct_fields__ if name not in _NOT_IN_CSV)
@@ -60,12 +60,14 @@ class Recent:
         return 0.0 if self.last is None or self.first_s is None else self.last.time_s - self.first_s
 
     def sparkline(self, gpu: int) -> str:
-        """Return the core clock of the last samples as bars, full at the GPU's maximum; unknown is a gap."""
+        """Return the core clock of the last samples as bars. A full bar is the GPU's maximum; a gap is
+        unknown.
+        """
         return sparkline(self._clocks.get(gpu, ()), self._max_mhz.get(gpu))
 
 
 def sparkline(values: Collection[int | None], maximum: int | None) -> str:
-    """Return numbers as bars from 0 to `maximum`, or to the highest where that is more or unknown."""
+    """Return numbers as bars from 0 to `maximum`, or to the highest number if it is higher or that is None."""
     top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
         " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]
@@ -94,7 +96,7 @@ def watch_view(recent: Recent, xid_reason: str | None, interval_s: float, width:
 
 
 def csv_lines(sample: MachineSample) -> str:
-    """Return a sample as rows of CSV, one for each GPU; facts not reported are empty."""
+    """Return a sample as CSV, one row for each GPU; facts that are not reported are empty."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     for gpu in sample.gpus:
@@ -105,7 +107,7 @@ def csv_lines(sample: MachineSample) -> str:
 
 
 def plain_lines(sample: MachineSample) -> Iterator[str]:
-    """Return a sample as one line for each GPU, for pipes and logs; facts not reported are left out."""
+    """Yield a sample as one line for each GPU, for pipes and logs; facts that are not reported are skipped."""
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     for gpu in sample.gpus:
         facts = (
@@ -130,7 +132,7 @@ def plain_lines(sample: MachineSample) -> Iterator[str]:
 
 
 def xid_lines(sample: MachineSample) -> list[str]:
-    """Return the errors that the driver reported since the sample before, a line each."""
+    """Return the errors that the driver reported since the previous sample, one per line."""
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     return [
         f"Xid {xid.code} on {'an unknown GPU' if xid.gpu is None else f'GPU {xid.gpu}'}, seen at {at}"
@@ -139,7 +141,7 @@ def xid_lines(sample: MachineSample) -> list[str]:
 
 
 def throttle_in_short(mask: int | None) -> str:
-    """Return the reasons of a mask in a word or two each; empty for an idle GPU or an unknown mask."""
+    """Return each reason of a mask in one or two words; empty for an idle GPU or an unknown mask."""
     if mask is None or mask < 0:
         return ""
     return ", ".join(in_short_words(decode(mask)))
@@ -171,7 +173,7 @@ def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:
 
 
 def _rates(sample: GpuSample, link: str) -> str | None:
-    """Return what a link carries to the GPU, and from it: `12.1/0.3`; None where neither is known."""
+    """Return what a link carries to and from the GPU, `12.1/0.3`, or None if neither is known."""
     rates = [getattr(sample, f"{link}_{direction}_mb_per_s") for direction in ("in", "out")]
     if rates == [None, None]:
         return None
@@ -179,7 +181,7 @@ def _rates(sample: GpuSample, link: str) -> str | None:
 
 
 def _ecc(sample: GpuSample) -> str | None:
-    """Return uncorrected/corrected ECC errors since the begin of the watch; None without any."""
+    """Return uncorrected/corrected ECC errors since the start of the watch, or None if there are none."""
     counts = (sample.ecc_uncorrected or 0, sample.ecc_corrected or 0)
     return "/".join(map(str, counts)) if any(counts) else None
 

@@ -1,4 +1,4 @@
-"""A document as one HTML file that loads nothing: light, dark, on paper. Its script sorts and filters."""
+"""A document as one HTML file that loads nothing; light, dark and printable. A script sorts and filters."""
 
 import base64
 import hashlib
@@ -12,9 +12,9 @@ _DRAWING_WIDTH = 100  # characters
 
 
 def page(document: values.Document, foot: str = "") -> str:
-    """Return the HTML. Every string of the document is escaped; pictures stand in it as SVG.
+    """Return the HTML. Every string of the document is escaped; pictures are inline SVG.
 
-    `foot`: the last line: when, by what and of what the page was made.
+    `foot`: the last line: when, by what and from what the page was made.
     """
     import jinja2
     from markupsafe import escape
@@ -29,7 +29,7 @@ def page(document: values.Document, foot: str = "") -> str:
     )
     environment.filters["drawn"] = lambda drawing: escape(text_of(printable(drawing.lines(_DRAWING_WIDTH))))
     environment.filters["kind"] = lambda block: type(block).__name__
-    environment.filters["figure"] = lambda cell: escape(_figure(cell))  # Markup: `_plain` lets it be
+    environment.filters["figure"] = lambda cell: escape(_figure(cell))  # Markup: `_plain` leaves it unchanged
     sections = (*document.sections, *map(page_section, document.pages))
     script = resources.files(__name__).joinpath("tables.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -38,12 +38,12 @@ def page(document: values.Document, foot: str = "") -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a text of the document without control characters; pictures and drawings have lines."""
+    """Return a text of the document without control characters; pictures and drawings keep their line breaks."""
     return plain(value) if type(value) is str else value
 
 
 def _figure(cell: str) -> str:
-    """Return a cell with the spaces after a number as wide as the point and the digits that it lacks."""
+    """Return a cell with spaces after the number that are as wide as its missing point and decimals."""
     text = plain(cell).rstrip(" ")
     missing = len(cell) - len(text)
     point = "" if "." in text or not missing else "\N{PUNCTUATION SPACE}"

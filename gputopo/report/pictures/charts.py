@@ -1,4 +1,4 @@
-"""Charts: a quantity by GPUs with its spread, a run over time, a box over the dates."""
+"""Charts: a quantity by number of GPUs with its spread, a run over time, a box over the dates."""
 
 import itertools
 import math
@@ -24,15 +24,15 @@ from gputopo.report.pictures.drawing import (
 )
 from gputopo.values.run.over_time import Curve, Happening, OverTime
 
-_MAX_POINTS = 12_000  # of one picture, of some 100 KB
-MAX_NAMED = 8  # series of a picture with a colour and a name
-_PLOT = 5.0  # inches, two side by side on a page of 1000 pixels
-_NAME = 66  # letters of a line of the legend
-_RUN = 6.5  # inches, of a run: on a screen of 400 pixels its words are still read
-_BREAK_FROM = 0.5  # share of the maximum: an axis whose values are all above it is broken
-_DATES = 4  # parts of an axis of dates
-_BAR = 10.0  # points that a bar is thick
-_LEFT, _HIGH, _PANEL, _ROW = 0.75, 2.2, 1.8, 0.17  # inches: left of axes, their height, of a panel, of words
+_MAX_POINTS = 12_000  # of one picture, which then has about 100 KB
+MAX_NAMED = 8  # series in a picture that have a colour and a name
+_PLOT = 5.0  # inches; two fit side by side on a page of 1000 pixels
+_NAME = 66  # letters in a line of the legend
+_RUN = 6.5  # inches; the words are still readable on a screen of 400 pixels
+_BREAK_FROM = 0.5  # share of the maximum: if all values are above it, the axis is broken
+_DATES = 4  # ticks of an axis of dates
+_BAR = 10.0  # thickness of a bar in points
+_LEFT, _HIGH, _PANEL, _ROW = 0.75, 2.2, 1.8, 0.17  # inches: left of axes, axes' height, panel, line of words
 
 Tick = tuple[float, str]
 
@@ -54,7 +54,7 @@ class ChartSeries(NamedTuple):
 
 
 Look = tuple[str, str | None]  # colour and dash of a line
-Legend = list[tuple[str, Look | None]]  # a second line of a name has no look
+Legend = list[tuple[str, Look | None]]  # the second line of a name has no look
 _DOTTED: Look = (FAINT, "2 3")
 
 
@@ -63,10 +63,10 @@ def _look(place: int) -> Look:
 
 
 class _Axes:
-    """A part of a canvas with an axis below and one at the left; `ends`: their values from where to where."""
+    """A part of a canvas with an axis below and one at the left. `x_ends`, `y_ends`: the range of each axis."""
 
     def __init__(self, canvas: Canvas, corner: Place, size: Place, x_ends: Place, y_ends: Place) -> None:
-        """`corner`: at the top left; `size`: width and height, in inches."""
+        """`corner`: top left; `size`: width and height; both in inches."""
         self._canvas = canvas
         (self.left, self.top), self._size = corner, size
         self.bottom = self.top + size[1]
@@ -78,7 +78,7 @@ class _Axes:
         return self.left + across * self._size[0], self.bottom - up * self._size[1]
 
     def upright(self, x: float, look: Look, wide: float) -> float:
-        """Draw a line through a value of the axis below; return its place."""
+        """Draw a vertical line at a value of the axis below; return its place."""
         place, _ = self.at(x, 0.0)
         self._canvas.line([(place, self.top), (place, self.bottom)], look, wide)
         return place
@@ -100,7 +100,7 @@ class _Axes:
         self._canvas.line([self.at(*point) for point in points], look, wide)
 
     def happenings(self, happenings: Iterable[Happening], *, with_words: bool = True) -> None:
-        """Draw a line at each time, with its words above it."""
+        """Draw a vertical line at each time, with its words above it."""
         for one in happenings:
             colour = BAD if one.is_fault else FAINT
             place = self.upright(one.seconds, (colour, "2 3"), 1.5 if one.is_fault else 0.8)
@@ -117,12 +117,12 @@ def _share(value: float, ends: Place) -> float:
 
 
 def _above(happenings: Iterable[Happening]) -> float:
-    """Return the inches above axes that the words of happenings take."""
+    """Return the height in inches of the words of happenings above the axes."""
     return 0.3 + 0.6 * LETTER * max((len(one.says) for one in happenings), default=0)
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[Tick]:
-    """Return round values between two, with their words."""
+    """Return round values between two values, with their words."""
     rough = (high - low or abs(high) or 1.0) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step for n in (1, 2, 5, 10) if (step := n * power) >= rough * 0.999)
@@ -140,9 +140,9 @@ def scaling_picture(
     devices: str = "GPUs",
     ideal: bool = False,
 ) -> Picture | None:
-    """Return a quantity over a number of devices, of many series the first ones in colour; None if empty.
+    """Return a chart of a quantity over a number of devices, or None if it is empty.
 
-    `ideal`: with the line of equal speedup.
+    If there are many series, only the first ones have a colour. `ideal`: with the line of ideal speedup.
     """
     counts = sorted({point.x for one in series for point in one.points})
     if not counts:
@@ -173,7 +173,7 @@ def _lines(
     equal: Sequence[Place] = (),
     happenings: Sequence[Happening] = (),
 ) -> Canvas:
-    """Return series over one axis from 0, the first ones in colour with names. `equal`: of the ideal line."""
+    """Return series over one axis from 0; the first ones have a colour and a name. `equal`: the ideal line."""
     looks = [_look(at) if at < MAX_NAMED else (LINE, None) for at in range(len(series))]
     legend: Legend = []
     for one, look in zip(series[:MAX_NAMED], looks, strict=False):
@@ -201,7 +201,7 @@ def _lines(
 
 
 def _legend(canvas: Canvas, top: float, legend: Legend, columns: int = 1) -> None:
-    """Draw the names of the series beside their looks."""
+    """Draw the names of the series next to their looks."""
     for at, (label, look) in enumerate(legend):
         x, y = 0.15 + at % columns * (canvas.width - 0.2) / columns, top + at // columns * _ROW
         if look is not None:
@@ -254,7 +254,7 @@ def _in_words(run: OverTime, unit: str) -> str:
 def dated_picture(
     name: str, title: str, unit: str, series: Sequence[ChartSeries], faults: Sequence[Happening] = ()
 ) -> Picture | None:
-    """Return values over dates: x of the points and of `faults` in seconds since the epoch. None if empty."""
+    """Return values over dates, or None if there are none. `x` of points and faults: seconds since the epoch."""
     times = [point.x for one in series for point in one.points]
     if not times:
         return None
@@ -268,7 +268,7 @@ def dated_picture(
     return canvas.picture(name, title, f"{'. '.join(words)}.")
 
 
-BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values under their labels
+BarGroup = tuple[str, Sequence[tuple[str, float]]]  # a name, and the values by label
 
 
 def bars_picture(name: str, title: str, unit: str, groups: Sequence[BarGroup]) -> Picture:

@@ -1,6 +1,6 @@
 """A picture as SVG: its colours follow the page's light or dark scheme, its text stays text.
 
-Colours are CSS variables with a fallback, so that one file is right in a page and alone.
+Colours are CSS variables with a fallback, so that one file works inside a page and by itself.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Literal
 
 from gputopo.report.document import Picture
 
-# The CSS variables of a page, each with its value if a picture stands alone (light).
+# The CSS variables of a page, each with its (light) value for a picture outside a page.
 _COLOURS: Mapping[str, str] = {
     "ink": "#1b1f24", "paper": "#ffffff", "faint": "#6a737d", "line": "#c4ccd4", "box": "#eef2f6",
     "good": "#1a7f37", "warn": "#9a6700", "bad": "#cf222e",
@@ -18,13 +18,13 @@ _COLOURS: Mapping[str, str] = {
     "s5": "#bf3989", "s6": "#7d4e00", "s7": "#116b78", "s8": "#57606a",
 }  # fmt: skip
 INK, PAPER, FAINT, LINE, BOX, GOOD, WARN, BAD, *SERIES = (f"var(--{a}, {b})" for a, b in _COLOURS.items())
-# Beside the colour, so that lines differ without it: lengths of dash and gap.
+# Lengths of dash and gap, so that lines can be told apart without their colours.
 DASHES: Sequence[str | None] = (None, "6 3", "7 2 2 2", "2 3")
 
 _PX_PER_INCH, _PX_PER_PT = 96, 96 / 72
-LETTER = 0.064  # inches that a letter of 8 points takes on average: some more than half its height
-_MAX_LETTERS = 96  # of one text: at 8 points some 6 inches
-# Characters that XML cannot have, or that act on a terminal or the direction of text.
+LETTER = 0.064  # average inches per letter of 8 points: a little more than half of its height
+_MAX_LETTERS = 96  # of one text: about 6 inches at 8 points
+# Characters that are invalid in XML, or that control a terminal or the text direction.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -35,10 +35,10 @@ Anchor = Literal["start", "middle", "end"]
 
 
 class Canvas:
-    """An area to draw on. Places are in inches from the top left; lines and letters in points."""
+    """An area to draw on. Places are in inches from the top left; line widths and letters in points."""
 
     def __init__(self, width: float, height: float) -> None:
-        """Inches at 96 pixels."""
+        """`width`, `height`: in inches of 96 pixels."""
         self.width, self.height = width, height
         self._parts: list[str] = []
 
@@ -58,7 +58,7 @@ class Canvas:
         edge: str | None = None,
         edge_wide: float = 1.0,
     ) -> None:
-        """Draw a rectangle, `corner`: at its top left."""
+        """Draw a rectangle. `corner`: its top left."""
         self._add("rect", x=_px(corner[0]), y=_px(corner[1]), width=_px(wide), height=_px(high), fill=fill,
                   stroke=edge, stroke_width=edge and _points(edge_wide))  # fmt: skip
 
@@ -83,7 +83,7 @@ class Canvas:
         bold: bool = False,
         turned: float = 0.0,
     ) -> None:
-        """Write text, `place`: halfway up its begin, middle or end; `turned`: degrees, clockwise."""
+        """Write text. `place`: its start, middle or end, at half height; `turned`: degrees, clockwise."""
         x, y = (_px(one) for one in place)
         self._add("text", escape(short(words)), x=x, y=y, dy=".35em", font_size=_points(size), fill=colour,
                   text_anchor=None if anchor == "start" else anchor, font_weight="bold" if bold else None,
@@ -111,7 +111,7 @@ class Canvas:
 
 
 def short(text: str, most: int = _MAX_LETTERS) -> str:
-    """Return a text for a picture: a name from outside may be of any length, and would leave no room."""
+    """Return a text cut to a length: a name from outside may be of any length and leave no room."""
     text = _CONTROL.sub("?", " ".join(text.split()))
     return text if len(text) <= most else f"{text[: most - 1]}…"
 

@@ -22,13 +22,13 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import ClockRow, PairRow, ScalingRow, Study
 
-MAX_RUNS = 12  # with pictures of their own: a page of 5 MB holds no more
+MAX_RUNS = 12  # runs with pictures: a page of 5 MB holds no more
 
 
 def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, of: int) -> Document:
-    """Return the document of a study with its pictures beside their tables, and the runs at its end.
+    """Return the document of a study with pictures next to their tables, and the runs at its end.
 
-    `runs`: those that are shown; `of`: how many there are.
+    `runs`: the runs that are shown; `of`: the total number of runs.
     """
     drawn_of = {SCALING: _scaling(study), PAIRS: _pairs(study), CLOCKS: _clocks(study)}
     sections = [
@@ -48,7 +48,7 @@ def with_pictures(document: Document, study: Study, runs: Sequence[OneRun], *, o
 
 
 def _scaling(study: Study) -> tuple[Picture, ...]:
-    """Return speedup and efficiency, a colour for a job in both: of many those that end last and first."""
+    """Return speedup and efficiency, in the same colours. The lowest and highest of many jobs come first."""
     ordered = sorted(curves(study), key=lambda job: job[1].largest.speedup)
     half = MAX_NAMED // 2
     jobs = [*ordered[:half], *ordered[half:][-half:], *ordered[half:-half]]
@@ -96,7 +96,7 @@ def _pairs(study: Study) -> tuple[Picture, ...]:
 
 
 def _clocks(study: Study) -> tuple[Picture, ...]:
-    """Return the images/sec and the clock of each GPU, in percent of one."""
+    """Return the images/sec and the clock of each GPU, in percent of one GPU."""
 
     def percents(row: ClockRow) -> list[tuple[str, float]]:
         clock = [] if row.clock_percent is None else [(f"{row.clock} clock", row.clock_percent)]
@@ -126,7 +126,7 @@ def _run(run: OneRun, number: int) -> Section:
 
 
 def _machine(machine: Machine, findings: Sequence[Finding], number: int) -> list[Block]:
-    """Return the topology of a machine and its measured rates; `number` keeps the names of several apart."""
+    """Return the topology of a machine and its measured rates. `number` makes the picture names unique."""
     bandwidth = machine.bandwidth
     picture = topology_picture(machine, findings)
     rates = None if bandwidth is None else map_part(Numbers(machine, bandwidth))

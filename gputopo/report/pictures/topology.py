@@ -1,4 +1,4 @@
-"""A machine as a picture: NUMA nodes, bridges and switches over the GPUs, NVLinks below, coloured by rate."""
+"""A machine as a picture: NUMA nodes, bridges and switches above the GPUs, NVLinks below, coloured by rate."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,19 +20,19 @@ from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import host_link_rates, pair_speeds
 
 _LEAF, _LEVEL, _BOX_HEIGHT, _MARGIN = 1.45, 0.95, 0.5, 0.25  # inches
-_LETTERS = 22  # of a line in a box
-_MAX_ARCS = 40  # NVLinks between more pairs are one fabric to the eye
-# From the shade of the matrix to a colour, the fastest first.
+_LETTERS = 22  # in a line of a box
+_MAX_ARCS = 40  # pairs; arcs of more pairs cannot be told apart
+# The colour for each shade of the matrix, the fastest first.
 _RATE_COLOURS = dict(zip((share for share, _, _ in SHADES), (GOOD, INK, WARN, BAD), strict=True))
 _SEVERITY_COLOURS = {"error": BAD, "warning": WARN}
 _NEAR = ((Hop.PIX, "PCIe switch"), (Hop.PXB, "PCIe switches"), (Hop.PHB, "host bridge"), (Hop.NODE, ""))
 
 
 def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Picture | None:
-    """Return the machine with the GPUs that findings are about marked; None without GPUs.
+    """Return the machine, with marks on the GPUs that have findings; None if there are no GPUs.
 
-    Connections are coloured by measured rates where the machine has them, as shares of the fastest of their
-    kind. Without a PCI tree it is drawn from the classes of the pairs.
+    Connections are coloured by their measured rate, if any, as a share of the fastest of their kind. Without
+    a PCI tree, the picture is drawn from the classes of the pairs.
     """
     if not machine.gpus:
         return None
@@ -63,7 +63,7 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
 
 @dataclass
 class _Node:
-    """A box with its place in levels and inches."""
+    """A box with its level and its position in inches."""
 
     lines: list[str]
     gpu: int | None
@@ -78,7 +78,7 @@ class _Node:
 
 
 def _placed(tops: Sequence[Branch]) -> list[_Node]:
-    """Return all boxes with their places: leaves in a row at the bottom, each above the middle of its own."""
+    """Return all boxes with their positions: leaves in a row at the bottom, others above their children."""
     nodes = [node for top in tops for node in _nodes(top, 0)]
     lowest = max(node.level for node in nodes)
     leaves = [node for node in nodes if not node.children]
@@ -92,7 +92,7 @@ def _placed(tops: Sequence[Branch]) -> list[_Node]:
 
 
 def _nodes(branch: Branch, level: int) -> list[_Node]:
-    """Return the box of a branch, followed by those of all branches below it."""
+    """Return the box of a branch, followed by the boxes of all branches below it."""
     details = [plain(text) for text, _ in branch.details]
     links = [text for text in details if text.startswith(("gen ", "x"))]
     lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
@@ -103,7 +103,7 @@ def _nodes(branch: Branch, level: int) -> list[_Node]:
 
 
 def _by_hops(machine: Machine) -> list[Branch]:
-    """Return a tree from the classes of the pairs: GPUs that are near one another under one box."""
+    """Return a tree from the classes of the pairs: GPUs that are near one another share a box."""
     links = links_by_pair(machine)
     groups: dict[frozenset[int], Branch] = {
         frozenset((gpu.index,)): Branch(f"GPU {gpu.index} {short_model(gpu.name)}".rstrip(), gpu=gpu.index)
@@ -128,7 +128,7 @@ def _by_hops(machine: Machine) -> list[Branch]:
 
 
 def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
-    """Return the findings of warning or error by GPU; those about a pair count for both."""
+    """Return the warnings and errors by GPU; a finding about a pair is listed for both GPUs."""
     serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
     return grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
 
@@ -232,7 +232,7 @@ def _in_words(
 
 
 def _folded(text: str) -> list[str]:
-    """Return a name in at most two lines; the number of a GPU stands on the first."""
+    """Return a name in at most two lines; the number of a GPU is on the first line."""
     if text.startswith("GPU ") and " " in text[4:]:
         number, _, name = text[4:].partition(" ")
         return [f"GPU {number}", short(name, _LETTERS)]

@@ -1,4 +1,4 @@
-"""The devices of a run or a screen as a table: their speeds, their verdicts, what they reported."""
+"""The devices of a run or a screen as a table: their speeds, their verdicts, and what they reported."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -13,14 +13,14 @@ from gputopo.values.run.several_runs import GpuReading
 from gputopo.values.run.verdict import EVEN, SLOW, Verdict
 from gputopo.values.words import at_most, percent
 
-_NAME_WIDTH = 12  # of a GPU; a longer one folds
+_NAME_WIDTH = 12  # of a GPU's name; longer names fold
 
 
 def _number(value: float | None) -> str:
     return units.UNKNOWN if value is None else f"{value:.0f}"
 
 
-# Columns of what a GPU reported, by head.
+# Columns with what a GPU reported, by head.
 HARDWARE: Mapping[str, Callable[[DeviceResult | GpuReading], str]] = {
     "core MHz\n(% max)": lambda row: units.clock(row.graphics_mhz, row.graphics_percent),
     "mem. MHz\n(% max)": lambda row: units.clock(row.memory_mhz, row.memory_percent),
@@ -34,12 +34,12 @@ Row = TypeVar("Row")
 def right_columns(
     rows: Sequence[Row], styles: tuple[str, ...], cells: Mapping[str, Callable[[Row], str]]
 ) -> list[Column]:
-    """Return columns of numbers: by head, what returns the cell of a row. `styles`: of the rows."""
+    """Return columns of numbers. `cells`: by head, the function for a row's cell. `styles`: of the rows."""
     return [Column(head, tuple(map(of, rows)), "right", styles=styles) for head, of in cells.items()]
 
 
 def device_table(result: Result) -> Table:
-    """Return a table with a row per device, without columns that mean nothing for this run."""
+    """Return a table with one row per device, without columns that mean nothing for this run."""
     rows, is_of_gpus = result.devices, result.backend == "gpu"
     styles = tuple(ANOMALY_STYLE if row.anomaly else "" for row in rows)
 
@@ -49,7 +49,8 @@ def device_table(result: Result) -> Table:
     columns = []
     if any(row.device.gpu is not None or row.device.gpu_name for row in rows):
         columns.append(left("GPU" if is_of_gpus else "stands\nfor", map(_name, rows), _NAME_WIDTH))
-    # Without a model the marks are those of the batch: waited for on the host, then copied to the device.
+    # Without a model, the time marks are of the batch: the wait for it on the host, then its copy to the
+    # device.
     waits, computes = ("batch", "copy") if result.spec.get("task") == "input" else ("weights", "compute")
     numbers: dict[str, Callable[[DeviceResult], str]] = {}
     if len({row.batch_size for row in rows}) > 1:
@@ -97,19 +98,19 @@ def _verdict(row: DeviceResult) -> str:
 
 
 def verdict_words(word: str, percent_under: float | None, high: float | None) -> str:
-    """Return "! slow 15%", "even < 0.8%", or "at most 9.9%"; nothing where no bound is known."""
+    """Return "! slow 15%", "even < 0.8%", or "at most 9.9%"; empty if no bound is known."""
     if word == SLOW:
         return f"! slow {percent(percent_under or 0.0)}%"
     return "" if high is None else f"{'even <' if word == EVEN else 'at most'} {at_most(max(high, 0.1))}%"
 
 
 def is_ahead(verdict: Verdict) -> bool:
-    """Whether a device is faster than its peers by more than the others can be."""
+    """Return whether a device is ahead of its peers by more than the upper bound of its verdict."""
     return verdict.word == EVEN and (verdict.percent_under or 0.0) < -(verdict.percent_under_high or 0.0)
 
 
 def _cause(row: DeviceResult) -> str:
-    """Return "power-cap 13 %", or "memory-clock < 5.0 %" where that is the most that it explains."""
+    """Return "power-cap 13 %", or "memory-clock < 5.0 %" if this is only an upper bound."""
     causes = row.verdict.causes if row.verdict is not None else None
     if causes is None:
         return ""
@@ -122,7 +123,7 @@ def _cause(row: DeviceResult) -> str:
 
 def _name(row: DeviceResult) -> str:
     name = units.gpu_name(row.device.gpu_name)
-    # Beside a CPU device that stands for it: a GPU itself has its index in the first column.
+    # Only a CPU device that represents a GPU needs the index: a GPU has it in the first column.
     is_named = row.device.gpu is None or row.device.host is not None or not row.device.is_cpu
     index = "" if is_named else str(row.device.gpu)
     return " ".join(part for part in (index, name) if part) or units.UNKNOWN

@@ -1,4 +1,4 @@
-"""The figures of a whole run for people: speed, steps, times, placement, files written."""
+"""The figures of a whole run for users: speed, steps, times, placement, written files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ _PARTS = {"compute": "compute", "weights": "weights", "rest": "gradients and upd
 
 
 class RunFact(NamedTuple):
-    """A row of the report; `name` is empty where it belongs to the row before."""
+    """A row of the report. An empty `name` continues the row before."""
 
     name: str
     text: str
@@ -39,7 +39,7 @@ def run_facts(result: Result) -> Iterator[RunFact]:
 
 
 def versions_words(versions: Mapping[str, str]) -> str:
-    """Write versions on one line; a commit in its short form."""
+    """Write versions on one line; a commit is shortened."""
     short = {name: text[:10] if name == "commit" else text for name, text in versions.items()}
     return ", ".join(f"{name} {text}" for name, text in short.items())
 
@@ -71,7 +71,7 @@ def _speed(result: Result) -> Iterator[RunFact]:
 
 
 def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
-    """Yield what the exchange of gradients between hosts takes of a step, and each host's part of it."""
+    """Yield the share of the gradient exchange between hosts in a step, and each host's times."""
     ms = units.milliseconds
     if exchanged.ms is not None:
         share = f"{ms(exchanged.ms)} ms ({units.percent(exchanged.percent)}%) of a step"
@@ -88,7 +88,7 @@ def _exchange(exchanged: Exchanged) -> Iterator[RunFact]:
 
 
 def _missing(result: Result) -> Iterator[RunFact]:
-    """Yield what is not known of the GPUs, and why: a reason with its facts and GPUs in a row."""
+    """Yield what is unknown about the GPUs: one row per reason, with its facts and GPUs."""
     reasons = (
         (row, why, dict.fromkeys(SAMPLED_FACTS[field].words for field in fields))
         for row in result.devices
@@ -101,7 +101,7 @@ def _missing(result: Result) -> Iterator[RunFact]:
 
 
 def _gpu_names(rows: Sequence[DeviceResult]) -> str:
-    """Return "GPU 1, 3"; of several hosts "n2 GPU 1, n2 GPU 3"."""
+    """Return "GPU 1, 3"; with several hosts, "n2 GPU 1, n2 GPU 3"."""
     if any(row.device.host is not None for row in rows):
         return ", ".join(row.device.short_name for row in rows)
     return f"GPU {', '.join(str(row.device.gpu) for row in rows)}"
@@ -165,7 +165,7 @@ def _training(result: Result) -> Iterator[RunFact]:
     yield from _steady(result)
     if result.parameters:
         yield RunFact("parameters", f"{result.parameters:,}")
-    # An evaluation has the loss and accuracy of all its examples.
+    # An evaluation has a loss and an accuracy over all its examples instead.
     if result.steps and result.ran.get("task") != "input" and not result.evaluations:
         yield RunFact("loss", f"{units.loss(result.first_loss)} → {units.loss(result.last_loss)}")
     if result.last_top1 is not None and not result.evaluations:
@@ -181,7 +181,7 @@ def _training(result: Result) -> Iterator[RunFact]:
 
 
 def _steady(result: Result) -> Iterator[RunFact]:
-    """Yield a slower first part that the speed is without, or why the run was not steady."""
+    """Yield a slower first part that is excluded from the speed, or why the run was not steady."""
     if result.steady_steps is None:
         yield RunFact("steady", result.steady)
     elif slower_steps := result.steady_steps - result.warmup_steps:
@@ -246,7 +246,7 @@ def _files(result: Result) -> Iterator[RunFact]:
 
 
 def _by_place(result: Result, counts: dict[str, int]) -> list[tuple[str, int]]:
-    """Return the counts with the names of their places."""
+    """Return the counts with the names of their devices."""
     places = sorted(counts.items(), key=lambda item: (len(item[0]), item[0]))  # /GPU:2 before /GPU:10
     devices = [row.device for row in result.devices]
     return [(place_name(place, devices), count) for place, count in places]

@@ -1,4 +1,4 @@
-"""The progress of a run: a live display on a terminal, plain lines where the output is piped."""
+"""The progress of a run: a live display on a terminal, or plain lines if the output is piped."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ _GAP = "  "
 
 
 class Display:
-    """Phase and speed, the verdict so far, a bar of the steps; of each device a bar and what it reports."""
+    """Phase and speed, the verdict so far, a progress bar; for each device a bar and its sensors."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -68,7 +68,7 @@ def _joined(*parts: str) -> str:
 
 
 def _fitting(facts: list[str], room: int) -> str:
-    """Return as many of the facts as there is room for, the first ones first."""
+    """Return as many of the facts as fit, the first ones first."""
     line = facts[0]
     for fact in facts[1:]:
         if len(line) + len(_GAP) + len(fact) > room:
@@ -83,10 +83,10 @@ REDRAW_S = 0.25
 class Progress:
     """Shows the events of a run on standard error. A context manager that restores the terminal.
 
-    On a terminal a display that is redrawn below the lines that stay; else, and with TERM=dumb, one line for
-    each phase, for the first counted step and for every `display_every`-th (None: one every PLAIN_S seconds),
-    without control characters. `messages`: lines that stay, above the display. `clock`: seconds, for the
-    duration of a phase.
+    A terminal has a display that is redrawn below the permanent lines. Otherwise, and with TERM=dumb, there
+    is one line without control characters for each phase, for the first counted step, and for every
+    `display_every`-th step (None: one every PLAIN_S seconds). `messages`: permanent lines above the display.
+    `clock`: seconds, for the duration of a phase.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Progress:
         self._display_every = display_every
         self._messages = messages
         self._state = RunState(clock)
-        # The display is drawn by another thread. Rich draws without a lock: two at a time leave a line twice.
+        # Another thread draws the display. Rich does not lock: two simultaneous draws leave a line twice.
         self._lock = threading.Lock()
         self._live: Live | None = None
         self._over = threading.Event()
@@ -110,7 +110,7 @@ class Progress:
     def __enter__(self) -> Self:
         """Start the display."""
         if self._console.is_terminal and not self._console.is_dumb_terminal:
-            # Lines for standard output go past the display only if both are the same screen.
+            # Lines for standard output pass through the display only if both are on the same terminal.
             self._live = Live(
                 Display(self._state),
                 console=self._console,
@@ -138,14 +138,14 @@ class Progress:
             self._live = None
 
     def _draw(self, live: Live) -> None:
-        """Draw until the end: the work of the thread. A terminal that is gone ends it."""
+        """Draw until the end, in a thread. Stops if the terminal is gone."""
         with contextlib.suppress(OSError):
             while not self._over.wait(REDRAW_S):
                 with self._lock:
                     live.refresh()
 
     def event(self, event: Event) -> None:
-        """Add an event of the run and show what it changes. Cheap: drawing is done by another thread."""
+        """Add an event of the run and show the change. Fast, because another thread draws."""
         with self._lock:
             self._add(event)
 
@@ -153,7 +153,7 @@ class Progress:
         self._state.add(event)
         if self._live is None:
             for line in self._state.plain_lines(event, self._display_every):
-                # Written as it is: no wrapping, no markup, no colours.
+                # Written unchanged: no wrapping, no markup, no colours.
                 self._console.file.write(line + "\n")
                 self._console.file.flush()
         elif not self._messages:

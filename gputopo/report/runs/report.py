@@ -1,4 +1,4 @@
-"""The report of a run for people: the table of the devices, the figures of the whole run, the verdict."""
+"""The report of a run for users: the device table, the figures of the whole run, the verdict."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,17 +29,17 @@ from gputopo.values.words import at_most, percent, speed
 
 _OTHER_TASKS = {"forward": "forward passes", "eval": "evaluation", "input": "the input alone"}
 
-MINUTES_S = 300.0  # from here on a time is in minutes
-MAX_MORE_S = 86_400.0  # more steps than those of a day help nobody
+MINUTES_S = 300.0  # longer times are in minutes
+MAX_MORE_S = 86_400.0  # a number of steps that takes longer than a day is not suggested
 MAX_NAMES = 8
-# Rows of the figures that are shown without --verbose; warnings always are.
+# Rows that are shown without --verbose; warnings are always shown.
 _SHOWN = ("warm-up", "loss", "accuracy", "evaluation", "resumed", "checkpoints", "export", "trace")
 
 
 def run_document(result: Result, *, verbose: bool = True) -> Document:
     """Return the report of a run, complete or not: speed and what ran, a failure, the verdict, the devices.
 
-    `verbose`: with all figures, else with those that are no detail. What was not measured is stated.
+    `verbose`: with all figures, else without the details. The report says what was not measured.
     """
     failure = [Styled(text, "") for text in failure_lines(result)]
     says = [Styled(*one) for one in verdict_lines(result, verbose=verbose)]
@@ -61,7 +61,7 @@ def run_document(result: Result, *, verbose: bool = True) -> Document:
 
 
 def _headline(result: Result) -> list[Styled]:
-    """Return the speed and what ran; of a busy host first that it is not reliable, or that the run failed."""
+    """Return the speed and what ran. If the host was busy or the run failed, this comes first."""
     speed = speed_words(result)
     if speed is None:
         none = "" if result.failure else "No speed, because no step was counted: "
@@ -73,7 +73,7 @@ def _headline(result: Result) -> list[Styled]:
 
 
 def speed_words(result: Result) -> str | None:
-    """Return "38.3 images/sec ± 0.40", or why it is not reliable; None: there is none."""
+    """Return "38.3 images/sec ± 0.40", or why the speed is not reliable; None if there is no speed."""
     speed = result.throughput
     if speed is None:
         return None
@@ -84,12 +84,12 @@ def speed_words(result: Result) -> str | None:
 
 
 def _busy(result: Result) -> str | None:
-    """Return what kept the host busy, so that the speed is not reliable; None: nothing."""
+    """Return what kept the host busy, so that the speed is not reliable; None if nothing did."""
     return None if result.host_load is None else result.host_load.busy
 
 
 def title(result: Result, *, ended: bool = True) -> str:
-    """Return what ran, on what and, unless not wanted, how it ended, in one line."""
+    """Return in one line what ran and on what. `ended`: also how it ended."""
     spec = result.spec
     devices = [row.device for row in result.devices]
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(result.backend, "device")
@@ -113,13 +113,13 @@ def title(result: Result, *, ended: bool = True) -> str:
 
 
 def _place(name: str, devices: Sequence[Device]) -> str:
-    """Return the name for people of the device that holds variables; TensorFlow's numbers are its own."""
+    """Return the user's name of the device that holds variables; TensorFlow numbers devices differently."""
     on_host = "the CPU" if name == "/CPU:0" else place_name(name, devices)
     return next((device.short_name for device in devices if device.device == name), on_host)
 
 
 def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
-    """Return which devices are slow and what they cost, and what is excluded of the others."""
+    """Return which devices are slow and what they cost, and which bounds hold for the others."""
     lines = [(f"! {says}", ANOMALY_STYLE) for says in _slow_says(result)]
     slow = grouped(
         (row.verdict.says, (row.device, row.verdict.part, row.verdict.cost))
@@ -137,7 +137,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
     else:
         lines += _not_slow_lines(result, others=bool(result.anomalies))
     whole = result.run_verdict
-    # Without a figure it was compared with nothing.
+    # Without a figure, it was not compared with anything.
     if whole is not None and (verbose or whole.percent_under is not None):
         lines.append(run_verdict_line(whole))
     if all(row.verdict is None for row in result.devices):
@@ -146,12 +146,12 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 
 
 def _slow_says(result: Result) -> list[str]:
-    """Return the sentences on slow devices; that on a host, which all its devices have, once."""
+    """Return the sentences about slow devices; a sentence about a host, which its devices share, only once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
 
 
 def _change_lines(result: Result) -> list[Span]:
-    """Return how the speed changed, unless a verdict has it, or other programs changed it."""
+    """Return how the speed changed, unless a verdict reports it or other programs caused it."""
     change = result.speed_change
     if change is None or _busy(result):
         return []
@@ -165,15 +165,15 @@ def _change_lines(result: Result) -> list[Span]:
 
 
 def run_verdict_line(verdict: Verdict) -> Span:
-    """Return the verdict on all devices alike."""
+    """Return the verdict on all devices together."""
     style = {SLOW: ANOMALY_STYLE, CANNOT_TELL: "yellow"}.get(verdict.word, "")
     return (f"{'! ' if verdict.word == SLOW else ''}{verdict.says}.", style)
 
 
 def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
-    """Return what is excluded of the devices that are not slow, and why some were not compared.
+    """Return the bounds for the devices that are not slow, and why some were not compared.
 
-    `others`: there are slow ones.
+    `others`: there are slow devices.
     """
     known = [(row.device, row.verdict) for row in result.devices if row.verdict is not None]
     compared = [one for one in known if one[1].word != SLOW and one[1].resolution_percent is not None]
@@ -198,7 +198,7 @@ def _not_slow_lines(result: Result, *, others: bool) -> list[Span]:
 
 
 def _at_most_slower(of: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
-    """Return the most that these devices can be slower by. `others`: there are others than these."""
+    """Return the bound by which these devices can be slower. `others`: there are other devices."""
     names = _names([device for device, _ in of])
     bounds = [one.percent_under_high for _, one in of if one.percent_under_high is not None]
     if not bounds:
@@ -220,7 +220,7 @@ def _names(devices: Sequence[Device]) -> str:
 
 
 def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, others: bool) -> str:
-    """Return how slow these devices can be at most; where that is much, what run excludes 5 %."""
+    """Return by how much these devices can be slower; if that is much, also which run would exclude 5 %."""
     if others and all(is_ahead(verdict) for _, verdict in compared):
         return f"{_names([device for device, _ in compared])}: not slower than the others."
     looking = [
@@ -246,13 +246,13 @@ def _excluded(result: Result, compared: Sequence[tuple[Device, Verdict]], *, oth
 
 
 def _two_figures(count: int) -> int:
-    """Round up to two figures: it is an estimate."""
+    """Round up to two figures, because it is an estimate."""
     scale: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // scale) * scale
 
 
 def failure_lines(result: Result) -> list[str]:
-    """Return why a run did not complete, what to do, and the last lines of the worker; empty if it did."""
+    """Return why a run did not complete, what to do, and the worker's last lines; empty if it completed."""
     failure = result.failure
     if failure is None:
         return []
@@ -264,7 +264,7 @@ def failure_lines(result: Result) -> list[str]:
 
 
 def _next_step(result: Result) -> Iterator[str]:
-    """Yield what to do after a run that completed, as a sentence; nothing if a line before says it."""
+    """Yield what to do after a completed run, as a sentence; nothing if an earlier line says it."""
     if result.status != "complete" or result.throughput is None:
         return
     if _busy(result):
@@ -277,7 +277,7 @@ def _next_step(result: Result) -> Iterator[str]:
 
 
 def repeats_document(repeats: Repeats) -> Document:
-    """Return the report of repeated runs: what ran, each repeat with how it ended, mean and spread."""
+    """Return the report of repeated runs: what ran, how each repeat ended, mean and spread."""
     first = repeats.runs[:1]
     says = [Styled(said, "") for run in first for said in run.says]
     busy = [found for run in repeats.runs if (found := _busy(run))]
@@ -316,9 +316,9 @@ def _together(repeats: Repeats) -> str:
 
 
 def program_lines(result: Result) -> Iterator[str]:
-    """Return the speed of the steps that it reported, if it did, what is slow, and what the samples show.
+    """Yield the speed of the program's reported steps, if any, what is slow, and what the samples show.
 
-    What is worth no look is left out: a program of some seconds has no verdict.
+    Trivial results are skipped: a program that runs for a few seconds has no verdict.
     """
     speed = result.throughput
     if speed is not None:
@@ -341,6 +341,6 @@ def program_lines(result: Result) -> Iterator[str]:
 
 
 def _not_checked(hardware: Hardware) -> str:
-    """Return which checks were not made, with the reasons; a box with one GPU has no peers."""
+    """Return which checks were not run, with the reasons. With one GPU there are no peers to compare."""
     whys = "; ".join(f"{name} ({why})" for name, why in hardware.not_checked.items())
     return f"; not checked: {whys}" if whys else ""

@@ -1,4 +1,4 @@
-"""The devices of a screen as a table, the sentences on each, and the runs of several of them."""
+"""The devices of a screen as a table, the sentences about each, and the runs of several devices."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -52,7 +52,7 @@ def _busy(screen: Screen) -> list[Styled]:
 
 
 def _headline(screen: Screen, noun: str) -> str:
-    """Return which devices are slow, else for which that is excluded, and what ran."""
+    """Return which devices are slow, or for which ones this is excluded, and what ran."""
     ran = (
         f"{screen.model}, batch {batch_words(screen.batch_size)}, {units.counted(len(screen.devices), noun)}"
     )
@@ -80,7 +80,7 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
 
 
 def run_line(run: ScreenRun, noun: str) -> str:
-    """Return the line on a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
+    """Return the line for a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
     speed = f"{units.images_per_sec(run.images_per_sec or 0.0)} images/sec"
     outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"
     which = run_words(run.kind, [one.number for one in run.devices], noun)
@@ -96,7 +96,7 @@ def _since_last(screen: Screen, folder: str, noun: str) -> Iterator[Styled]:
 
 
 def _several(screen: Screen, noun: str) -> list[Block]:
-    """Return a row for each run of several devices."""
+    """Return a row for each run with several devices."""
     rows = [
         (
             run_words(run.kind, [device.number for device in run.devices], noun),
@@ -130,20 +130,20 @@ def _columns(screen: Screen, styles: tuple[str, ...]) -> list[Column]:
 
 
 def _verdict(row: ScreenDevice) -> str:
-    """Return `! slow 15%`, `even < 1.2%`, `at most 9.9%`, or `cannot tell` of one round."""
+    """Return `! slow 15%`, `even < 1.2%`, `at most 9.9%`, or, after one round, `cannot tell`."""
     under = row.under or Under(percent=0.0)
     return verdict_words(row.word, under.percent, under.high) or row.word
 
 
 def _explained(row: ScreenDevice) -> str:
-    """Return `4.9`, and `0 to 4.9` where only the most that the causes can explain is known."""
+    """Return `4.9`, or `0 to 4.9` if only an upper bound on the causes is known."""
     if row.causes is None or row.explained_percent is None:
         return units.UNKNOWN
     return _range(sum(one.percent_low for one in row.causes.found), row.explained_percent)
 
 
 def _unexplained(row: ScreenDevice) -> str:
-    """Return `10`, and `10 to 15` where the causes may explain less."""
+    """Return `10`, or `10 to 15` if the causes may explain less."""
     if row.causes is None or row.explained_percent is None or row.unexplained_percent is None:
         return units.UNKNOWN
     less = row.explained_percent - sum(one.percent_low for one in row.causes.found)

@@ -44,20 +44,20 @@ from gputopo.values.run.speed import RunningThroughput, time_left_s
 from gputopo.values.run.verdict import EVEN_PERCENT, SLOW
 from gputopo.values.words import at_most, percent
 
-PLAIN_S = 5.0  # between two plain lines of steps, where not their number decides
-# A device's bar is the median of so many steps: one stalled step does not make it jump.
+PLAIN_S = 5.0  # seconds between two plain lines of steps, unless their number is set
+# A device's bar is the median of this many steps, so that one stalled step does not make it jump.
 RECENT_STEPS = 15
 
-# The worker sends its first event when TensorFlow is imported and the model is built.
+# The worker sends its first event after it has imported TensorFlow and built the model.
 STARTING, FIRST_STEP = "starting TensorFlow, building the model", "first step (tracing)"
-MIN_LEFT_S = 1.0  # less is not shown
-MIN_STEPS_FOR_AN_END = 2  # the counting begins with the end of the warm-up, so one step has no pace yet
-# Why no verdict on single devices is given where cores are shared, unless one is proven to be slow.
+MIN_LEFT_S = 1.0  # a shorter remaining time is not shown
+MIN_STEPS_FOR_AN_END = 2  # counting starts at the end of the warm-up, so the first step has no pace
+# Why single devices have no verdict if they share cores, unless one is proven to be slow.
 NOT_JUDGED = "CPU devices share the cores: differences between them are not judged"
 NOT_RELIABLE = "NOT RELIABLE"
 WARMING_UP, TRAINING, ENDING = "warming up", "training", "ending"
 MAX_SEEN = 50.0  # percent: a coarser resolution is not shown
-# Phases of the worker in which no step is expected for a while, as in `gputopo.values.run.events.PhaseBegun`.
+# Phases of the worker during which no step is expected, as in `gputopo.values.run.events.PhaseBegun`.
 SLOW_PHASES = ("comparison", "evaluation", "export", "end", "batch search")
 
 
@@ -70,16 +70,16 @@ class RunState:
         self._clock = clock
         self._phase_began = clock()
         self._counting_began = 0.0
-        self._last_step: int | None = None  # global, of a run that counts so many
+        self._last_step: int | None = None  # global step, if the run counts global steps
         self._devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
-        self._line_s: float | None = None  # when a line of a step was last returned
+        self._line_s: float | None = None  # when the last line for a step was returned
         self._step: Step | None = None
-        self._loss_is_lost = False  # and this was shown
-        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU, the latest of each fact
+        self._loss_is_lost = False  # and a line said so
+        self._gpus: dict[tuple[int, int], GpuSample] = {}  # by rank and GPU: the latest value of each fact
         self._hosts = HostLoads()
         self._judged: Judged | None = None
-        self._busy_s: dict[int, deque[float]] = {}  # by tower, weights + compute of the latest steps
+        self._busy_s: dict[int, deque[float]] = {}  # by tower: weights + compute of the latest steps
 
     def add(self, event: Event) -> None:
         """Add the next event."""
@@ -126,7 +126,7 @@ class RunState:
         return [(device, best / usable[device.tower]) for device in self._devices if device.tower in usable]
 
     def verdict_words(self) -> str:
-        """Return the verdict so far, by the latest steps; empty before the steps are counted."""
+        """Return the verdict so far, from the latest steps; empty before steps are counted."""
         if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
             return ""
         devices = () if self._judged is None else self._judged.devices
@@ -147,7 +147,7 @@ class RunState:
         return f"no slow device above {at_most(max(known))}%"
 
     def _looks_slow(self) -> str | None:
-        """Return how much slower than it should be the slowest device looks, if that is much."""
+        """Return by how much the slowest device seems to be too slow; None if it is not much."""
         found = self.paces()
         if not found or len({device.gpu_name for device in self._devices}) > 1:
             return None
@@ -161,7 +161,7 @@ class RunState:
 
     @property
     def busy(self) -> str | None:
-        """What other programs do to the host, which makes the speed not reliable; None: nothing."""
+        """Return what other programs do to the host that makes the speed unreliable; None if nothing."""
         loads = self._hosts.summaries(self._devices).values()
         return next((one.busy for one in loads if one.busy is not None), None)
 
@@ -172,12 +172,12 @@ class RunState:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the verdict so far is that a device is slow, or all of them are."""
+        """Whether the verdict so far is that one or all devices are slow."""
         judged = self._judged
         return judged is not None and (judged.run is not None or any(d.word == SLOW for d in judged.devices))
 
     def sensors(self, device: Device) -> list[str]:
-        """Return what the GPU of a device reported last, most important first; empty if nothing."""
+        """Return what a device's GPU reported last, most important first; empty if nothing."""
         last = self._gpus.get((device.rank, -1 if device.gpu is None else device.gpu))
         if last is None:
             return []
@@ -193,7 +193,7 @@ class RunState:
         return [pattern.format(value) for pattern, value in facts if pattern and value is not None]
 
     def fraction(self) -> float | None:
-        """Return the share of the counted steps or of the time that is done; None if unknown."""
+        """Return the share of the counted steps, or of the time, that is done; None if unknown."""
         if self.phase == ENDING:
             return 1.0
         if self.phase != TRAINING:
@@ -222,7 +222,7 @@ class RunState:
         return [] if line is None else [line]
 
     def _is_due(self, number: int, display_every: int | None) -> bool:
-        """Whether a counted step gets a line of its own."""
+        """Return whether a counted step gets its own line."""
         if display_every is not None:
             return number == 1 or number % display_every == 0
         now = self._clock()
@@ -243,9 +243,9 @@ class RunState:
         return self._spec.get("num_batches") is None and self._spec.get("max_error") is not None
 
     def left_s(self) -> float | None:
-        """Return the seconds until the last counted step, by the pace so far; None if unknown.
+        """Return the seconds until the last counted step, at the pace so far; None if unknown.
 
-        Of a run that ends once its speed is known they are the most that it takes.
+        If a run ends once its speed is known, this is an upper bound.
         """
         done = 0 if self._step is None else self._step.step
         if self.phase != TRAINING or done < MIN_STEPS_FOR_AN_END:
@@ -260,16 +260,16 @@ class RunState:
         return max(0.0, min(left)) if left else None
 
     def _steps_left(self, done: int) -> int | None:
-        """Return how many steps are left at most; None: nothing limits their number, or it is not known."""
+        """Return the maximum number of steps left; None if there is no limit or it is unknown."""
         if self._last_step is not None and self._step is not None and self._step.global_step is not None:
             return self._last_step - self._step.global_step
         limit: int | None = self._spec.get("num_batches") or self._spec.get("max_batches")
-        # The first batch of an evaluation, which compiles, is not counted.
+        # The first batch of an evaluation compiles, so it is not counted.
         return None if limit is None else limit - done - (self._spec.get("task") == "eval")
 
     @property
     def phase_s(self) -> float:
-        """How long the phase has lasted."""
+        """Return how long the phase has lasted, in seconds."""
         return max(0.0, self._clock() - self._phase_began)
 
     def _enter(self, phase: str) -> None:
@@ -294,20 +294,20 @@ class RunState:
             times.append(mark.weights_s + mark.compute_s)
 
     def _loss(self, step: Step) -> str:
-        """Return the loss in words; empty for one already shown as lost, and for the input alone."""
+        """Return the loss in words; empty if a lost loss was already shown, or for a run of only the input."""
         if self._spec.get("task") == "input" or (step.loss is None and self._loss_is_lost):
             return ""
         return f", loss {units.loss(step.loss)}"
 
     def steps_words(self) -> str:
-        """Return how many steps are done, of how many."""
+        """Return how many steps are done, and of how many."""
         if self._step is not None and self._step.warmup:
             return "warm-up"
         steps = self._spec.get("num_batches")
         return f"{self.running.steps}{f' of {steps}' if steps else ''}{self._left()}"
 
     def speed_words(self) -> str:
-        """Return the speed now and so far, and the loss; empty before the first counted step."""
+        """Return the current and average speed, and the loss; empty before the first counted step."""
         if self.running.mean is None:
             return ""
         now, mean = units.images_per_sec(self.running.now), units.images_per_sec(self.running.mean)
@@ -316,20 +316,20 @@ class RunState:
 
 
 def not_reliable(busy: Sequence[str], of: int, noun: str) -> str:
-    """Return that speeds are not reliable. `busy`: what kept the host busy in some of so many runs."""
+    """Return that speeds are not reliable. `busy`: what kept the host busy in some of the `of` runs."""
     count = f"{len(busy)} of {units.counted(of, noun)}"
     return f"{NOT_RELIABLE}: {count} on a busy host; in the first, {busy[0]}."
 
 
 def share_cores(devices: Sequence[Device]) -> bool:
-    """Whether several of these are CPU devices of one host, which compute on the same cores."""
+    """Return whether several of these are CPU devices of one host, which share its cores."""
     return all(device.is_cpu for device in devices) and len({device.rank for device in devices}) < len(
         devices
     )
 
 
 def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator[str]:
-    """Yield each slow device, or a host that is slow as a whole, by how much and why."""
+    """Yield each slow device, or a host that is slow as a whole, with by how much and why."""
     names: dict[int, str | None] = {device.tower: device.short_name for device in devices}
     whole = whole_hosts(devices, {one.tower: one.cause for one in slow})
     for own in whole.values():
@@ -342,9 +342,9 @@ def _slow_words(devices: Sequence[Device], slow: Sequence[Standing]) -> Iterator
 
 
 def news(event: Event, devices: Sequence[Device] = ()) -> str | None:
-    """Return the line for an event that a user wants to read at once, None for all others.
+    """Return the line for an event that a user wants to read at once, or None for all other events.
 
-    `devices`: of the run, to name those of several hosts.
+    `devices`: the devices of the run; with several hosts, their names are in the line.
     """
     match event:
         case Anomaly() | AnomalyOver() | Noticed() | Restarted() | Replanned():
@@ -389,7 +389,7 @@ def steps_words(numbers: Sequence[int]) -> str:
 
 
 def evaluated_words(event: Evaluated) -> str:
-    """Write how well a model did: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
+    """Write the quality of a model: `top-1 71.20 %, top-5 90.10 %, loss 1.2, 50000 examples (imagenet)`."""
     top5 = "" if event.top5 is None else f", top-5 {100 * event.top5:.2f}%"
     after = "" if event.steps is None else f" after {units.counted(event.steps, 'step')}"
     return (

@@ -1,4 +1,4 @@
-"""The cells of a sweep: a table for each of its matrix's, and a line for each cell that ends."""
+"""The cells of a sweep: a table for each of its matrices, and a line for each cell that ends."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -15,7 +15,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.measurement import BUSY
 from gputopo.values.run.several_runs import Sweep, SweepCell
 
-MAX_MODELS = 3  # whose fastest cells are named at the top
+MAX_MODELS = 3  # the fastest cell of each is at the top
 _NOT_RUN = ("refused", "left_out")
 _WORDS = {"left_out": "skipped", "pending": "to run", "running": "to run"}
 
@@ -38,7 +38,7 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
 
 
 def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
-    """Return options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these."""
+    """Return the options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these options."""
     options = {name: one for name, one in cell.options.items() if names is None or name in names}
     words = [plain(str(options.pop("model")))] if "model" in options else []
     words += [name if one is True else f"{name} {plain(str(one))}" for name, one in options.items()]
@@ -46,13 +46,13 @@ def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
 
 
 def _varied(cells: Sequence[SweepCell]) -> list[str]:
-    """Return the names of the options in which cells differ, in order."""
+    """Return the names of the options that differ between cells, in order."""
     names = dict.fromkeys(name for cell in cells for name in cell.options)
     return [name for name in names if len({str(cell.options.get(name)) for cell in cells}) > 1]
 
 
 def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
-    """Return what became of the cells; with `dry` what would be run."""
+    """Return the result of each cell; with `dry`, what would run."""
     tables = groupby(sweep.cells, key=lambda cell: cell.table)
     sections = [_section(table, list(cells), dry=dry) for table, cells in tables]
     remarks = _remarks(sweep)
@@ -66,7 +66,7 @@ def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
 
 
 def _fastest(sweep: Sweep) -> Iterator[str]:
-    """Yield how many cells say nothing, and the fastest of the others of each model, of few models."""
+    """Yield how many cells have no reliable speed; then, if there are few models, the fastest cell of each."""
     done = [cell for cell in sweep.cells if cell.state == "done" and cell.images_per_sec]
     measured = [cell for cell in done if not cell.beside_other_work]
     if beside := len(done) - len(measured):
@@ -82,7 +82,7 @@ def _fastest(sweep: Sweep) -> Iterator[str]:
 
 
 def _section(name: str, cells: Sequence[SweepCell], *, dry: bool) -> Section:
-    """Return a row for each combination that runs, its repeats together; none: nothing."""
+    """Return a row for each combination that runs, with its repeats together; empty if there are none."""
     shown = [cell for cell in cells if cell.state not in _NOT_RUN]
     repeats = groupby(shown, key=lambda cell: (cell.number - cell.repeat, sorted(cell.options.items())))
     rows = [list(same) for _, same in repeats]
@@ -110,7 +110,7 @@ def _predicted(row: Sequence[SweepCell]) -> str:
 
 
 def _speed(row: Sequence[SweepCell]) -> tuple[str, str]:
-    """Return the median of the repeats and their range in percent of it; of one, the noise within it."""
+    """Return the median of the repeats and their range in percent; for one repeat, the noise within it."""
     speeds = [cell.images_per_sec for cell in row if cell.images_per_sec is not None]
     middle = median(speeds) if speeds else None
     noise = next((cell.noise for cell in row if cell.noise is not None), None)
@@ -121,7 +121,7 @@ def _speed(row: Sequence[SweepCell]) -> tuple[str, str]:
 
 
 def _note(row: Sequence[SweepCell]) -> str:
-    """Return what is to be known of a row: states other than done, other work on the host."""
+    """Return notes on a row: states other than done, other load on the host."""
     words = []
     for state, same in groupby(sorted(cell.state for cell in row if cell.state != "done")):
         count = len(list(same))
@@ -135,7 +135,7 @@ def _note(row: Sequence[SweepCell]) -> str:
 
 
 def _remarks(sweep: Sweep) -> tuple[str, ...]:
-    """Return each reason and each note once, with the cells that it is of."""
+    """Return each reason and note once, with its cells."""
     why = {
         cell.number: [] if cell.reason is None else [f" {_WORDS.get(cell.state, cell.state)}: {cell.reason}"]
         for cell in sweep.cells

@@ -26,7 +26,7 @@ from gputopo.workload import workloads as workload
 
 DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64
-# Its epochs are those of ImageNet's training set (ILSVRC 2012), whose shape the synthetic data has.
+# The epochs are those of ImageNet's training set (ILSVRC 2012); the synthetic data has its shape.
 IMAGES_PER_EPOCH = 1_281_167
 EXAMPLES = {"imagenet": IMAGES_PER_EPOCH, "cifar10": 50_000}
 _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", "input": "input only"}
@@ -35,8 +35,8 @@ _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", 
 class TfCnnLog:
     """Turns the events of one run into log lines, one event at a time.
 
-    The first counted step and every `display_every`-th are shown. A run that did not complete gets no line
-    `total images/sec:`, which a script would read as a result, but its status.
+    The first counted step and every `display_every`-th step have a line. A run that did not complete has a
+    line with its status instead of `total images/sec:`, which a script would read as a result.
     """
 
     def __init__(self, display_every: int = DISPLAY_EVERY) -> None:
@@ -47,7 +47,7 @@ class TfCnnLog:
         self._columns_shown = False
 
     def lines(self, event: Event) -> list[str]:
-        """Return the lines that this event adds, none for most."""
+        """Return the lines that this event adds; most events add none."""
         self._running.add(event)
         match event:
             case RunStarted():
@@ -120,7 +120,7 @@ def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
         fields.append(("AllReduce:", spec["all_reduce"]))
     if _part(spec, "exchange").get("staged"):
         fields.append(("Staged vars:", True))
-    # Those below are not in its logs.
+    # The following lines are not in its logs.
     ours = (("Precision:", _precision(spec)), ("Trainer:", spec.get("method") or spec.get("strategy")))
     fields += [(name, value) for name, value in ours if value]
     return [f"{name:<13}{value}" if len(name) < 13 else f"{name} {value}" for name, value in fields]
@@ -154,7 +154,7 @@ def _data_name(spec: dict[str, Any]) -> str:
 
 
 def _precision(spec: dict[str, Any]) -> str | None:
-    """Return the precision where it is not the default."""
+    """Return the precision if it is not the default."""
     precision = _part(spec, "precision")
     words = [precision["compute"]] if precision.get("compute", "fp32") != "fp32" else []
     if precision.get("auto_loss_scale"):

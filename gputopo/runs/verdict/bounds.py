@@ -1,9 +1,9 @@
-"""Confidence bounds of the mean of a noisy, perhaps correlated series.
+"""Confidence bounds of the mean of a noisy, possibly correlated series.
 
-The error of a mean follows from the means of batches of successive values, by Student's t (B. Schmeiser,
-Batch size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are
-still correlated, n of them count as n (1 - r) / (1 + r), and r is the correlation of neighbours (G. V. Bayley
-and J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
+The error of a mean comes from the means of batches of successive values, by Student's t (B. Schmeiser, Batch
+size effects in the analysis of simulation output, Operations Research 30(3), 1982). If batches are still
+correlated, n of them count as n (1 - r) / (1 + r), where r is the correlation of neighbours (G. V. Bayley and
+J. M. Hammersley, The "effective" number of independent observations in an autocorrelated time series,
 Supplement to the Journal of the Royal Statistical Society 8(2), 1946).
 """
 
@@ -15,17 +15,17 @@ import msgspec
 
 from gputopo.values.run.noise import Error, error_of, students_t
 
-# In the typical step, a value beyond so many deviations from the median counts as just there. By simulation:
-# bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.
+# For the typical step, values farther than this many deviations from the median are moved to this distance.
+# In simulations, bursts and stalls of other devices hide a loss of 5% for less time than with 3 or 4.
 OUTLIER = 2.0
-MIN_AWAY = 0.03  # but not a value that is closer. Not measured; chosen because 3% is what is called slow.
+MIN_AWAY = 0.03  # Closer values are not moved. Not measured; chosen because 3% is what is called slow.
 
-# A deviation from the absolute one of normal noise, and how much wider the median is than the mean.
+# Standard deviations per median absolute deviation, for normal noise.
 DEVIATION = 1.4826
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean with its bounds. `effective`: independent values that weigh as much."""
+    """A mean with its bounds. `effective`: the number of independent values with the same weight."""
 
     low: float
     middle: float
@@ -33,14 +33,14 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     effective: float
 
     def mapped(self, to: Callable[[float], float]) -> "Interval":
-        """Return it with another measure of its values, which grows with them."""
+        """Return the interval in another unit. `to` must increase with the values."""
         return msgspec.structs.replace(self, low=to(self.low), middle=to(self.middle), high=to(self.high))
 
 
 def min_values(chance: float) -> int:
     """Return how many independent values a lower bound needs to be wrong with at most this chance.
 
-    With chance 2^-n all of n values are above their median, whatever the noise, and a bound with them.
+    All of n values are above their median with chance 2^-n, whatever the noise; then a bound is above it too.
     """
     return math.ceil(-math.log2(chance))
 
@@ -48,7 +48,7 @@ def min_values(chance: float) -> int:
 def mean_bounds(values: Sequence[float], chance: float) -> Interval | None:
     """Return the mean of `values`, in the order of their steps, with bounds; None for fewer than two.
 
-    Each bound is wrong with this chance at most.
+    Each bound is wrong with at most this chance.
     """
     return _interval(fmean(values), error_of(values), chance) if len(values) > 1 else None
 
@@ -59,9 +59,9 @@ def level_bounds(values: Sequence[float], chance: float) -> Interval | None:
 
 
 def part_bounds(values: Sequence[float], chance: float) -> Interval:
-    """Return the typical value in a part of a run with bounds.
+    """Return the typical value in a part of a run, with bounds.
 
-    The slope of a part is no noise: a change may take its time, as heat does.
+    A slope within the part is not noise: a change may take time, as heating does.
     """
     part = without_outliers(values)
     half, middle = len(part) // 2, (len(part) - 1) / 2
@@ -76,7 +76,7 @@ def _interval(middle: float, error: Error, chance: float) -> Interval:
 
 
 def without_outliers(values: Sequence[float]) -> list[float]:
-    """Return the values with those beyond `OUTLIER` deviations from the median brought there."""
+    """Return the values; those beyond `OUTLIER` deviations from the median are moved to that distance."""
     if not values:
         return []
     level = median(values)

@@ -1,4 +1,4 @@
-"""Why a device, or a whole run, is slow: causes in the samples of the same seconds, with shares. Pure."""
+"""Why a device or a whole run is slow: causes in the samples of the same seconds, with shares."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +18,16 @@ from gputopo.values.run.events import Device
 from gputopo.values.run.verdict import Cause, Causes, Verdict
 from gputopo.values.words import percent as number
 
-# From so much of the gap on what was found is the cause. As TraceML.
+# Share of the gap from which the causes are called the cause, as in TraceML.
 COVERED_SHARE = 0.80
-# A fact must be known in so much of the slow rows, or its cause is not checked. Ours.
+# A fact must be known in this share of the slow rows, or its cause is not checked. Not measured.
 KNOWN_SHARE = 0.5
-# What explains less of the gap is not named. Ours.
+# A cause that explains a smaller share of the gap is not reported. Not measured.
 MIN_SHARE = 0.05
-# Without a fit narrower than this the range is that of physics, 0 to 1. Ours.
+# A fit with a wider range is not used; the range is then 0 to 1, as physics allows. Not measured.
 MAX_WIDTH = 0.7
 FITTED, BOUNDED, MEASURED = "fitted", "bounded", "measured"
-FELL = 0.02  # of a clock: by less it follows the temperature. Not measured on hardware.
+FELL = 0.02  # share of a clock: a smaller fall follows the temperature. Not measured on hardware.
 _REASONS = {
     sampled.THROTTLED_THERMAL: " (thermal slowdown)",
     sampled.THROTTLED_HARDWARE: " (hardware slowdown)",
@@ -46,7 +46,7 @@ class _Part(msgspec.Struct):
 
 
 def explained(facts: Facts, paces: Paces, found: PeerDifference, verdict: Verdict) -> Causes:
-    """Return the causes of a slow device: those of `found`, the difference that the verdict is about."""
+    """Return the causes of a slow device. `found`: the difference that the verdict is about."""
     waits = paces.weights(found.device.tower)
     kind = CPU if found.device.is_cpu else GPU
     view = View(
@@ -77,9 +77,9 @@ def explained_view(
     *,
     level: Callable[[Sequence[float]], float] = median,
 ) -> Causes:
-    """Return the causes by these rules of a gap of so many percent of pace.
+    """Return the causes, by these rules, of a gap of `percent` of pace.
 
-    `places`: of the rows that the gap is of; `level`: of a row's values there, their median or mean.
+    `places`: the rows of the gap. `level`: median or mean of a row's values there.
     """
     costs = {rule.id: rule.cost(view) for rule in rules}
     there = {
@@ -96,7 +96,7 @@ def explained_view(
         if (part := _part(rule, level(there[rule.id]) / gap, fitted.get(rule.family or rule.id)))
     ]
     _share_out(parts)
-    # Of a device that is slow now and then, what was seen in its slow steps.
+    # For a device that is slow intermittently, describe what was seen in its slow steps.
     slow = [place for place in places if view.gap[place] > gap] if level is fmean else places
     causes = _causes(parts, percent, lambda rule: rule.describe(view, slow or places))
     missing = {rule.id: ", ".join(rule.needs) for rule in rules if rule not in known}
@@ -105,7 +105,9 @@ def explained_view(
 
 
 def _causes(parts: Sequence[_Part], percent: float, describe: Callable[[CauseRule], str]) -> list[Cause]:
-    """Return the causes that explain enough, the most first; of one family as one: one clock shows them."""
+    """Return the causes that explain enough, the largest first. A family, whose rules read one clock, is one
+    cause.
+    """
     found: dict[str, Cause] = {}
     for part in sorted(parts, key=lambda part: -part.middle):
         if part.middle < MIN_SHARE:
@@ -129,7 +131,7 @@ def _causes(parts: Sequence[_Part], percent: float, describe: Callable[[CauseRul
 
 
 def _fitted(view: View, rules: Sequence[CauseRule], costs: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
-    """Return the slopes by family, of all rows in which every fact is known."""
+    """Return the slope of each family, from all rows in which every fact is known."""
     families: dict[str, list[Sequence[float]]] = {}
     for rule in rules:
         families.setdefault(rule.family or rule.id, []).append(costs[rule.id])
@@ -146,7 +148,7 @@ def _fitted(view: View, rules: Sequence[CauseRule], costs: Mapping[str, Sequence
 
 
 def _part(rule: CauseRule, most: float, slope: Slope | None) -> _Part | None:
-    """Return what a cause explains. `most`: share of the gap that it costs one to one."""
+    """Return what a cause explains. `most`: the share of the gap that it costs one to one."""
     if most < MIN_SHARE:
         return None
     if slope is None or slope.high - slope.low > MAX_WIDTH:
@@ -158,7 +160,7 @@ def _part(rule: CauseRule, most: float, slope: Slope | None) -> _Part | None:
 
 
 def _share_out(parts: Sequence[_Part]) -> None:
-    """Bring shares down to what adds up to the gap at most."""
+    """Reduce the shares so that their sum is at most the gap."""
     fitted = [part for part in parts if part.how == FITTED]
     bounded = [part for part in parts if part.how == BOUNDED]
     for name in {part.rule.within for part in bounded} - {""}:
@@ -169,7 +171,7 @@ def _share_out(parts: Sequence[_Part]) -> None:
 
 
 def _scale(parts: Sequence[_Part], room: float) -> None:
-    """Bring the middles of some causes down to what there is room for, in proportion."""
+    """Reduce the middles of some causes, in proportion, so that their sum is at most `room`."""
     total = sum(part.middle for part in parts)
     if total > room:
         for part in parts:
@@ -184,7 +186,7 @@ def _said(
     checked: Sequence[str],
     missing: Mapping[str, str],
 ) -> Causes:
-    """Return the causes of a gap of so many percent with their sentence. `covered`: share of it, 0 to 1."""
+    """Return the causes of a gap of `percent`, with their sentence. `covered`: the explained share, 0 to 1."""
     unexplained = percent * max(0.0, 1 - covered)
     unchecked = f" (not checked: {', '.join(missing)})" if missing else ""
     of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)
@@ -215,7 +217,7 @@ def _range(cause: Cause) -> str:
 
 
 class StepPart(msgspec.Struct, frozen=True):
-    """A part of the step that can have grown."""
+    """A part of the step that may have become longer."""
 
     id: str
     title: str
@@ -232,9 +234,9 @@ PARTS = (
 
 
 def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()) -> Causes | None:
-    """Return by what a run became slower that is slow against its own past; None without two levels.
+    """Return why a run became slower than its own past; None if it has no two levels.
 
-    The parts of a step are measured, so their shares need no fit; the ranges are those of their medians.
+    The parts of a step are measured, so their shares need no fit. The ranges are the bounds of their medians.
     """
     first = verdict.from_step or 0
     after = [step >= first for step in facts.first_steps()]
@@ -275,7 +277,7 @@ def run_explained(facts: Facts, verdict: Verdict, devices: Sequence[Device] = ()
 
 
 def _clocks_fell(facts: Facts, gpus: Sequence[Device], after: Sequence[bool]) -> str:
-    """Return that the core clocks of all GPUs are lower after a change, and why; empty where they are not."""
+    """Return that the core clocks of all GPUs are lower after a change, and why; empty if they are not."""
     clocks = [_split(facts.of_gpu(device.tower, sampled.CORE), after) for device in gpus]
     if not clocks or not all(was and now and median(now) < (1 - FELL) * median(was) for was, now in clocks):
         return ""
@@ -296,7 +298,7 @@ def _split(values: Sequence[float], after: Sequence[bool]) -> tuple[list[float],
 
 
 def _grown(values: Sequence[float], after: Sequence[bool]) -> Interval | None:
-    """Return by how much the median grew, with bounds; None where it is not known on both sides."""
+    """Return by how much the median grew, with bounds; None if it is unknown before or after."""
     was, now = _split(values, after)
     before, since = level_bounds(was, CHANCE), level_bounds(now, CHANCE)
     if before is None or since is None:

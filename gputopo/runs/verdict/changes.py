@@ -1,7 +1,7 @@
-"""Where a series changed: parts of a run with levels of their own; its mean, with slow single steps. Pure.
+"""Where a series changed: parts of a run with different levels; its mean, with slow single steps.
 
-A change is looked for where the ranks before and after differ most (A. N. Pettitt, A non-parametric approach
-to the change-point problem, Applied Statistics 28(2), 1979). Each part is searched again. A change counts if
+A change is searched where the ranks before and after differ most (A. N. Pettitt, A non-parametric approach to
+the change-point problem, Applied Statistics 28(2), 1979). Each part is searched again. A change is real if
 the bounds of the levels on both sides do not overlap.
 """
 
@@ -15,28 +15,29 @@ import msgspec
 
 from gputopo.runs.verdict.bounds import MIN_AWAY, Interval, mean_bounds, part_bounds
 
-# Values of a part at least: fewer have no bounds at the chances that are asked for. And steps: what is over
-# within fewer is no level. Ours.
+# Minimum values of a part: fewer have no bounds at the requested chances. And minimum steps. Not measured;
+# chosen because a shorter disturbance is not a level.
 MIN_PART, MIN_PART_STEPS = 14, 40
-Span = tuple[int, int]  # begin and end of a part, not included
-MIN_OF_PATTERN = 60  # values that are searched for slow single steps. Ours.
-# Each bound of the level of a part that only divides: what is said of a part has a smaller chance. Ours.
+Span = tuple[int, int]  # begin, and end (not included), of a part
+MIN_OF_PATTERN = 60  # minimum number of values to search for slow single steps. Not measured.
+# Chance of error of each bound of a part's level, used only to divide. A verdict on a part has a smaller
+# chance. Not measured.
 CHANGE_CHANCE = 0.01
-CANDIDATE_CHANCE = 0.1  # of what is looked at as a change; what noise explains is joined again. Ours.
-MAX_PARTS = 8  # of a series: three slow episodes and what is around them. Ours.
-PLACES = MAX_PARTS**3  # where the part may begin and end that is chosen for its level
-DEVIATIONS = 4.0  # of the fast steps from their level, beyond which a step is slow. Ours.
-# Slow steps that make a pattern at least, and how many times as many as fast ones: what hits a device and its
-# peers alike is noise. Ours.
+CANDIDATE_CHANCE = 0.1  # for a possible change; those that noise explains are joined again. Not measured.
+MAX_PARTS = 8  # of a series. Not measured; chosen for three slow episodes and the parts around them.
+PLACES = MAX_PARTS**3  # possible begins and ends of the part that is chosen for its level
+DEVIATIONS = 4.0  # a step this far above the level of the fast steps is slow. Not measured.
+# Minimum number of slow steps in a pattern, and their minimum ratio to fast ones. Not measured; chosen
+# because what affects a device and its peers alike is noise.
 MIN_SLOW, TIMES_AS_MANY = 10, 3
-# Quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
+# The quantiles 5 % and 25 % of normal noise are 1.645 and 0.674 deviations below its median.
 _Q05, _Q25 = 1.645, 0.674
 
 
 def parts(values: Sequence[float], size: int = 1) -> list[Span]:
-    """Return the parts of a series with levels of their own: begin and end (not included) of each.
+    """Return the parts of a series with different levels: begin and end (not included) of each.
 
-    `size`: steps of each value.
+    `size`: number of steps in each value.
     """
     smallest = _smallest(size)
     places = _candidates(values, smallest)
@@ -55,11 +56,11 @@ def lost_bounds(
 ) -> Interval | None:
     """Return the mean of the time lost, with bounds; None for fewer than two values.
 
-    Each bound is wrong with this chance at most. If values are slow again and again beyond any noise, and on
-    this device alone or as regularly, the lower bound is that of what was lost in them: only the noise of the
-    other values is unsure.
-    `pattern`: the `slow_limit` of the values. `others`: the same of the other devices; what hits all of them
-    alike is noise.
+    Each bound is wrong with at most this chance. If slow values recur beyond any noise, and only on this
+    device or regularly, they are certain: the lower bound includes only the noise of the other values.
+
+    `pattern`: the `slow_limit` of the values. `others`: the same series for the other devices; what affects
+    all of them alike is noise.
     """
     plain = mean_bounds(values, chance)
     if plain is None or pattern is None:
@@ -68,7 +69,7 @@ def lost_bounds(
     starts, *of_others = (_starts(one, (level + limit) / 2, limit) for one in (values, *others))
     alike = _chance_of_as_many(len(starts), [*map(len, of_others)])
     cycles = [fmean(values[begin:end]) for begin, end in pairwise(starts)]
-    # On this device alone and as regular: both together are not by chance.
+    # That it is only on this device, and that it is regular, are two tests: their chances multiply.
     again = mean_bounds(cycles, chance / alike if alike > 2 * chance else 0.5)
     noise = mean_bounds([level if value > limit else value for value in values], chance)
     if again is None or again.low <= 0 or noise is None:
@@ -79,7 +80,7 @@ def lost_bounds(
 
 
 def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
-    """Return the most that the chance can be by which one of devices that are alike has so many episodes.
+    """Return an upper bound of the chance that one of several equal devices has this many episodes.
 
     By H. Chernoff, A measure of asymptotic efficiency for tests of a hypothesis based on the sum of
     observations, Annals of Mathematical Statistics 23(4), 1952.
@@ -93,9 +94,9 @@ def _chance_of_as_many(episodes: int, of_others: Sequence[int]) -> float:
 
 
 def noise_limit(values: Sequence[float]) -> tuple[float, float]:
-    """Return the level of the fast values, and the distance from it that is too far for noise.
+    """Return the level of the fast values, and the distance from it beyond which a value is not noise.
 
-    Noise is as often below as above; its deviation is that of the fast half of the values.
+    Noise is symmetric; its deviation is estimated from the fast half of the values.
     """
     ordered = sorted(values)
     q05, q25 = ordered[len(ordered) // 20], ordered[len(ordered) // 4]
@@ -104,9 +105,9 @@ def noise_limit(values: Sequence[float]) -> tuple[float, float]:
 
 
 def slow_limit(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the level of the fast values, and above which limit a value is slow.
+    """Return the level of the fast values, and the limit above which a value is slow.
 
-    None: the slow values make no pattern.
+    None if the slow values form no pattern.
     """
     if len(values) < MIN_OF_PATTERN:
         return None
@@ -117,7 +118,7 @@ def slow_limit(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
-    """Return where stretches above `high` begin; one is over when values are below `low` again."""
+    """Return where stretches above `high` start. A stretch ends when values are below `low`."""
     starts, inside = [], False
     for place, value in enumerate(values):
         if not inside and value > high:
@@ -128,10 +129,10 @@ def _starts(values: Sequence[float], low: float, high: float) -> list[int]:
 
 
 def _candidates(values: Sequence[float], smallest: int) -> list[int]:
-    """Return where a series may have changed, the plainest changes first until there are `MAX_PARTS`.
+    """Return where a series may have changed: the clearest changes, until there are `MAX_PARTS` parts.
 
-    Each part is searched again, so that further changes within a part do not hide one; what is only
-    correlated noise is sorted out afterwards.
+    Each part is searched again, so that several changes in a part do not hide one another. Changes that are
+    only correlated noise are removed later.
     """
     found: list[int] = []
     waiting = [_change(values, 0, len(values), smallest)]
@@ -147,7 +148,7 @@ def _candidates(values: Sequence[float], smallest: int) -> list[int]:
 
 
 def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tuple[float, int, int, int]:
-    """Return how much a change in a part weighs, after its begin and before its end where it may be."""
+    """Return the weight of the clearest change in a part, the begin of the part, the change, and the end."""
     part = values[begin:end]
     count = len(part)
     if count < 2 * smallest:
@@ -158,13 +159,13 @@ def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tup
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the places of the values in their order, from 0; equal values share the mean of theirs."""
+    """Return the ranks of the values, from 0. Equal values have their mean rank."""
     ordered = sorted(values)
     return [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in values]
 
 
 def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:
-    """Join parts that correlated noise explains, those that are closest first."""
+    """Join neighbouring parts that correlated noise explains, the closest ones first."""
     while len(spans) > 1:
         levels = [part_bounds(values[begin:end], CHANGE_CHANCE) for begin, end in spans]
         alike = [

@@ -1,10 +1,10 @@
-"""What slow devices cost: the recorded steps replayed with them at the pace of their peers. Pure.
+"""What slow devices cost: the recorded steps are replayed with these devices at the pace of their peers.
 
-A synchronous step takes as long as its last tower and a rest (reduction, update) that stays as it was:
-seconds = max over the towers (start + weights + compute) + rest. In the replay a slow tower takes as long as
-its peer did in the same step, and a tower that began after the end of another begins as much earlier as that
-ends. Towers that train independently or asynchronously wait for nobody: there a slow one costs its own images
-only.
+A synchronous step lasts until its last tower ends, plus a rest (reduction, update) that stays the same:
+seconds = max over the towers (start + weights + compute) + rest. In the replay, a slow tower takes as long as
+its peer in the same step. A tower that started after another one ended starts earlier by as much as that one
+ends earlier. Towers that train independently or asynchronously wait for no other tower: there a slow tower
+costs only its own images.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Cost
 
 
 class KeptStep(msgspec.Struct, frozen=True):
-    """A step's seconds, images and usable marks by tower."""
+    """A step's seconds, images, and usable marks by tower."""
 
     step: int
     seconds: float
@@ -24,10 +24,10 @@ class KeptStep(msgspec.Struct, frozen=True):
     marks: Mapping[int, TowerMarks]
 
 
-# Modes of `variable_update` in which no tower waits for the others.
+# Values of `variable_update` with which no tower waits for the others.
 ALONE = frozenset({"independent", "async"})
 
-Peers = Mapping[tuple[int, str], int]  # by tower and part of the step that is slow: the peer
+Peers = Mapping[tuple[int, str], int]  # the peer, by tower and slow part of the step
 
 
 def cost(
@@ -35,8 +35,8 @@ def cost(
 ) -> Cost | None:
     """Return what the slow parts in `peers` cost together; None if no step can be replayed.
 
-    `allowance`: how many times as long as its peer a tower may compute. `alone`: no tower waits for
-    the others.
+    `allowance`: the maximum ratio of a tower's compute time to its peer's. `alone`: no tower waits for the
+    others.
     """
     images = seconds = replayed = 0.0
     needed = {tower for tower, _ in peers} | set(peers.values())
@@ -52,7 +52,7 @@ def cost(
 
 
 def without_share(steps: Sequence[KeptStep], share: float) -> Cost | None:
-    """Return what a part of every step costs, `share` of its time from 0 to 1: the steps without it."""
+    """Return the cost of a part that takes `share` (0 to 1) of every step."""
     images, seconds = sum(step.images for step in steps), sum(step.seconds for step in steps)
     if not images or seconds <= 0 or not 0 < share < 1:
         return None
@@ -61,9 +61,10 @@ def without_share(steps: Sequence[KeptStep], share: float) -> Cost | None:
 
 
 def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
-    ends: list[tuple[float, float]] = [(0.0, 0.0)]  # of the towers: as recorded, and replayed
+    ends: list[tuple[float, float]] = [(0.0, 0.0)]  # of each tower: as recorded, and replayed
     for tower, mark in sorted(step.marks.items(), key=lambda one: one[1].start_s):
-        # Towers that share cores run one after another: what starts after the end of one waited for it.
+        # Towers that share cores run one after another: a tower that starts after another one's end waited
+        # for it.
         recorded_end, replayed_end = max(end for end in ends if end[0] <= max(mark.start_s, 0.0))
         start = mark.start_s - (recorded_end - replayed_end)
         ends.append((mark.start_s + _busy(mark), start + _as_peer(step, tower, peers, allowance)))
@@ -73,13 +74,13 @@ def _together(step: KeptStep, peers: Peers, allowance: Callable[[int, int], floa
 
 
 def _alone(step: KeptStep, peers: Peers, allowance: Callable[[int, int], float]) -> float:
-    """Return the seconds in which all towers would have made as many images as they did."""
+    """Return the seconds in which all towers would have processed the same number of images."""
     now = sum(1 / _busy(mark) for mark in step.marks.values())
     return step.seconds * now / sum(1 / _as_peer(step, tower, peers, allowance) for tower in step.marks)
 
 
 def _as_peer(step: KeptStep, tower: int, peers: Peers, allowance: Callable[[int, int], float]) -> float:
-    """Return the seconds that a tower would have been busy with its slow parts at its peers' pace."""
+    """Return how long a tower would have been busy with its slow parts at its peers' pace, in seconds."""
     own = step.marks[tower]
     compute_s, weights_s = own.compute_s, own.weights_s
     if (peer := peers.get((tower, COMPUTE))) is not None:

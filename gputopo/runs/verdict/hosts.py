@@ -1,7 +1,7 @@
-"""Several hosts: those whose devices are all slow, and the exchange of gradients between them. Pure.
+"""Several hosts: the ones whose devices are all slow, and the exchange of gradients between hosts.
 
-All hosts exchange in the same step, so one whose gradients arrive later, or which receives them later, than
-the others' is named. Of two hosts neither can be: there is one path between them.
+All hosts exchange gradients in the same step. A host is reported if it sends or receives gradients later than
+the others. With two hosts this is impossible: there is only one path between them.
 """
 
 import copy
@@ -21,14 +21,15 @@ from gputopo.values.run.verdict import COMPUTE, FALSE_ALARM, SLOW, SLOW_PERCENT,
 from gputopo.values.words import percent
 
 SENDS, RECEIVES, SUMS = 0, 1, 2
-# What the clocks of two hosts may be apart: the least time that a message took counts as their difference,
-# and the two directions are not alike. Ours; a message over Ethernet takes 0.05 to 0.2 ms, over gRPC 0.5.
+# Maximum difference between the clocks of two hosts. It is estimated as the least time that a message took,
+# and the two directions differ. Not measured; chosen because a message takes 0.05 to 0.2 ms over Ethernet and
+# 0.5 ms over gRPC.
 CLOCKS_S = 1e-3
 MIN_OTHERS = 2
 
 
 class SlowNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """A host that sends (else receives) later than the others do, in percent of the step."""
+    """A host that sends (or, if not `sends`, receives) later than the others, in percent of the step."""
 
     rank: int
     sends: bool
@@ -44,7 +45,7 @@ class ExchangeRecord:
         hosts = {device.rank: device.host for device in devices}
         self._hosts = hosts if len(hosts) > 1 else {}
         self._places = {rank: place for place, rank in enumerate(self._hosts)}
-        # Columns: shares of the step of each host (sends, receives, sums), seconds of the step.
+        # Columns: each host's shares of the step (sends, receives, sums), then the seconds of the step.
         self._blocks = Blocks()
 
     def add(self, step: Step) -> None:
@@ -65,7 +66,7 @@ class ExchangeRecord:
         return found
 
     def result(self) -> Exchanged | None:
-        """Return the medians over the steps, None where nothing is marked."""
+        """Return the medians over the steps, or None if there are no marks."""
         step_s = _median(self._blocks.medians(-1))
         if step_s is None:
             return None
@@ -92,7 +93,7 @@ class ExchangeRecord:
         )
 
     def slow(self) -> list[SlowNetwork]:
-        """Return the hosts whose network is slow, each once: by what it does later."""
+        """Return the hosts whose network is slow, each once, with the larger delay."""
         step_s = _median(self._blocks.medians(-1))
         if step_s is None:
             return []
@@ -149,9 +150,9 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
-    """Return the verdicts by tower, those of a host that is slow as a whole with one sentence on the host.
+    """Return the verdicts by tower. If a host is slow as a whole, its devices share one sentence.
 
-    A device that is slower still than the host by what counts as slow keeps its own.
+    A device that is slower than its host, by more than the limit for slow, keeps its own verdict.
     """
     slow = {
         tower: (found.part, found.share_of_steps is not None)
@@ -162,7 +163,7 @@ def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) ->
     for own in whole_hosts(devices, slow).values():
         found = [verdicts[device.tower] for device in own]
         if max(one.from_step or 0 for one in found) > min(one.to_step or math.inf for one in found):
-            continue  # slow one after another
+            continue  # they are slow at different times
         says = _says(own, found)
         middle = median(one.percent_under_high or 0.0 for one in found)
         for device, one in zip(own, found, strict=True):

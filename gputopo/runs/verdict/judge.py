@@ -1,4 +1,4 @@
-"""The verdict on each device of a run, and on the run as a whole. Pure."""
+"""The verdict on each device of a run, and on the run as a whole."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
@@ -39,8 +39,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     devices: tuple[Verdict, ...] = ()
     on: tuple[Device, ...] = ()  # the devices
-    run: Verdict | None = None  # on all devices alike; None: nothing is known to compare with
-    host: HostSummary | None = None  # of several hosts the first that is too busy, else of rank 0
+    run: Verdict | None = None  # on all devices together; None: nothing to compare with is known
+    host: HostSummary | None = None  # with several hosts, the first host that is too busy, else rank 0
     cost: Cost | None = None  # of all slow devices together
     without_devices: str | None = None  # why there is no device to compare
 
@@ -66,7 +66,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return "made" + (f", but not for {'; nor for '.join(left_out)}" if left_out else "")
 
     def device_of(self, verdict: Verdict) -> Device | None:
-        """Return the device that a verdict is on."""
+        """Return the device of a verdict."""
         return next((device for device in self.on if device.tower == verdict.tower), None)
 
     def anomaly(self, slow: Verdict, time_s: float) -> Anomaly:
@@ -95,7 +95,7 @@ def judge(
 ) -> Judgement:
     """Return the verdicts of a run so far.
 
-    `mode`: its `variable_update`. `expected`: its speed; `unexpected`: why that is not known.
+    `mode`: its `variable_update`. `expected`: its expected speed; `unexpected`: why that is unknown.
     """
     hosts = paces.hosts.summaries(paces.devices)
     host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
@@ -123,7 +123,7 @@ def judge(
     says = {tower: one.says for tower, one in verdicts.items() if one.word == SLOW}
     costing = {}
     for tower, verdict in verdicts.items():
-        # All with the sentence of a host cost together.
+        # The devices that share a host's sentence have one common cost.
         together = {other for other, text in says.items() if text == says.get(tower)} or {tower}
         own_cost = cost_of({key: peer for key, peer in slow.items() if key[0] in together})
         costing[tower] = _replace(verdict, cost=own_cost)
@@ -143,7 +143,7 @@ def judge(
 
 
 def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | None) -> Verdict:
-    """Return the verdict on a device of a host whose network is slow. `busy`: what else may be the cause."""
+    """Return the verdict on a device of a host with a slow network. `busy`: another possible cause."""
     what, than = (
         ("its gradients arrive", "those of the other hosts")
         if slow.sends
@@ -195,7 +195,7 @@ def _on_device(
             return _with_causes(paces, _replace(worst, says=f"{worst.says}; {beside}"), found)
         if (idle := _while_idle(paces, worst, found, among, host.samples)) is not None:
             return idle
-        # What the run resolves, it would resolve on an idle host.
+        # The resolution would be true only on an idle host.
         return unknown(device, host.busy, _replace(worst, resolution_percent=None))
     widest = max(by_part, key=lambda verdict: verdict.percent_under_high or 0.0)
     if widest.word != EVEN:
@@ -210,9 +210,10 @@ def _while_idle(
     among: Sequence[PeerDifference],
     samples: int,
 ) -> Verdict | None:
-    """Return that a device is slow also in the steps in which other programs left it the CPU, if it is.
+    """Return the verdict on a device that is slow even in steps without other programs on the CPU; else None.
 
-    What follows the load is not so slow there. A sample is of the time before it: the next one counts, too.
+    Slowness caused by the load does not occur in these steps. A sample covers the time before it, so the next
+    sample counts too.
     """
     (whole,) = (one for one in found if one.part == slow.part)
     taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if whole.device.is_cpu else HOST_CPU)
@@ -242,7 +243,7 @@ def _under(verdict: Verdict) -> float:
 
 
 def _exceeds(slow: Verdict, host: HostSummary) -> bool:
-    """Whether a device is slower than the load of the host could make it."""
+    """Return whether a device is slower than the load of the host can explain."""
     in_a_part = (slow.from_step, slow.to_step, slow.share_of_steps) != (None, None, None)
     if host.may_cost_percent is None or slow.percent_under_low is None or in_a_part:
         return False  # the load may have been higher in that part
@@ -251,7 +252,7 @@ def _exceeds(slow: Verdict, host: HostSummary) -> bool:
 
 
 def _with_causes(paces: Paces, verdict: Verdict, found: Sequence[PeerDifference]) -> Verdict:
-    """Return the verdict on a slow device with its causes; a CPU device has few that are sampled."""
+    """Return the verdict on a slow device with its causes. Few causes are sampled for a CPU device."""
     (difference,) = (one for one in found if one.part == verdict.part)
     causes = explained(paces.facts, paces, difference, verdict)
     if difference.device.is_cpu and not causes.found:
@@ -270,7 +271,7 @@ def _why_not_compared(paces: Paces, device: Device) -> str:
 
 
 def _gone(paces: Paces, device: Device) -> str:
-    """Return that a device has no marks any more, and what NVML reported of its GPU."""
+    """Return that a device no longer has marks, and what NVML reported about its GPU."""
     why = f"no time marks after step {paces.last_seen[device.tower]}"
     place = (device.rank, device.gpu)
     if not device.is_cpu and place in paces.facts.lost:
@@ -286,7 +287,7 @@ def _on_run(
     host: HostSummary | None,
     changes: Set[int | None],
 ) -> Verdict | None:
-    """Return the verdict on all devices alike. `changes`: steps from which single devices were slow."""
+    """Return the verdict on all devices together. `changes`: steps from which single devices were slow."""
     found = None if changes - {None} else against_past(paces)
     if found is None and expected is not None:
         found = against_expected(paces, expected)
@@ -303,7 +304,7 @@ def _on_run(
 
 
 def against_expected(paces: Paces, expected: Expected) -> Verdict:
-    """Return whether a run is as fast as expected; the range of the expectation widens what is even."""
+    """Return whether a run is as fast as expected. The range of the expectation widens "even"."""
     found = level_bounds(paces.run(), FALSE_ALARM)
     if found is None:
         return Verdict(
@@ -341,7 +342,7 @@ def against_expected(paces: Paces, expected: Expected) -> Verdict:
 
 
 def against_past(paces: Paces) -> Verdict | None:
-    """Return that a run became slower, None where it did not: all devices alike."""
+    """Return that all devices of a run became slower together; None if they did not."""
     run = paces.run()
     found = parts(run, paces.blocks.size)
     if len(found) < 2:
@@ -352,7 +353,7 @@ def against_past(paces: Paces) -> Verdict | None:
     if len(known) < 2:
         return None
     (begin, _), last = known[-1]
-    # What came first may be a warm-up, and slower: the run is compared with the fastest part before.
+    # The first part may be a slower warm-up, so the run is compared with the fastest earlier part.
     best = min((bound for _, bound in known[:-1]), key=lambda bound: bound.middle)
     slower = percent_of(COMPUTE)
     low, under = slower(last.low - best.high), slower(last.middle - best.middle)

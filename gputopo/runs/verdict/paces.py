@@ -1,9 +1,9 @@
 """The paces of the devices of a run, from its events one by one, in memory that does not grow with the run.
 
-Every step compares towers with one another in that same step, so what slows all of them cancels: stored are
-the differences to the middle tower of a kind. Computing is compared by logarithms, as its noise is a factor;
-waits, which may be 0, as shares of the time that the middle tower is busy. What a device loses is a sum of
-seconds, in which every stall counts in full.
+Every step compares towers with one another in that same step, so that influences on all of them cancel: only
+the differences from the middle tower of a kind are kept. Computing is compared by logarithms, because its
+noise is a factor. Waits may be 0, so they are shares of the middle tower's busy time. A device's loss is a
+sum of seconds, which includes every stall in full.
 """
 
 import copy
@@ -31,22 +31,22 @@ from gputopo.values.run.events import (
 from gputopo.values.run.hosts import HostLoads
 from gputopo.values.run.verdict import COMPUTE, WEIGHTS, Expected, Known
 
-# A tower without a mark in so many steps at the end is gone; single steps may lack one. Ours.
+# A tower without a mark in the last steps is gone; single steps may have no mark. Not measured.
 GONE_STEPS = 10
-# Samples between two steps that a look has at most, where steps take minutes: what is asked of a GPU every
-# eighth time is in them. Ours.
+# Maximum samples between two steps in a look, if steps take minutes. Not measured; chosen because it includes
+# the facts that are read in every eighth sample.
 SAMPLES_A_STEP = 8
-REPLAYED_STEPS = 1000  # stored to replay, and to see how slow single steps are
-CLOCK_S = 1e-9  # no clock measures less
+REPLAYED_STEPS = 1000  # kept for the replay, and to see how slow single steps are
+CLOCK_S = 1e-9  # no clock has a finer resolution
 
 
 class Paces:
-    """What the comparisons of a run need. `add` takes its events in order; others than steps, samples and
-    phases change nothing.
+    """The data for the comparisons of a run. `add` takes all its events in order, and ignores most types.
 
-    Warm-up steps are left out, and the first step after a phase (an evaluation, a checkpoint), which pays
-    for what the phase displaced. `batches`: examples of each device, in their order; none: equal ones.
-    `known`: before the run; a device without a peer of its kind is compared with others by their speeds.
+    Warm-up steps are skipped, and so is the first step after a phase (an evaluation, a checkpoint), because
+    it pays for what the phase displaced. `batches`: examples per device, in order; empty: equal batches.
+    `known`: known before the run; a device without a peer of its kind is compared with others by their
+    speeds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Paces:
         self.kind_by_tower = {device.tower: kind_of(device) for device in devices}
         self._kind_speeds = _by_kind(devices, self.speeds) if self.scaled else {}
         self.links = groups(devices, lambda device: (kind_of(device), device.hop_to_variables))
-        self.steps = 0  # compared
+        self.steps = 0  # number of compared steps
         self.missing = {device.tower: 0 for device in devices}  # steps at the end without marks
         self.last_seen = {device.tower: 0 for device in devices}  # last step with marks
         self.kept: Thinned[KeptStep] = Thinned(REPLAYED_STEPS)
@@ -75,8 +75,8 @@ class Paces:
         self.networks = dict(known.networks if known else {})
         self.batches = {device.tower: batch for device, batch in zip(devices, batches, strict=False) if batch}
         self._columns = {device.tower: place for place, device in enumerate(devices)}
-        # Columns, each of all towers: computing, wait, time to be busy; seconds of computing, of waiting.
-        # The last one: seconds of the step an image.
+        # Columns. For each tower: compute, wait and busy time; seconds of computing; seconds of waiting. The
+        # last column: seconds per image of the step.
         self.blocks = Blocks()
         self._after_phase = False
 
@@ -100,7 +100,7 @@ class Paces:
                 self._after_phase = True
 
     def latest(self) -> "Paces":
-        """Return the paces of the recent steps alone, to be judged while others are added."""
+        """Return the paces of only the recent steps. They can be judged while others are added."""
         found = copy.copy(self)
         found.blocks, found.facts = self.blocks.latest(), self.facts.latest()
         found.exchange = self.exchange.latest()
@@ -114,13 +114,13 @@ class Paces:
         return found
 
     def allowance(self, tower: int, peer: int) -> float:
-        """Return how many times as long as its peer a tower may compute, for its batch and its kind."""
+        """Return the maximum ratio of a tower's compute time to its peer's, given batches and kinds."""
         return self.batch_allowance(tower, peer) * self._speed(peer) / self._speed(tower)
 
     def unsure(self, tower: int, peer: int) -> float:
-        """Return how far the ratio of two towers' speeds may be off, as a logarithm; 0 of one kind.
+        """Return the uncertainty of the ratio of two towers' speeds, as a logarithm; 0 for one kind.
 
-        Each of the two errors is within its range, and the two are independent.
+        The two speeds have independent errors within their ranges.
         """
         if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return 0.0
@@ -128,37 +128,37 @@ class Paces:
         return math.hypot(*(math.log(one.high / one.low) / 2 for one in ranges))
 
     def source(self, tower: int, peer: int) -> str | None:
-        """Return where the speeds are from by which two towers are compared, None for those of one kind."""
+        """Return the source of the speeds by which two towers are compared; None if they are of one kind."""
         if self.kind_by_tower.get(tower) == self.kind_by_tower.get(peer):
             return None
         return "; ".join(dict.fromkeys(self.speeds[one].source for one in (tower, peer)))
 
     def batch_allowance(self, tower: int, peer: int) -> float:
-        """Return how many times as long as its peer of its kind a tower may compute, for its batch.
+        """Return the maximum ratio of a tower's compute time to its peer's, of the same kind, given batches.
 
-        For a larger batch in proportion; for a smaller one as long as the peer, since what a step costs
-        whatever its batch is not known. So neither a larger nor a smaller batch makes a device slow.
+        A larger batch may take longer in proportion. A smaller batch may take as long as the peer, because
+        the fixed cost of a step is unknown. So neither a larger nor a smaller batch makes a device slow.
         """
         return max(1.0, self._batch(tower) / self._batch(peer))
 
     def level(self, tower: int) -> float:
-        """Return the logarithm of a tower's time to compute an example, of its kind, against the others'."""
+        """Return the logarithm of a tower's compute time per example, relative to the middle tower."""
         return self.blocks.middle(self._columns[tower]) - math.log(self._batch(tower))
 
     def weights_level(self, tower: int) -> float:
-        """Return the median of a tower's waits for weights, as a share; NaN of none."""
+        """Return the median of a tower's waits for weights, as a share; NaN if there are none."""
         return self.blocks.middle(len(self.devices) + self._columns[tower])
 
     def compute(self, tower: int) -> list[float]:
-        """Return the logarithms of a tower's time to compute, against the middle tower's, by row."""
+        """Return the logarithms of a tower's compute time relative to the middle tower, by row."""
         return self.blocks.medians(self._columns[tower])
 
     def weights(self, tower: int) -> list[float]:
-        """Return a tower's waits for weights, as shares of the middle tower's busy time, by row."""
+        """Return a tower's waits for weights as shares of the middle tower's busy time, by row."""
         return self.blocks.medians(len(self.devices) + self._columns[tower])
 
     def lost(self, tower: int, peer: int, part: str) -> tuple[list[float], list[float]]:
-        """Return the mean seconds that a tower takes longer than its peer, and those of the peer, by row."""
+        """Return by row the mean seconds that a tower takes longer than its peer, and the peer's seconds."""
         weights, others_weights = self._seconds(tower, WEIGHTS), self._seconds(peer, WEIGHTS)
         computes = self._seconds(peer, COMPUTE)
         if part == WEIGHTS:
@@ -168,7 +168,7 @@ class Paces:
         return [*map(sub, self._seconds(tower, COMPUTE), taken)], taken
 
     def mean_s(self, tower: int, part: str) -> float:
-        """Return the mean of a tower's seconds; of computing for an example, by the speed of its kind."""
+        """Return a tower's mean seconds of a part; computing per example, scaled by its kind's speed."""
         seconds = fmean(one for one in self._seconds(tower, part) if not math.isnan(one))
         return seconds if part == WEIGHTS else seconds * self._speed(tower) / self._batch(tower)
 
@@ -176,7 +176,7 @@ class Paces:
         return self.blocks.means((4 if part == WEIGHTS else 3) * len(self.devices) + self._columns[tower])
 
     def lost_by_step(self, tower: int, peer: int, part: str) -> list[float]:
-        """Return the time that a tower loses against its peer, as shares, in each of the stored steps."""
+        """Return a tower's loss relative to its peer, as shares, in each of the kept steps."""
         there = (step.marks for step in self.kept.items if {tower, peer} <= step.marks.keys())
         both = [(marks[tower], marks[peer]) for marks in there]
         if part == WEIGHTS:
@@ -187,7 +187,7 @@ class Paces:
         return [own.compute_s / other.compute_s / allowed - 1 for own, other in both]
 
     def busy_s(self, tower: int) -> float:
-        """Return the median of the seconds in which a tower waits for weights and computes; NaN of none."""
+        """Return the median seconds in which a tower waits for weights and computes; NaN if there are none."""
         return self.blocks.middle(2 * len(self.devices) + self._columns[tower])
 
     def run(self) -> list[float]:
@@ -195,14 +195,14 @@ class Paces:
         return self.blocks.medians(-1)
 
     def gone(self, tower: int) -> bool:
-        """Whether a tower had marks, and then none until the end."""
+        """Return whether a tower had marks, but none in the last steps."""
         return self.last_seen[tower] > 0 and self.missing[tower] >= GONE_STEPS
 
     def _batch(self, tower: int) -> float:
         return self.batches.get(tower, 1.0)
 
     def _speed(self, tower: int) -> float:
-        """Return the images/sec that the kind of a tower should reach, 1 where they are all of one kind."""
+        """Return the expected images/sec of a tower's kind; 1 if all towers are of one kind."""
         return self._kind_speeds.get(tower, 1.0)
 
     def _add_step(self, step: Step) -> bool:
@@ -260,14 +260,14 @@ def _usable(mark: TowerMarks) -> bool:
 
 
 def _all_known(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> bool:
-    """Whether kinds differ, and the speed of every device is known."""
+    """Return whether there are several kinds and the speed of every device is known."""
     return len({kind_of(device) for device in devices}) > 1 and all(
         device.tower in speeds and speeds[device.tower].low > 0 for device in devices
     )
 
 
 def _by_kind(devices: Sequence[Device], speeds: Mapping[int, Expected]) -> dict[int, float]:
-    """Return the speed of each tower's kind: of its fastest, as a slow one is none that it should have."""
+    """Return the speed of each tower's kind: its fastest device, so that a slow one does not lower it."""
     best: dict[str, float] = {}
     for device in devices:
         speed = speeds[device.tower].images_per_sec

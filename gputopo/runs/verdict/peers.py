@@ -1,7 +1,7 @@
-"""A device against its peers: whether it is slow, equal, or slower by a bound at most. Pure.
+"""A device against its peers: whether it is slow, equal, or at most N % slower.
 
 Slow: the lower bound of the difference is above `SLOW_PERCENT`, in the typical step or in the mean of all
-steps. Equal: the upper bounds of both are at most `EVEN_PERCENT`. Else the upper bound is the answer. If a
+steps. Equal: both upper bounds are at most `EVEN_PERCENT`. Otherwise, the upper bound is the answer. If a
 device is slow in a part of the run, or in single steps, the verdict says so.
 """
 
@@ -48,26 +48,26 @@ from gputopo.values.run.verdict import (
 )
 from gputopo.values.words import at_most, percent
 
-# A device so many times as fast as its peer is one whose peer stood still.
+# If a device is this many times as fast as its peer, the peer stood still.
 MAX_TIMES = 100.0
 NOT_SLOWER = "not slower than its peers"
-# Mean and median disagree from here on, in percent of pace: then slow steps are described.
+# percent of pace: if mean and median differ by more, slow steps are described.
 DISAGREE_PERCENT = 1.0
-SPLITS = 4  # of fast from slow steps, halfway between their levels; by then they have settled
+SPLITS = 4  # iterations that split fast from slow steps, halfway between their levels; this converges
 
 _POWER = NormalDist().inv_cdf(POWER)
 _replace = msgspec.structs.replace
 
 
 class PeerDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a device is behind its peer, by row: logarithms of compute times, shares of busy time."""
+    """How far a device is behind its peer, by row: logarithms of compute times, or shares of busy time."""
 
     device: Device
     peer: int
     part: str
-    values: Sequence[float]  # medians of the rows; negative: ahead
-    lost: Sequence[float]  # time lost in the rows against the peer of the least mean, as shares of its time
-    rows: Sequence[int]  # places of the values in the table
+    values: Sequence[float]  # medians of the rows; negative: the device is ahead
+    lost: Sequence[float]  # time lost to the peer with the least mean, as shares of that peer's time, by row
+    rows: Sequence[int]  # indices of the values in the table
     chance: float
 
 
@@ -77,7 +77,7 @@ def _chance(paces: Paces) -> float:
 
 
 def differences(paces: Paces) -> list[PeerDifference]:
-    """Return the differences of all devices that have a peer with common steps, compute and weights."""
+    """Return the differences of all devices that have a peer with common steps, for computing and weights."""
     found = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
@@ -96,14 +96,14 @@ def _difference(
     """Return how far a device is behind its peers. `by_level`, `by_mean`: its group, the fastest first."""
     kinds = paces.kind_by_tower
     alike = [one.tower for one in by_level if kinds[one.tower] == kinds[device.tower]]
-    peers = alike if len(alike) > 1 else [one.tower for one in by_level]  # its own kind, if it can be
+    peers = alike if len(alike) > 1 else [one.tower for one in by_level]  # of one kind if possible
     if len(peers) < 2:
         return None
     peer = reference_of(device.tower, peers)
     like_peer = {tower for tower in peers if kinds[tower] == kinds[peer]}
     least = reference_of(device.tower, [one.tower for one in by_mean if one.tower in like_peer])
     column = paces.compute if part == COMPUTE else paces.weights
-    # The table has the kinds at their speeds.
+    # The table already accounts for the speeds of kinds.
     allowed = math.log(paces.batch_allowance(device.tower, peer)) if part == COMPUTE else 0.0
     values = [own - other - allowed for own, other in zip(column(device.tower), column(peer), strict=True)]
     longer_s, others_s = paces.lost(device.tower, least, part)
@@ -122,14 +122,14 @@ def _difference(
 
 
 def _shares(longer_s: Sequence[float], others_s: Sequence[float]) -> list[float]:
-    """Return shares whose mean is the ratio of the two means, and which vary as the error of that does."""
+    """Return shares whose mean is the ratio of the two means, and whose spread is the spread of its error."""
     mean_s = fmean(others_s)
     ratio = fmean(longer_s) / mean_s
     return [ratio + (one - ratio * other) / mean_s for one, other in zip(longer_s, others_s, strict=True)]
 
 
 def percent_of(part: str) -> Callable[[float], float]:
-    """Return what makes percent of pace of a difference: of logarithms, or of shares of the busy time."""
+    """Return the function that converts a difference of this part to percent of pace."""
     return _compute_percent if part == COMPUTE else _weights_percent
 
 
@@ -138,7 +138,7 @@ def _compute_percent(difference: float) -> float:
 
 
 def _weights_percent(difference: float) -> float:
-    # Of the time that the device is busy: ten times a wait that is next to nothing is still next to nothing.
+    # Percent of the time that the device is busy: ten times a negligible wait is still negligible.
     return 100 * difference / (1 + difference) if difference > 1 / MAX_TIMES - 1 else 100 * (1 - MAX_TIMES)
 
 
@@ -151,14 +151,15 @@ def unknown(device: Device, why: str, like: Verdict | None = None) -> Verdict:
 
 
 def answer(paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> Verdict:
-    """Return the answer for one difference, `among` all of the run."""
+    """Return the answer for one difference. `among`: all differences of the run."""
     return _Answer(paces, found, among).verdict()
 
 
 class _Answer:
     """The answer for one difference.
 
-    `offset`: what time marks and expected speeds add to bounds, `floor`: what marks cannot resolve; percent.
+    `offset`: percent that time marks and expected speeds add to the bounds. `floor`: percent that marks
+    cannot resolve.
     """
 
     def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
@@ -207,7 +208,7 @@ class _Answer:
         return self._whole(spans)
 
     def _said(self, found: Verdict, throughout: bool = True) -> Verdict:
-        """Return the verdict on a slow device with how much slower it is, and in which part of the run."""
+        """Return the verdict on a slow device: how much slower it is, and in which part of the run."""
         shown, low = percent(found.percent_under or 0.0), found.percent_under_low or 0.0
         by, where = self.paces.source(self.device.tower, self.found.peer), when(found, throughout)
         if found.part == COMPUTE and by is not None:
@@ -221,7 +222,7 @@ class _Answer:
         return _replace(found, word=SLOW, says=f"{self.name} {says}")
 
     def _whole(self, spans: Sequence[Span]) -> Verdict:
-        """Return the answer for all steps of these parts: after what was a warm-up."""
+        """Return the answer for all steps of these parts, without a warm-up."""
         first, chance = spans[0][0], self.found.chance
         values, of_lost = self.found.values[first:], self.found.lost[first:]
         steps = len(values) * self.size
@@ -230,7 +231,7 @@ class _Answer:
         mean = lost_bounds(of_lost, chance, pattern, self.others)
         if typical is None or mean is None:
             return unknown(self.device, "a bound needs at least two counted steps", self.fields)
-        if len(spans) > 1:  # that their levels differ is no noise for the upper bounds
+        if len(spans) > 1:  # different levels of the parts are not noise
             typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
             mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
@@ -276,21 +277,21 @@ class _Answer:
         )
 
     def _more_steps(self, bounds: Interval, steps: int) -> int | None:
-        """Return how many steps more exclude `EVEN_PERCENT`, if the mean stays; None: no number does."""
+        """Return how many more steps would exclude `EVEN_PERCENT` if the mean stays; None if no number does."""
         room = EVEN_PERCENT - self.offset - max(bounds.middle, 0.0)
         if room <= 0:
             return None
         return max(0, math.ceil(steps * (((bounds.high - bounds.middle) / room) ** 2 - 1)))
 
     def _without_warmup(self, spans: list[Span]) -> list[Span]:
-        """Leave out a first part that is slower than the next and short beside what comes after."""
+        """Remove a first part that is slower than the next and short compared with the rest."""
         first, rest = spans[0], spans[1:]
         steps = rest[-1][1] - first[1]
         slower = median(self.found.values[slice(*first)]) > median(self.found.values[slice(*rest[0])])
         return rest if slower and first[1] - first[0] <= WARMUP_SHARE * steps else spans
 
     def _slow_parts(self, spans: Sequence[Span], slow: Mapping[Span, Interval]) -> Verdict:
-        """Return that a device was slow in some parts, or with differing levels in all of them."""
+        """Return that a device was slow in some parts, or in all of them with different levels."""
         slow_spans, first_steps = list(slow), self.paces.blocks.first_steps
         values = [value for span in slow_spans for value in self.found.values[slice(*span)]]
         (begin, _), (_, end) = slow_spans[0], slow_spans[-1]
@@ -325,10 +326,10 @@ class _Answer:
         )
 
     def _slow_steps(self, under: float, level: float) -> tuple[float | None, str]:
-        """Return the share of the steps that are slow, 0 to 1, and a few words on them; None: no such.
+        """Return the share of slow steps, 0 to 1, and a few words about them; None if there are none.
 
-        `under`: percent of pace over all steps, `level`: of the typical step. How much a slow step loses is
-        seen in the stored steps.
+        `under`: percent of pace over all steps. `level`: percent of the typical step. The kept steps show how
+        much a slow step loses.
         """
         steps = self.paces.lost_by_step(self.device.tower, self.found.peer, self.found.part)
         fast, away = noise_limit(steps)

@@ -1,8 +1,8 @@
-"""The causes that are known: what each needs, and the most of a gap that it can explain in each row. Pure.
+"""The known causes: the facts that each needs, and the most of a gap that each can explain in each row.
 
-A cost is in the unit of the gap: of computing the logarithm of the time against the peer, of waiting for
-weights the share of the busy time. It is the most that the fact can cost by physics; what it did cost is this
-times a slope from 0 to 1, which a fit looks for.
+A cost has the unit of the gap: the logarithm of the compute time relative to the peer, or, for the wait for
+weights, the share of the busy time. It is the most that the fact can cost by physics. The actual cost is this
+times a slope from 0 to 1, which a fit finds.
 """
 
 import math
@@ -22,7 +22,7 @@ MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
 class FactsByRow(Protocol):
-    """Facts by row: of a run's steps (`sampled.Facts`), or of short runs; NaN: not known."""
+    """Facts by row, of a run's steps (`sampled.Facts`) or of short runs. NaN: unknown."""
 
     def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
         """Return a fact of a tower's GPU, by row."""
@@ -40,7 +40,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     rows: Sequence[int]
     gap: Sequence[float]  # by row
-    waits: Sequence[float]  # for weights, shares of the busy time
+    waits: Sequence[float]  # waits for weights, as shares of the busy time
 
     def own(self, which: int) -> list[float]:
         """Return a fact of the device's GPU, by row."""
@@ -58,7 +58,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return [values[row] for row in self.rows]
 
     def excess(self, which: int) -> list[float]:
-        """Return by how much a fact of the device is above that of its peer, by row."""
+        """Return by how much a fact of the device exceeds the peer's, by row."""
         both = zip(self.own(which), self.peers(which), strict=True)
         return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
 
@@ -68,34 +68,34 @@ Describe = Callable[[View, Sequence[int]], str]
 
 
 class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The declaration of a cause; its id keeps its meaning from version to version."""
+    """The declaration of a cause. Its id keeps its meaning across versions."""
 
     id: str
     title: str
     needs: tuple[str, ...]  # fields of the samples
-    explains: str  # the most that it can, in words
-    parts: tuple[str, ...]  # of a step that it slows
+    explains: str  # the upper bound, in words
+    parts: tuple[str, ...]  # the parts of a step that it slows
     cost: Cost
-    describe: Describe  # what was seen, in the rows of the view at these places
-    family: str = ""  # causes that act in the same way: fitted with one slope; empty: its own
-    within: str = ""  # causes that explain together as much as the largest of them at most
-    devices: tuple[str, ...] = (GPU,)  # which can have it
+    describe: Describe  # returns what was seen, in the rows of the view at these places
+    family: str = ""  # causes with the same effect, fitted with one slope; empty: its own family
+    within: str = ""  # causes that together explain at most as much as the largest of them
+    devices: tuple[str, ...] = (GPU,)  # kinds of devices that can have it
 
 
 def _shortfall(which: int, view: View) -> list[float]:
-    """Return the logarithm of the peer's clock over the own one, where the peer's is higher."""
+    """Return the logarithm of the peer's clock over the device's own, if the peer's is higher, else 0."""
     return [
         max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
         for own, peer in zip(view.own(which), view.peers(which), strict=True)
     ]
 
 
-# A clock can be reduced for several reasons at once: the first counts.
+# A clock can be reduced for several reasons at once: the first one in this order is used.
 _ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
 
 
 def _core_by(reason: int | None, view: View) -> list[float]:
-    """Return the part of the core clock's shortfall for a reason; None: for none of them."""
+    """Return the part of the core clock's shortfall that has this reason; None: that has none of them."""
     flags = zip(*(view.own(one) for one in _ORDER), strict=True)
     return [
         short * _share(row, reason) for short, row in zip(_shortfall(sampled.CORE, view), flags, strict=True)
@@ -125,9 +125,9 @@ def _shared(view: View) -> list[float]:
 
 
 def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
-    """Return what a fact costs at most whose cost has no bound but the gap in the rows where it is there.
+    """Return the maximum cost of a fact that only the gap itself bounds, in the rows with the fact.
 
-    One level for all of them: the gap itself would always fit itself.
+    All rows have one level, because the gap itself would always fit itself.
     """
     gaps = [gap for flag, gap in zip(flags, view.gap, strict=True) if flag > 0]
     level = max(0.0, median(gaps)) if gaps else 0.0
@@ -135,12 +135,12 @@ def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
 
 
 def _cpu_taken(which: int, view: View) -> list[float]:
-    """Return the logarithm of the time beside other programs over that without them."""
+    """Return the logarithm of the time with other programs over the time without them."""
     return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
 
 
 def _others(view: View) -> list[float]:
-    # One more process on the device than on its peer takes half of the time at most, two take two thirds.
+    # One more process than on the peer takes at most half of the time, two take at most two thirds.
     more = view.excess(sampled.OTHERS)
     if view.part == COMPUTE:
         return [math.log(1 + one) for one in more]
@@ -188,7 +188,7 @@ _COMPUTES = "the share of compute time that is proportional to the clock: a 5% l
 
 
 def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:
-    """Return the declaration of a core clock below its peers, for a reason that throttles it or none."""
+    """Return the declaration of a core clock below the peers'. `reason`: what throttles it, or None."""
     return CauseRule(
         id=name,
         title=f"core clock below its peers {title}",
@@ -275,7 +275,7 @@ CAUSES: tuple[CauseRule, ...] = (
         needs=("host.swap_in_bytes_per_s", "host.swap_out_bytes_per_s"),
         explains="the whole slowdown in these steps",
         parts=(COMPUTE, WEIGHTS),
-        # How long a thread waits for its pages has no bound.
+        # The wait of a thread for its pages has no bound.
         cost=lambda view: _all_of_the_gap(view, view.host(sampled.HOST_SWAP)),
         describe=lambda view, places: "the host swapped",
         devices=(GPU, CPU),

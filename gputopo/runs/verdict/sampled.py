@@ -1,4 +1,4 @@
-"""Samples of the GPUs and the host, as rows beside the paces."""
+"""Samples of the GPUs and the host, as rows that match the rows of the paces."""
 
 import copy
 import math
@@ -13,10 +13,10 @@ from gputopo.values.run.events import OTHER_CPU_SHARE, Device, GpuSample, HostLo
 from gputopo.values.run.hosts import SWAP_BYTES_PER_S
 from gputopo.values.run.verdict import Known
 
-# A reading stands for the steps until the next, and for so long at most: what is asked most seldom of these
-# is asked every 4 s. Ours.
+# A reading is valid for the steps until the next one, but at most this long. Not measured; chosen because the
+# rarest of these facts is read every 4 s.
 MAX_AGE_S = 15.0
-REUSED_S = 1.0  # short steps without a sample have the facts of the step before for so long. Ours.
+REUSED_S = 1.0  # s: short steps without a sample reuse the facts of the step before. Not measured.
 THERMAL = BITS["sw_thermal_slowdown"] | BITS["hw_thermal_slowdown"]
 POWER = BITS["sw_power_cap"]
 HARDWARE = (
@@ -26,27 +26,27 @@ HARDWARE = (
     | BITS["board_limit"]
     | BITS["reliability"]
 )
-# Of a GPU's memory: from here on no room is left for the work space of faster kernels. Ours.
+# Share of a GPU's memory above which faster kernels have no room for their work space. Not measured.
 MEMORY_FULL_SHARE = 0.98
-# Facts of a GPU. MHz; 1 where a reason throttles, else 0; GB/s of the link in one direction; processes; 1
-# where its memory is full, else 0.
+# Facts of a GPU: MHz; MHz; 1 if throttled for this reason, else 0 (three facts); GB/s of the link in one
+# direction; number of other processes; 1 if its memory is full, else 0.
 CORE, MEMORY, THROTTLED_POWER, THROTTLED_THERMAL, THROTTLED_HARDWARE, LINK, OTHERS, FULL = range(8)
 OF_GPU = 8
-SHARED = 8  # by the marks: share of the wait for weights that a link shared with other GPUs costs
-# Facts of the host: share of the CPU that others take where no core is left; 1 where it swaps, else 0; share
-# of its pace that one CPU device can lose to others at most.
+SHARED = 8  # from the marks: the share of the wait for weights that a link shared with other GPUs costs
+# Facts of the host: share of the CPU that other programs use while no core is idle; 1 if it swaps, else 0;
+# maximum share of its pace that a CPU device can lose to other programs.
 HOST_CPU, HOST_SWAP, HOST_TAKEN = range(3)
 OF_HOST = 3
-# Parts of a step in seconds: waiting for the input, for weights, computing (of the slowest device), the rest,
-# and all of them.
+# Parts of a step in seconds: waiting for the input, waiting for weights, computing (both of the slowest
+# device), the rest, and all of them.
 INPUT, WEIGHTS, COMPUTE, REST, STEP = range(5)
 OF_STEP = 5
 
-_Place = tuple[int, int | None]  # rank of a host, and index of its GPU there; None: the host itself
+_Place = tuple[int, int | None]  # rank of a host, and index of its GPU; None: the host itself
 
 
 class Facts:
-    """Means of the facts over the steps of each row of `gputopo.runs.verdict.paces.Paces`; NaN: not known."""
+    """Means of the facts over the steps of each row of `gputopo.runs.verdict.paces.Paces`; NaN: unknown."""
 
     def __init__(self, devices: Sequence[Device], known: Known | None = None) -> None:
         known = known or Known()
@@ -60,14 +60,14 @@ class Facts:
         self._fresh: dict[tuple[_Place, int], list[float]] = {}  # since the last step
         self._last: dict[tuple[_Place, int], tuple[float, float]] = {}  # time and value
         self._sampled: list[float] = []
-        self._read_s = -math.inf  # when that row was made
+        self._read_s = -math.inf  # when the latest row was added
         self._link: dict[_Place, tuple[int | None, int | None]] = {}
         self.lost: set[_Place] = set()  # GPUs that NVML reported as lost
-        self.xids: dict[_Place, int] = {}  # the last one of each GPU
+        self.xids: dict[_Place, int] = {}  # the last Xid of each GPU
         self._blocks = Blocks()
 
     def add(self, sample: Sample) -> None:
-        """Add a sample: of the step that is not over yet."""
+        """Add a sample; it belongs to the current step."""
         for gpu in sample.gpus:
             place = (sample.rank, gpu.gpu)
             if gpu.lost:
@@ -171,7 +171,7 @@ class Facts:
 
 
 def _contended(own: tuple[float, float], others: Sequence[tuple[float, float]]) -> float:
-    """Return the share of a copy's time that it loses as `others` copy over the same link, each as much."""
+    """Return the share of a copy's time lost because `others` copy equal amounts over the same link."""
     begin, end = own
     if end <= begin:
         return 0.0

@@ -1,9 +1,9 @@
 """Confidence bounds of the slope of a gap over facts that vary with it.
 
-A slope is the median of the slopes of all pairs of blocks that lie far apart (P. K. Sen, Estimates of the
-regression coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968):
-between two levels of a clock this is the difference of the medians. Facts are fitted in turn, each to what
-the others leave.
+A slope is the median of the slopes of all pairs of blocks that are far apart (P. K. Sen, Estimates of the
+regression coefficient based on Kendall's tau, Journal of the American Statistical Association 63, 1968).
+Between two levels of a clock, this is the difference of the medians. Facts are fitted in turn, each to what
+the others do not explain.
 """
 
 import math
@@ -16,15 +16,15 @@ import msgspec
 from gputopo.runs.verdict.bounds import DEVIATION
 from gputopo.values.run.noise import error_of, students_t
 
-# Blocks of a series at most, rows of a block at least, blocks at least. Ours.
+# Maximum blocks of a series, minimum rows of a block, minimum blocks. Not measured.
 MAX_BLOCKS, MIN_ROWS, MIN_BLOCKS = 40, 3, 8
-# A fact that varied by less shows nothing: of a gap of 5 % it is a tenth. Ours.
+# A fact that varied by less shows nothing. Not measured; chosen because it is a tenth of a gap of 5 %.
 MIN_VARIED = 0.005
-FAR = 0.5  # of the range of the fact: pairs of blocks closer than that are mostly noise. Ours.
-# Two facts that vary together so much cannot be told apart. Ours.
+FAR = 0.5  # share of the fact's range: closer pairs of blocks are mostly noise. Not measured.
+# Two facts with a higher correlation cannot be told apart. Not measured.
 MAX_CORRELATION = 0.9
-ROUNDS = 4  # of fitting in turn; by then they have settled
-CHANCE = 0.025  # of each bound of a slope
+ROUNDS = 4  # iterations of fitting in turn; this converges
+CHANCE = 0.025  # chance of error of each bound of a slope
 
 _WIDER = math.sqrt(math.pi / 2)
 
@@ -38,9 +38,9 @@ class Slope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[str, Slope]:
-    """Return the slopes of the facts that varied enough, and not with another one.
+    """Return the slopes of the facts that varied enough, and not together with another fact.
 
-    `gap`, `facts`: by row, all known.
+    `gap`, `facts`: by row; all values are known.
     """
     starts = _starts(len(gap))
     if len(starts) < MIN_BLOCKS + 1:

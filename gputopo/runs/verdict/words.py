@@ -1,4 +1,4 @@
-"""Thresholds and sentences of verdicts. Pure."""
+"""Thresholds and sentences of verdicts."""
 
 import math
 
@@ -6,17 +6,17 @@ from gputopo.values.run.events import NETWORK, Device
 from gputopo.values.run.verdict import CONFIDENCE, Verdict
 from gputopo.values.words import at_most, percent
 
-# Half of the chance is for the run as a whole, half for its parts.
+# Half of the chance of error is for the run as a whole, half for its parts.
 WHOLE_SHARE = 0.5
-# A difference of the resolution is named with this chance.
+# Probability that a difference of the size of the resolution is reported.
 POWER = 0.95
-# Towers that do the same work on idle CPU devices read steadily up to 0.14 ms apart: the clock is read where
+# Towers that do the same work on idle CPU devices differ steadily by up to 0.14 ms: the clock is read where
 # tower 0 computes, and threads of other towers must be scheduled in between.
 MARKS_OFFSET_S = 0.15e-3
-# Under load it is more. So in steps of a few milliseconds 5% is thread scheduling.
+# Under load it is more. So at steps of a few milliseconds, 5% is thread scheduling.
 MARKS_RESOLUTION_S = 0.5e-3
-# A part at the begin that is slower, and not longer than this share of what comes after, is a warm-up of
-# the device: clocks rise, caches fill. Ours.
+# A slower first part is a warm-up of the device (clocks rise, caches fill) if it is not longer than this
+# share of the rest. Not measured.
 WARMUP_SHARE = 0.25
 
 
@@ -38,12 +38,12 @@ def when(found: Verdict, throughout: bool = True) -> str:
 
 
 def over(device: Device) -> str:
-    """Return that the weights of a device come from another host, empty if they do not."""
+    """Return that a device's weights come from another host; empty if they do not."""
     return " from the network" if device.hop_to_variables == NETWORK else ""
 
 
 def slower_at_most(found: Verdict) -> str:
-    """Return the most that a device is slower: "at most 9.9% slower than its peers (99.9% confidence)"."""
+    """Return the bound by which a device is slower: "at most 9.9% slower than its peers (99.9% confidence)"."""
     bound, under = at_most(max(found.percent_under_high or 0.0, 0.1)), found.percent_under or 0.0
     measured = "" if under < 1 else f"; {percent(under)}% in these steps"
     return f"at most {bound}% slower than its peers ({100 * CONFIDENCE:g}% confidence{measured})"

@@ -18,17 +18,17 @@ _FLAGS = (
 
 
 class NoCompilerError(RuntimeError):
-    """There is no gcc here, or it does not compile a library, or there is no private folder for it."""
+    """gcc is missing, cannot compile a library, or there is no private folder for the library."""
 
 
 def why_not() -> str | None:
-    """Return the reason why the library cannot be built here, None if it can."""
+    """Return the reason why the library cannot be built here, or None if it can."""
     return None if shutil.which("gcc") else "no gcc to compile the doubles of NVIDIA's libraries"
 
 
 @cache
 def library(folder: Path = SOURCES, name: str = "libcuda.so.1") -> Path:
-    """Return the path of the library that a folder of C files makes, alone in a folder.
+    """Return the path of the library built from a folder of C files; it is the only file of its folder.
 
     Raises NoCompilerError.
     """
@@ -43,9 +43,9 @@ def library(folder: Path = SOURCES, name: str = "libcuda.so.1") -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """Return the folder, made if it is missing. What lies there is loaded: nobody else may write to it.
+    """Return the folder, created if it is missing. Nobody else may write to it, because its files are loaded.
 
-    Raises NoCompilerError where it is not ours alone.
+    Raises NoCompilerError if other users can write to it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def _compile(sources: list[Path], path: Path) -> None:
     if reason:
         raise NoCompilerError(reason)
     path.parent.mkdir(exist_ok=True)
-    # Several processes may build at once: each writes its own file and moves it into place.
+    # Several processes may build at once, so each writes its own file and renames it.
     draft = path.with_suffix(f".{os.getpid()}")
     done = subprocess.run(
         ["gcc", *_FLAGS, f"-Wl,-soname,{path.name}", "-o", str(draft), *map(str, sources), "-lm"],

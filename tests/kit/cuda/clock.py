@@ -4,7 +4,7 @@ import ctypes
 
 
 def double_now() -> float:
-    """Return the seconds of virtual time so far; 0 where there is no double."""
+    """Return the seconds of virtual time so far, or 0 if there is no double."""
     try:
         function = ctypes.CDLL("libcuda.so.1").double_now
     except (OSError, AttributeError):

@@ -1,4 +1,6 @@
-"""From a machine of the kit to the box that the CUDA double imitates: what links carry, who meets where."""
+"""Derives the box that the CUDA double imitates from a machine of the kit: rates, and which copies share
+links.
+"""
 
 from collections.abc import Iterator
 
@@ -6,13 +8,13 @@ from gputopo.reference.expectations import expected_gpu, expected_link, expected
 from tests.kit.cuda.scenario import CudaGpu, CudaSpec, PathKind, Route, Settings
 from tests.kit.specs import LinkSpec, Scenario
 
-# All invented, of the size that such machines have; bytes a second unless the name has another unit.
+# All are invented, of the size that such machines have; bytes per second unless the name has another unit.
 HOST_MEMORY = 60e9  # of one node
 SOCKET_LINK = 17e9  # between two nodes, one direction
-ROOT_PEERS = 10e9  # copies between cards that meet in a host bridge only
-CARD_MEMORY = 700e9  # of a card that is in no table
-L2_MIB = 4  # of a card that is in no table
-CARD_MEMORY_SHARE = 0.85  # of the published rate that a local copy reaches, both directions together
+ROOT_PEERS = 10e9  # copies between cards that share only a host bridge
+CARD_MEMORY = 700e9  # of a card without a published figure
+L2_MIB = 4  # of a card without a published figure
+CARD_MEMORY_SHARE = 0.85  # share of the published rate that a local copy reaches, both directions together
 PAGEABLE_SHARE, PAGEABLE_MAX = 0.55, 6e9
 KERNEL_READ_SHARE, KERNEL_WRITE_SHARE = 0.92, 0.96
 FAR_SHARE = 0.9
@@ -29,7 +31,7 @@ CHASE_NS = {
 }
 
 _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
-# nvmlDeviceArchitecture_t to a compute capability of that family.
+# nvmlDeviceArchitecture_t to a compute capability of this family.
 _CAPABILITY = {2: (3, 5), 3: (5, 2), 4: (6, 1), 5: (7, 0), 6: (7, 5), 7: (8, 0), 8: (8, 9), 9: (9, 0)}
 
 _Steps = tuple[tuple[str, float], ...]
@@ -38,13 +40,13 @@ _Steps = tuple[tuple[str, float], ...]
 def from_scenario(scenario: Scenario, far: float = FAR_SHARE) -> CudaSpec:
     """Return the box of a scenario.
 
-    `far`: the part of the near rate that host memory of another node gives.
+    `far`: the rate of host memory on another node, as a share of the near rate.
     """
     return _Deriving(scenario, far).box()
 
 
 class _Deriving:
-    """Collects the resources while the routes are laid."""
+    """Collects the resources while it builds the routes."""
 
     def __init__(self, scenario: Scenario, far: float) -> None:
         self.scenario, self.far = scenario, far
@@ -52,7 +54,7 @@ class _Deriving:
         self.routes: dict[tuple[PathKind, int, int], Route] = {}
 
     def box(self) -> CudaSpec:
-        """Lay all routes and return the box."""
+        """Build all routes and return the box."""
         count = len(self.scenario.gpus)
         for gpu in range(count):
             memory = self._card_memory(gpu)
@@ -104,14 +106,13 @@ class _Deriving:
         return self._has(f"memory of gpu {gpu}", rate)
 
     def _ports(self, gpu: int) -> Iterator[tuple[str, LinkSpec, LinkSpec]]:
-        """Return the links between a GPU and the root.
-
-        Nearest first: the upper port, and what both ends do.
+        """Yield the links between a GPU and the root, the nearest first: the upper port, and both ends'
+        links.
         """
         links = {bridge.address: bridge.link for bridge in self.scenario.bridges}
         above = self.scenario.bridges_above(gpu)
         lower = self.scenario.gpus[gpu].link
-        # Ports and upstream bridges of switches take turns: each link has a port above it.
+        # Ports and upstream bridges of switches alternate: each link has a port above it.
         for place in range(0, len(above), 2):
             yield above[place], lower, links[above[place]]
             lower = links[above[place + 1]] if place + 1 < len(above) else lower
@@ -129,11 +130,11 @@ class _Deriving:
         return tuple(steps)
 
     def _switched(self) -> bool:
-        """Whether GPUs reach one another through NVSwitches, which has no limit of eight peers."""
+        """Return whether GPUs reach one another through NVSwitches, which have no limit of eight peers."""
         return any(isinstance(link.remote, str) for gpu in self.scenario.gpus for link in gpu.nvlinks)
 
     def _asleep(self, gpu: int) -> bool:
-        """Whether the link is slower than it could be only because nothing is asked of the card."""
+        """Return whether the link is slower than possible only because the card is idle."""
         return self.scenario.gpus[gpu].utilization[0] == 0
 
     def _node(self, gpu: int) -> int:
@@ -211,11 +212,11 @@ def _nvlink_rate(version: int) -> float:
 
 
 def _rate(lower: LinkSpec, upper: LinkSpec, down: bool, asleep: bool) -> float:
-    """Return what copies reach over a link, from the table of links."""
+    """Return the rate that copies reach over a link, from the table of links."""
     width = min(lower.width, upper.width)
     now = min(lower.speed, upper.speed)
     speed = min(lower.max_speed, upper.max_speed) if asleep else now
     known = expected_link(_GENERATIONS.get(speed), width)
     if known is None:
-        return speed * width / 8 * 0.78e9  # the share that copies reach of a generation 3 link
+        return speed * width / 8 * 0.78e9  # share of the raw rate on a generation 3 link
     return 1e9 * (known.copy_to_device_gb_per_s if down else known.copy_to_host_gb_per_s)

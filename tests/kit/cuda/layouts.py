@@ -1,6 +1,6 @@
-"""More machines, whose uplinks are shared: scenarios for the double of NVML and that of CUDA.
+"""More machines with shared uplinks: scenarios for the doubles of NVML and CUDA.
 
-`2x4`: two switches with four cards each, under one CPU. `8two`: the same on two sockets, of generation 4.
+`2x4`: two switches with four cards each, under one CPU. `8two`: the same on two sockets, generation 4.
 `8switch`: all eight behind one switch. `chipset`: two cards at the CPU, two behind a narrow chipset link.
 """
 
@@ -22,7 +22,7 @@ def _card(index: int, address: str, parent: str, root: str, link: LinkSpec, node
 
 
 def _switched(name: str, cards: int, roots: Sequence[str], link: LinkSpec, nodes: Sequence[int]) -> Scenario:
-    """One switch of `cards` cards under each root; `nodes` are theirs. The uplink is as wide as the slots."""
+    """Return one switch with `cards` cards under each root. The uplink is as wide as the slots."""
     bridges: list[Bridge] = []
     gpus: list[GpuSpec] = []
     for number, (root, node) in enumerate(zip(roots, nodes, strict=True)):
@@ -71,7 +71,7 @@ LAYOUTS: dict[str, Scenario] = {
 
 
 def named(name: str) -> Scenario:
-    """Return a layout, or a scenario of the kit. Raises ValueError for a name that is neither's."""
+    """Return a layout, or a scenario of the kit. Raises ValueError for an unknown name."""
     found = LAYOUTS.get(name) or SCENARIOS.get(name)
     if found is None:
         raise ValueError(f"no scenario {name!r}; there are {', '.join((*SCENARIOS, *LAYOUTS))}")

@@ -1,4 +1,4 @@
-"""What the processes of tests on the double have in common: imported, and computed, once in their server."""
+"""What the test processes on the double share: their server imports and computes it once."""
 
 import importlib
 

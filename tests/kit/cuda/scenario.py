@@ -1,7 +1,7 @@
-"""What the double imitates, as values, and the file of it that the library reads.
+"""The box that the double imitates, as values, and the file with it that the library reads.
 
-Rates are bytes a second, GPUs are named by their index in the machine; the file names them by CUDA's ordinal,
-which `CudaSpec.order` gives. `src/box.c` reads the file.
+Rates are bytes per second. GPUs have their index in the machine; in the file, they have CUDA's ordinal, from
+`CudaSpec.order`. `src/box.c` reads the file.
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-# `h2d` and `d2h` of pinned memory. `p2p`: by a copy engine with peer access, `pull`: by the destination's;
-# `staged`: the driver's own path without it. `read`, `write`: a kernel reads or writes a peer. `memory`: a
-# kernel on its own card's memory.
+# `h2d` and `d2h`: pinned memory. `p2p`: by a copy engine with peer access; `pull`: by the destination's copy
+# engine. `staged`: the driver's own path without peer access. `read`, `write`: a kernel reads or writes a
+# peer. `memory`: a kernel on its own card's memory.
 PathKind = Literal[
     "h2d",
     "d2h",
@@ -33,7 +33,7 @@ MemoryOperations = Literal["work", "refused", "ignored"]
 
 @dataclass(frozen=True)
 class Route:
-    """What a copy passes: names of resources, each with how often a byte crosses it."""
+    """The resources that a copy uses, each with how often a byte crosses it."""
 
     over: tuple[tuple[str, float], ...]
     latency_us: float = 1.3
@@ -42,10 +42,10 @@ class Route:
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong on a path, after the first `after` copies, which go well.
+    """What goes wrong on a path, after the first `after` copies, which are correct.
 
-    `wrong`: a byte differs; `once`: of one copy only; `fail`: the call returns `code`; `late`: the event
-    does; `hang`: never done. `a` and `b` as in `CudaSpec.routes`; None: any.
+    `wrong`: a byte differs; `once`: in only one copy; `fail`: the call returns `code`; `late`: the event
+    returns it; `hang`: the copy never ends. `a` and `b` as in `CudaSpec.routes`; None: any.
     """
 
     what: FaultKind
@@ -58,12 +58,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class CudaGpu:
-    """A GPU as CUDA shows it. `refuse_above`: bytes; larger allocations are refused. None: none is.
+    """A GPU as CUDA shows it. `refuse_above`: larger allocations, in bytes, are refused; None: none is.
 
-    `lost_code`: what every call returns once `lost_after` copies were made; 0: the GPU stays.
-    The wake-up phase lasts `wake_copies` copies or `wake_seconds` of virtual time from the first one;
-    in it the memory and the link reach only the given parts of their rates. `l2_bytes`: local copies that fit
-    are `l2_times` faster than the memory, those up to four times larger somewhat faster.
+    `lost_code`: what every call returns after `lost_after` copies; 0: the GPU is never lost. The wake-up
+    phase lasts `wake_copies` copies, or `wake_seconds` of virtual time from the first one; during it, memory
+    and link reach only the given shares of their rates. `l2_bytes`: local copies that fit are `l2_times` as
+    fast as the memory; copies up to four times larger are somewhat faster.
     """
 
     name: str
@@ -86,11 +86,11 @@ class CudaGpu:
 class Settings:
     """How the double behaves: virtual time of a call, polls that return "not ready", when it gives up.
 
-    `start_us`: of the first copy or kernel of a stream that was idle or had to wait. `peer_us`: of a change
-    of peer access; `peer_limit`: how many devices one device may reach, 0: all. `cpuset`, `memory_on`: the
-    node whose CPUs, whose memory alone the process may use. `policy`: it may bind memory to nodes and ask
-    where memory lies. `memory_operations`: cuStreamWaitValue32 works; the call is refused; it is accepted and
-    the stream does not wait.
+    `start_us`: for the first copy or kernel of a stream that was idle or had to wait. `peer_us`: for a change
+    of peer access. `peer_limit`: how many devices one device may reach; 0: all. `cpuset`, `memory_on`: the
+    only node whose CPUs, or whose memory, the process may use. `policy`: it may bind memory to nodes and
+    query where memory is. `memory_operations`: cuStreamWaitValue32 works; the call is refused; or it is
+    accepted, but the stream does not wait.
     """
 
     driver: int = 12_040
@@ -107,16 +107,16 @@ class Settings:
     polls: int = 2
     block_s: float = 5.0
     depth: int = 0  # commands that a stream takes before the next call waits; 0: any number
-    spare_bytes: int = 0  # faults of paths leave smaller copies alone
+    spare_bytes: int = 0  # faults of paths do not affect smaller copies
     lacks: tuple[str, ...] = ()  # calls that this driver does not have yet
 
 
 @dataclass(frozen=True)
 class CudaSpec:
-    """One box. `routes` by kind, GPU, and the node of the host memory or the GPU of the destination.
+    """One box. `routes`: by kind, GPU, and the node of the host memory or the destination GPU.
 
-    For `local` and `memory` the third is 0. `peers`: pairs of which the first may reach the second's memory.
-    `order`: the GPUs in CUDA's order; empty: the machine's.
+    For `local` and `memory`, the third key is 0. `peers`: pairs in which the first GPU may access the
+    second's memory. `order`: the GPUs in CUDA's order; empty: the machine's order.
     """
 
     gpus: tuple[CudaGpu, ...]
@@ -129,7 +129,7 @@ class CudaSpec:
     order: tuple[int, ...] = ()
 
     def rate(self, kind: PathKind, a: int, b: int = 0) -> float:
-        """Return the rate of a copy that has its path for itself, in bytes a second."""
+        """Return the rate of a copy that does not share its path, in bytes per second."""
         return min(self.resources[name] / weight for name, weight in self.routes[kind, a, b].over)
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""Processes that find the double in the place of the driver."""
+"""Processes that find the double instead of the driver."""
 
 import atexit
 import hashlib
@@ -16,14 +16,14 @@ from tests.kit.forks import Done, Program, Server
 
 
 def run_program(spec: CudaSpec, *arguments: str, given: bytes = b"", timeout_s: float = 100.0) -> Done:
-    """Run `-m MODULE ARGUMENTS` on a box in its own process, a fork: see `forks`."""
+    """Run `-m MODULE ARGUMENTS` on a box in a separate process, a fork; see `forks`."""
     with tempfile.TemporaryDirectory() as folder:
         return _server().run(arguments, environment(spec, Path(folder)), timeout_s, given)
 
 
 @contextmanager
 def started(spec: CudaSpec, *arguments: str, out: int) -> Iterator[tuple[Program, IO[str]]]:
-    """Start a program on a box; return it and what it writes to stderr, `out` being its output."""
+    """Start a program on a box; return it and what it writes to stderr. `out`: file for its stdout."""
     with (
         tempfile.TemporaryDirectory() as folder,
         _server().started(arguments, environment(spec, Path(folder)), out) as program,
@@ -44,7 +44,7 @@ def environment(
 ) -> dict[str, str]:
     """Write the scenario file into `folder` and return the environment of a child. Raises NoCompilerError.
 
-    Without a folder the file lies beside the library, under a name made of what is in it, and stays.
+    Without a folder, the file is next to the library, under a name made from its contents, and is kept.
     """
     given = _found_first(os.environ if parent is None else parent)
     file = _place(spec) if folder is None else folder / "cuda.txt"

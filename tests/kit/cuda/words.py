@@ -1,24 +1,27 @@
 """Faults of the CUDA double in words, as `--cuda` takes them: `wrong@h2d:3+lost@4=719,10+far=0.4`.
 
-Words are joined by `+`, each NAME[@WHERE][=VALUE]. WHERE is a GPU (`3`), a pair (`0-5`, from 0 to 5), or a
-way: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (copy engines and kernels),
-`engine:0-5` (copy engines only), `pull:0-5` (that of the destination), `read:0-5`, `write:0-5`, `staged:0-5`
-(the driver's own way without peer access). Without the GPU, `h2d`, it is the way of all GPUs.
+Words are joined by `+`; each is NAME[@WHERE][=VALUE]. WHERE is a GPU (`3`), a pair (`0-5`, from 0 to 5), or a
+WAY: `h2d:3`, `d2h:3` (pinned and pageable), `local:3`, `memory:3`, `p2p:0-5` (copy engines and kernels),
+`engine:0-5` (only copy engines), `pull:0-5` (the destination's copy engine), `read:0-5`, `write:0-5`,
+`staged:0-5` (the driver's own path without peer access). Without the number, `h2d` is this way of all GPUs.
 
-- `wrong@WAY[=N]`: one byte of each copy arrives wrong, after N copies that are right;
-  `once@WAY[=N]`: of one copy only;
-- `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event does, not the call; -
-`hang@WAY[=N]`: the copy never ends; - `slow@WAY=PART`, `rate@WAY=GB/s`: of one copy alone; `far=PART`: of
-host memory on another node; - `lost@GPU[=CODE[,N]]`: after N copies (3) every call returns the code (46); -
-`nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: of each card at most; -
-`nop2p[@A-B]`: no peer access, in both directions; - `wakeup[@GPU]=N` or `=Nms`: the first N (6)
-copies, or milliseconds, are slow, as of a card in clock ramp-up; -
-`oldsymbols[=NAME,...]`: a driver without calls (cuStreamWaitValue32); `nodevice`, `init=CODE`:
-of cuInit; - `reversed`: CUDA counts the cards from the last one; - `polls=N`, `launch=US`, `block=S`,
-`depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`, `memoryon=NODE`, `nopolicy`,
-`memops=refused|ignored`: see `Settings`; -
-`cache[@GPU]=BYTES`: of the L2; - `spare=BYTES`: faults of ways leave smaller copies alone, as those by
-which a program reads its results.
+- `wrong@WAY[=N]`: after N correct copies, one byte of each copy arrives wrong; `once@WAY[=N]`: of only one
+  copy
+- `fail@WAY=CODE[,N]`: the call returns the code; `late@WAY=CODE[,N]`: the event returns it, not the call
+- `hang@WAY[=N]`: the copy never ends
+- `slow@WAY=PART`, `rate@WAY=GB/s`: the rate of a single copy; `far=PART`: of host memory on another node
+- `lost@GPU[=CODE[,N]]`: after N copies (3), every call returns the code (46)
+- `nomem@GPU[=BYTES]`: larger allocations (than 1 MiB) are refused; `memory=BYTES`: the memory of each card
+- `nop2p[@A-B]`: no peer access, in both directions
+- `wakeup[@GPU]=N` or `=Nms`: the first N (6) copies, or milliseconds, are slow, as during clock ramp-up
+- `oldsymbols[=NAME,...]`: a driver without some calls (cuStreamWaitValue32)
+- `nodevice`, `init=CODE`: what cuInit returns
+- `reversed`: CUDA counts the cards from the last one
+- `polls=N`, `launch=US`, `block=S`, `depth=N`, `start=US`, `peertime=US`, `peers=N`, `cpuset=NODE`,
+  `memoryon=NODE`, `nopolicy`, `memops=refused|ignored`: see `Settings`
+- `cache[@GPU]=BYTES`: size of the L2
+- `spare=BYTES`: faults of ways do not affect smaller copies, such as those with which a program reads its
+  results
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -60,7 +63,7 @@ class _Word(NamedTuple):
 
 
 def spoilt(spec: CudaSpec, words: Iterable[str]) -> CudaSpec:
-    """Return the box with faults. Raises ValueError for a word that is none, or does not go with the box."""
+    """Return the box with faults. Raises ValueError for an unknown word, or one that does not fit the box."""
     for text in words:
         name, _, value = text.partition("=")
         name, _, where = name.partition("@")
@@ -75,7 +78,7 @@ def spoilt(spec: CudaSpec, words: Iterable[str]) -> CudaSpec:
 
 
 def _routes(spec: CudaSpec, where: str) -> Iterator[tuple[PathKind, int, int]]:
-    """Return the keys of the routes that a path names. Raises ValueError where there are none."""
+    """Return the keys of the routes of a way. Raises ValueError if there are none."""
     name, _, rest = where.partition(":")
     pair = name in _OF_PAIR
     kinds = _OF_PAIR[name] if pair else _OF_GPU.get(name, ())
@@ -107,7 +110,7 @@ def _fault(what: FaultKind) -> Callable[[CudaSpec, _Word], CudaSpec]:
 
 
 def _limited(spec: CudaSpec, keys: Iterable[tuple[PathKind, int, int]], name: str, part: float) -> CudaSpec:
-    """Return the box with a narrow place of their own on the routes."""
+    """Return the box with a narrow resource on the routes that only they use."""
     if part <= 0:
         raise ValueError("a rate is above 0")
     resources, routes = dict(spec.resources), dict(spec.routes)
@@ -123,7 +126,7 @@ def _slow(spec: CudaSpec, word: _Word) -> CudaSpec:
 
 
 def _rate(spec: CudaSpec, word: _Word) -> CudaSpec:
-    """Set the rate of paths alone; what is wider than the rate on the path is left, the rest widened."""
+    """Set the rate of a single copy on a path: wider resources stay, narrower ones are widened."""
     wanted = float(word.value) * 1e9
     for key in _routes(spec, word.where):
         needed = {name: wanted * weight for name, weight in spec.routes[key].over}
@@ -134,7 +137,7 @@ def _rate(spec: CudaSpec, word: _Word) -> CudaSpec:
 
 
 def _far(spec: CudaSpec, word: _Word) -> CudaSpec:
-    """Scale the places of the routes to other nodes, which `derive` names so; pageable ones follow."""
+    """Scale the resources of the routes to other nodes, which `derive` marks; pageable routes follow."""
     part = float(word.value)
     resources = dict(spec.resources)
     for (kind, gpu, node), route in spec.routes.items():

@@ -1,6 +1,6 @@
-"""A Machine as the CUDA samples' `bandwidthTest` prints it: one run a GPU, or one of several GPUs together.
+"""A Machine as the CUDA samples' `bandwidthTest` prints it: one run per GPU, or one run of several GPUs.
 
-Up to CUDA 10 sizes are in powers of two and rates in MB/s, later in powers of ten and GB/s.
+Up to CUDA 10, sizes are in powers of two and rates in MB/s; later in powers of ten and GB/s.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +20,13 @@ MODES: tuple[Mode, ...] = ("quick", "range", "shmoo")
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What the program of some CUDA versions prints. `unit`: of the rates; `kilo`: bytes of its kilobytes."""
+    """The output of the program in some CUDA versions. `unit`: of the rates; `kilo`: bytes per kilobyte."""
 
     unit: str
     kilo: int
 
     def sizes(self, mode: Mode) -> list[int]:
-        """Return the sizes that a mode copies; of a range those from 1 to 13 MB."""
+        """Return the sizes that a mode copies; for the mode `range`, from 1 to 13 MB."""
         kilo, mega = self.kilo, self.kilo**2
         if mode == "quick":
             return [32 * mega]
@@ -52,7 +52,7 @@ _SHORT: dict[Kind, str] = {"h2d": "H2D", "d2h": "D2H", "d2d_local": "D2D"}
 def measure(
     machine: Machine, era: Era, numbers: measured.Numbers, mode: Mode = "quick", *, pinned: bool = True
 ) -> Machine:
-    """Return the machine with the samples that a run on each of its GPUs takes."""
+    """Return the machine with the samples of a run on each of its GPUs."""
     scale = 0.001 if era.unit == "MB" else 1.0
     samples = []
     for gpu in machine.gpus:
@@ -84,9 +84,9 @@ def text(
     write_combined: bool = False,
     hidden: bool = False,
 ) -> str:
-    """Return a run on some GPUs: with --device=N, or of several --device=all, which prints their sum.
+    """Return a run on some GPUs: one with --device=N, or several with --device=all, which prints their sum.
 
-    `hidden`: the program sees only this GPU, by CUDA_VISIBLE_DEVICES on its command line.
+    `hidden`: the program sees only this GPU, through CUDA_VISIBLE_DEVICES on its command line.
     """
     several = len(gpus) > 1
     lines = [f"$ CUDA_VISIBLE_DEVICES={gpus[0].index} ./bandwidthTest"] if hidden else []
@@ -158,7 +158,7 @@ def _csv(
 
 
 def quick(name: str, rates: Mapping[str, float], *, index: int = 0, unit: str = "MB") -> str:
-    """Return a quick run of 32 MiB: rates in its unit by `Host to Device` and so on."""
+    """Return a quick run of 32 MiB. `rates`: in its unit, by `Host to Device` and so on."""
     lines = ["[CUDA Bandwidth Test] - Starting...", "Running on...", "", f" Device {index}: {name}"]
     lines += [" Quick Mode", ""]
     scale = 0.001 if unit == "MB" else 1.0

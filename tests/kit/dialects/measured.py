@@ -1,4 +1,4 @@
-"""Machines whose measured speeds are written: their GPUs and peer access, and the numbers of the samples."""
+"""Machines for written measurements: their GPUs and peer access, and the numbers of the samples."""
 
 from collections.abc import Callable, Iterable
 from itertools import combinations
@@ -19,7 +19,7 @@ def machine(random: Random) -> Machine:
     count = random.randint(1, 9)
     faster = list(range(count))
     random.shuffle(faster)
-    # CUDA's numbers are known to differ only where one GPU at least has another.
+    # CUDA's numbers are known only if at least one GPU has a different number there.
     order: list[int | None] = [None] * count if faster == sorted(faster) else [*faster]
     domain = random.choice((0, 1, 0xD463))
     gpus = [
@@ -65,7 +65,7 @@ def has_access(written: Machine, one: Gpu, other: Gpu) -> bool:
 
 
 def numbers(random: Random, step: float = 0.01, max_steps: int = 999_999) -> Numbers:
-    """Return a source of numbers that a tool prints in steps, from one step to `max_steps` of them."""
+    """Return a source of the numbers that a tool can print, from one `step` to `max_steps` steps."""
     decimals = len(f"{step:g}".partition(".")[2])
     return lambda: round(random.choice((1, max_steps, random.randint(1, max_steps))) * step, decimals)
 
@@ -76,7 +76,7 @@ def with_samples(written: Machine, samples: Iterable[Sample], source: str) -> Ma
 
 
 class Pool:
-    """The samples of a machine by what they are of; each is printed once, in their order."""
+    """The samples of a machine by what they measure; each is printed once, in their order."""
 
     def __init__(self, written: Machine) -> None:
         assert written.bandwidth is not None
@@ -85,24 +85,24 @@ class Pool:
             self._left.setdefault(without_number(sample), []).append(number_of(sample))
 
     def take(self, blank: Sample) -> float:
-        """Return the number of the next sample of this kind; KeyError where the machine has none."""
+        """Return the number of the next sample of this kind. Raises KeyError if the machine has none left."""
         return self._left[blank].pop(0)
 
 
 def number_of(sample: Sample) -> float:
-    """Return a sample's GB/s, or the microseconds of a latency."""
+    """Return a sample's GB/s, or its latency in microseconds."""
     value = sample.median_us if sample.kind == "latency" else sample.median_gb_per_s
     assert value is not None
     return value
 
 
 def without_number(sample: Sample) -> Sample:
-    """Return a sample as it is before it is measured."""
+    """Return a sample without its measured number."""
     return msgspec.structs.replace(sample, median_gb_per_s=None, median_us=None)
 
 
 def with_number(blank: Sample, value: float) -> Sample:
-    """Return a sample with its GB/s, or the microseconds of a latency."""
+    """Return a sample with its GB/s, or its latency in microseconds."""
     if blank.kind == "latency":
         return msgspec.structs.replace(blank, median_us=value)
     return msgspec.structs.replace(blank, median_gb_per_s=value)

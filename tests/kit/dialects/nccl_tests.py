@@ -1,6 +1,6 @@
-"""A Machine as nccl-tests of each version prints it, as text.
+"""A Machine as each version of nccl-tests prints it, as text.
 
-Columns and formats are those of its sources (common.cu, util.cu and each operation's file).
+Columns and formats are from its sources (common.cu, util.cu and each operation's file).
 """
 
 from collections.abc import Iterator
@@ -34,10 +34,10 @@ _OF_OTHERS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """How a time's versions print. `address`: the whole PCI address, not the bus alone."""
+    """The output of the versions of some time. `address`: the whole PCI address, not only the bus."""
 
-    wrong: bool = True  # a count of wrong elements, before that the largest error
-    all_columns: bool = True  # operator and root of every operation
+    wrong: bool = True  # a count of wrong elements; before that, the largest error
+    all_columns: bool = True  # operator and root for every operation
     address: bool = True
     group: bool = True
     names_itself: bool = True
@@ -55,7 +55,7 @@ ERAS: dict[str, Era] = {
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A run to be printed: what is expected of reading it, and its program."""
+    """A run to be printed: the expected result of reading it, and its program."""
 
     machine: Machine
     program: str
@@ -123,7 +123,7 @@ def measure(random: Random, era: Era, program: str, *, hosts: int = 1) -> Writte
 
 
 def one_size(program: str, gb_per_s: float, size: int, *, hosts: int = 2, gpus: int = 1) -> str:
-    """Return what a program prints of one size, with so many GPUs on each host."""
+    """Return what a program prints for one size. `gpus`: on each host."""
     us = _printed_us(size / gb_per_s / 1e3)
     sample = Sample(
         kind=PROGRAMS[program],

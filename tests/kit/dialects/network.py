@@ -1,6 +1,6 @@
 """Measurements between hosts as perftest and iperf3 print them.
 
-Columns and formats are those of perftest's perftest_parameters.h and iperf3's iperf_locale.c and units.c.
+Columns and formats are from perftest's perftest_parameters.h and iperf3's iperf_locale.c and units.c.
 """
 
 import json
@@ -24,7 +24,7 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Perftest:
-    """How one perftest program prints. `unit`: of rates; None: a latency."""
+    """The output of one perftest program. `unit`: of rates; None: a latency."""
 
     verb: str = "RDMA_Write"
     unit: str | None = "Gb"
@@ -32,19 +32,19 @@ class Perftest:
     qos: bool = False
     per_port: bool = False
     cpu: bool = False
-    duration: bool = False  # -D: no peak; of a latency the average alone
+    duration: bool = False  # -D: no peak; for a latency, only the average
     streams: int = 1
 
     @property
     def title(self) -> str:
-        """The test as its head names it."""
+        """The name of the test in its heading."""
         verb = f"{self.verb} FETCH_AND_ADD" if self.verb == "Atomic" else self.verb
         what = "Latency" if self.unit is None else f"{'Bidirectional ' if self.bidirectional else ''}BW"
         return f"{verb} {what} Test"
 
 
 def perftest(random: Random, form: Perftest, sizes: Sequence[int]) -> tuple[str, tuple[Sample, ...]]:
-    """Return the output of a program, and what is in it."""
+    """Return the output of a program, and the samples in it."""
     rows, samples = [], []
     for size in sizes:
         words, value = _row(random, form, size)
@@ -112,7 +112,7 @@ def _columns(form: Perftest) -> str:
 
 
 def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
-    """Return a row and the number in it that counts."""
+    """Return a row and its main number."""
     if form.unit is None:
         typical = round(random.uniform(0.8, 400.0), 2)
         if form.duration:
@@ -132,7 +132,7 @@ def _row(random: Random, form: Perftest, size: int) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Iperf3:
-    """How one run of iperf3 was started."""
+    """The options of one run of iperf3."""
 
     streams: int = 1
     reverse: bool = False
@@ -141,7 +141,7 @@ class Iperf3:
 
 
 def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
-    """Return what `iperf3 -J` prints, and what is in it."""
+    """Return the output of `iperf3 -J`, and the samples in it."""
     end: dict[str, Any] = {"streams": []}
     samples = []
     for way in [form.reverse] if not form.bidirectional else [False, True]:
@@ -177,7 +177,7 @@ def iperf3_json(random: Random, form: Iperf3) -> tuple[str, tuple[Sample, ...]]:
 
 
 def any_iperf3(random: Random) -> Iperf3:
-    """Return any way to start iperf3."""
+    """Return random options for iperf3."""
     both = random.random() < 0.3
     return replace(
         Iperf3(),

@@ -1,7 +1,7 @@
 """A Machine as nvbandwidth 0.2 to 0.10 prints it, as text and (since 0.5) as JSON.
 
-Tests, headings and directions are those of its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow of a
-heading is not the direction of the copy: a read test copies from the column's GPU to the row's, which asks.
+Tests, headings and directions are from its sources (testcases_ce.cpp, testcases_sm.cpp). The arrow in a
+heading is not the direction of the copy: in a read test, the row's GPU reads from the column's GPU.
 """
 
 import json
@@ -31,10 +31,10 @@ def _ce(name: str) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A testcase. `source`, `destination`: host, row, column, or gpus (all the others at once).
+    """A testcase. `source`, `destination`: host, row, column, or gpus (all others at once).
 
-    `older`: the heading up to 0.4. `group`: of copies at the same time, with the words `case` (its name),
-    `row` and `column`; None where a copy runs alone.
+    `older`: the heading up to 0.4. `group`: of simultaneous copies, with the words `case` (its name), `row`
+    and `column`; None if a copy runs by itself.
     """
 
     name: str
@@ -49,12 +49,12 @@ class Case:
 
     @property
     def is_of_pairs(self) -> bool:
-        """Whether it has a row for each GPU."""
+        """Return whether it has a row for each GPU."""
         return "row" in (self.source, self.destination)
 
     @property
     def needs_peers(self) -> bool:
-        """Whether it is waived where no GPU can access another."""
+        """Return whether it is waived if no GPU can access another."""
         return self.is_of_pairs or "gpus" in (self.source, self.destination)
 
 
@@ -66,7 +66,7 @@ def _host(
     group: str | None = None,
     older: tuple[str, str] | None = None,
 ) -> list[Case]:
-    """Return a test between the host and the column's GPU, of copy engines and of kernels.
+    """Return a test between the host and the column's GPU, with copy engines and with kernels.
 
     `older`: the arrows of both headings up to 0.4.
     """
@@ -81,7 +81,7 @@ def _host(
 
 
 def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str, older: str) -> list[Case]:
-    """Return a test from GPU to GPU; the older kernels' headings are not all of kernels."""
+    """Return a test from GPU to GPU. `older`: the heading of the kernels' test up to 0.4, if it differs."""
     heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
     group = "case row column" if "bidirectional" in name else None
     kind: Kind = "p2p_direct"
@@ -92,7 +92,7 @@ def _pairs(name: str, source: str, destination: str, kernel: Method, arrow: str,
 
 
 def _one(name: str, source: str, destination: str, kernel: Method, arrow: str, *older: str) -> list[Case]:
-    """Return a test of one GPU with all the others at once."""
+    """Return a test of one GPU with all others at once."""
     heading = f"memcpy {{}} GPU(row) {arrow} GPU(column) bandwidth (GB/s)"
     methods: dict[str, Method] = {"ce": _ce(name), "sm": kernel}
     return [
@@ -158,7 +158,7 @@ def cases(version: Version) -> list[Case]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One matrix of a testcase. `part`: of a bidirectional test between GPUs since 0.6."""
+    """One matrix of a testcase. `part`: for bidirectional tests between GPUs since 0.6."""
 
     case: Case
     part: str = ""  # Read1, Read2, Write1, Write2, Total
@@ -182,11 +182,11 @@ def _tables(case: Case, version: Version) -> list[_Table]:
 
 
 def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
-    """Return what a cell is of."""
+    """Return the sample that a cell would have, without its number."""
     case = table.case
     names = {"row": f"gpu:{row.index}", "column": f"gpu:{column.index}"}
     source, destination = case.source, case.destination
-    # Kernels between two GPUs both ways: up to 0.5 the bytes of both ways together.
+    # Kernels between two GPUs in both directions: up to 0.5, the bytes of both directions together.
     by_kernel = case.name.endswith("_sm")
     together = case.is_of_pairs and "bidirectional" in case.name and version < (0, 6) and by_kernel
     if table.part == "Total" or together:
@@ -213,7 +213,7 @@ def _blank(table: _Table, version: Version, row: Gpu, column: Gpu) -> Sample:
 
 
 def _cells(machine: Machine, table: _Table, version: Version) -> Iterator[list[Sample | None]]:
-    """Return what the cells of each row are of; None: N/A."""
+    """Return the samples of the cells, by row; None: N/A."""
     gpus = measured.by_cuda_number(machine)
     for row in gpus if table.case.is_of_pairs else gpus[:1]:
         yield [
@@ -231,7 +231,7 @@ def _is_measured(machine: Machine, case: Case, row: Gpu, column: Gpu) -> bool:
 
 
 def _factor(case: Case) -> float:
-    """Return what a printed number is multiplied by: nanoseconds, and bytes that are counted once."""
+    """Return the factor for a printed number: nanoseconds, and bytes that are counted once."""
     return 0.001 if case.kind == "latency" else 2.0 if case.kind == "d2d_local" else 1.0
 
 
@@ -240,12 +240,12 @@ def _exact(value: float) -> float:
 
 
 def waives(machine: Machine, case: Case) -> bool:
-    """Return whether a test is left out since no GPU can access another."""
+    """Return whether a test is skipped because no GPU can access another."""
     return case.needs_peers and not any(link.p2p_read == "OK" for link in machine.links)
 
 
 def measure(machine: Machine, version: Version, chosen: Iterable[Case], numbers: measured.Numbers) -> Machine:
-    """Return the machine with the samples that these tests of a version take."""
+    """Return the machine with the samples of these tests of a version."""
     samples = [
         measured.with_number(blank, _exact(numbers() * _factor(case)))
         for case in chosen
@@ -260,7 +260,7 @@ def measure(machine: Machine, version: Version, chosen: Iterable[Case], numbers:
 
 
 def printed(machine: Machine, version: Version, form: Form, chosen: Sequence[Case]) -> Machine:
-    """Return what a version prints of a machine: without addresses GPUs stand in CUDA's order."""
+    """Return what a version prints of a machine. Without addresses, GPUs are in CUDA's order."""
     waived = [case for case in chosen if waives(machine, case)]
     run = [case for case in chosen if case not in waived]
     lists = version < (0, 10) if form == "text" else version >= (0, 8)
@@ -298,7 +298,7 @@ def _waived(case: Case, named: bool) -> NotMeasured:
 
 
 def _absent(machine: Machine, case: Case, version: Version) -> Iterator[NotMeasured]:
-    """Return what the N/A cells of a test, but for those of a GPU with itself, are read as."""
+    """Return what the N/A cells of a test are read as, except the cells of a GPU with itself."""
     rows = list(_cells(machine, _tables(case, version)[-1], version))
     absent = sum(cell is None for row in rows for cell in row)
     if absent := absent - (len(rows) if case.is_of_pairs else 0):
@@ -378,7 +378,7 @@ def _numbers(
 
 
 def table(name: str, heading: str, rows: Rows, *, empty: str = "N/A", key: str = "") -> str:
-    """Return one testcase of the text; `key` is the name on its SUM line, where it is another."""
+    """Return one testcase of the text. `key`: the name on its SUM line, if it differs."""
     return f"Running {name}.\n{matrix(heading, rows, key or name, empty=empty)}"
 
 
@@ -392,7 +392,7 @@ def matrix(
     perf: str = "",
     verbose: bool = False,
 ) -> str:
-    """Return one matrix of the text with its SUM line; `perf`: the unit behind `&&&& PERF` instead."""
+    """Return one matrix of the text with its SUM line. `perf`: the unit after `&&&& PERF` instead."""
     lines = [heading, " " * indent + "".join(f"{index:10d}" for index in range(len(rows[0])))]
     lines += [
         f"{index:{indent}d}" + "".join(f"{empty:>10s}" if cell is None else f"{cell:10.2f}" for cell in row)

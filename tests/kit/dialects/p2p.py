@@ -1,8 +1,9 @@
 """A Machine as the CUDA samples' `p2pBandwidthLatencyTest` of each era prints it.
 
-Up to CUDA 9 a cell is a copy into its row's GPU from its column's (`cudaMemcpyPeerAsync(buffers[i], i,
-buffers[j], j)`). Later versions copy out of the row's GPU and print "(P2P Writes)"; with `--p2p_read` also
-into it, "(P2P Reads)". A copy within one GPU counts its bytes as read and written.
+Up to CUDA 9, a cell is a copy from the column's GPU into the row's GPU
+(`cudaMemcpyPeerAsync(buffers[i], i, buffers[j], j)`). Later versions copy out of the row's GPU and print
+"(P2P Writes)"; with `--p2p_read` also into it, "(P2P Reads)". A copy within one GPU counts its bytes as read
+and written.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,10 @@ Rows = Sequence[Sequence[float | None]]  # None: no number
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What the program of some CUDA versions, or with an option, prints and measures."""
+    """The output and measurement of the program in some CUDA versions, or with an option."""
 
     writes: bool  # copies out of the row's GPU, has "(P2P Writes)" and latencies of the CPU
-    reads: bool = False  # matrices of --p2p_read too
+    reads: bool = False  # also the matrices of --p2p_read
 
 
 ERAS = {
@@ -63,7 +64,7 @@ def _tables(era: Era) -> list[_Table]:
 
 
 def _blank(machine: Machine, table: _Table, row: Gpu, column: Gpu) -> Sample:
-    """Return what a cell is of."""
+    """Return the sample that a cell would have, without its number."""
     source, destination = (row, column) if table.row_sends else (column, row)
     direct = table.enabled and measured.has_access(machine, row, column)
     path: Path | None = "direct" if direct else "staged"
@@ -123,7 +124,7 @@ def head(
     era: Era = ERAS["CUDA 12"],
     addresses: Sequence[str] = (),
 ) -> str:
-    """Return what stands above the matrices: devices, peer access, the connectivity matrix."""
+    """Return the part above the matrices: devices, peer access, the connectivity matrix."""
     count = range(len(names))
     lines = ["[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]"]
     for i, name in enumerate(names):
@@ -146,7 +147,7 @@ def head(
 
 
 def matrix(heading: str, rows: Rows, corner: str = "D\\D", empty: str = "—") -> str:
-    """Return one matrix; people write `empty` where they left out a number."""
+    """Return one matrix; people write `empty` for a number that they omit."""
     lines = [f"   {corner}" + "".join(f"{index:6d} " for index in range(len(rows)))]
     lines += [
         f"{index:6d} " + "".join(f"{empty:>6s} " if cell is None else f"{cell:6.2f} " for cell in row)

@@ -6,7 +6,7 @@ from gputopo.values.machine import Gpu, Machine, PciNode
 
 
 def nccl(machine: Machine) -> str:
-    """Return the XML of `NCCL_TOPO_DUMP_FILE`: of each switch only the bridge towards the CPU."""
+    """Return the XML of `NCCL_TOPO_DUMP_FILE`. Each switch has only its bridge towards the CPU."""
     lines = ['<system version="1">']
     for numa in machine.host.numa_nodes or ():
         lines.append(f'  <cpu numaid="{numa.index}" affinity="{_mask(numa.cpus or "")}" arch="x86_64">')
@@ -75,7 +75,7 @@ def _mask(cpus: str) -> str:
 
 
 def _buses(machine: Machine, nodes: Sequence[PciNode]) -> list[str]:
-    """Return the numbers of the buses of these nodes and of all below them, rising."""
+    """Return the bus numbers of these nodes and of all nodes below them, in ascending order."""
     found = {node.address[5:7] for node in nodes}
     for node in nodes:
         found |= set(_buses(machine, [one for one in machine.pci if one.parent == node.address]))
@@ -105,7 +105,7 @@ def _block(machine: Machine, node: PciNode) -> list[str]:
 
 
 def _joined(head: str, blocks: Sequence[Sequence[str]], several: str, one: str) -> list[str]:
-    """Hang blocks of lines on a head: `[05]--+-00.0` of several, `[05]----00.0` of one."""
+    """Join blocks of lines to a head: `[05]--+-00.0` if there are several, else `[05]----00.0`."""
     if len(blocks) == 1:
         start = f"{head}{one}-"
         return [start + blocks[0][0], *(" " * len(start) + line for line in blocks[0][1:])]

@@ -1,4 +1,4 @@
-"""GPUs whose facts, those that a driver prints in a dialect, have random values or none."""
+"""GPUs with random values, or none, for the facts that a driver prints in a dialect."""
 
 from collections.abc import Callable
 from random import Random
@@ -77,7 +77,7 @@ _OF_KIND: dict[str, Callable[[Random], Any]] = {
 
 
 def machine(random: Random, era: int, dialect: smi.Dialect) -> Machine:
-    """Return a machine of one to three GPUs that a driver prints whole."""
+    """Return a machine of one to three GPUs that a driver prints completely."""
     gpus = [_gpu(random, era, dialect, index) for index in range(random.randint(1, 3))]
     cuda = "12.4" if era >= 410 and dialect != "csv" else None
     driver = Driver(version=f"{era}.104.05", cuda_version=cuda)
@@ -109,7 +109,7 @@ def _gpu(random: Random, era: int, dialect: smi.Dialect, index: int) -> Gpu:
 
 
 def _one_set_of_sram_counts(random: Random, facts: dict[str, Any], printed: dict[str, str]) -> None:
-    """Leave the uncorrectable SRAM errors of Turing, or parity and SEC-DED errors apart, of later GPUs."""
+    """Keep either Turing's uncorrectable SRAM errors, or later GPUs' separate parity and SEC-DED errors."""
     apart = "ecc.counts[aggregate.sram_uncorrectable_parity]" in printed and random.random() < 0.5
     for since in ("volatile", "aggregate"):
         together = [f"ecc.counts[{since}.sram_uncorrectable]"]
@@ -121,7 +121,7 @@ def _one_set_of_sram_counts(random: Random, facts: dict[str, Any], printed: dict
                 facts.setdefault(fact, random.randint(0, 1000))
         for total in (f"ecc.corrected_{since}", f"ecc.uncorrected_{since}"):
             if total in printed and facts.keys() & {*together, *parts}:
-                facts.setdefault(total, random.randint(0, 1000))  # else the reader adds the parts up
+                facts.setdefault(total, random.randint(0, 1000))  # otherwise the reader adds the parts
 
 
 def _processes(random: Random, era: int) -> tuple[GpuProcess, ...]:

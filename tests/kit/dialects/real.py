@@ -1,6 +1,6 @@
 """Real machines as facts: which GPUs, under which PCIe switches, with how many NVLinks.
 
-Addresses are not those of the machines: they follow from the tree.
+Addresses are not those of the machines; they follow from the tree.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from itertools import combinations
 
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, MemoryMib, Nic, NumaNode, Pcie, PciNode
 
-Switch = Sequence[str]  # "gpu:0", "nic:0" below one switch; one device alone is on a root port
+Switch = Sequence[str]  # "gpu:0", "nic:0" below one switch; a single device is on a root port
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A GPU's name, PCI device id, memory in MiB, PCIe generation, and the chip that lspci calls it by."""
+    """A GPU's name, PCI device id, memory in MiB, PCIe generation, and its chip's name in lspci."""
 
     name: str
     device_id: str
@@ -39,7 +39,7 @@ SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0}  # GT/s by generation
 @dataclass(slots=True)
 class _Tree:
     nodes: list[PciNode] = field(default_factory=list)
-    paths: dict[str, tuple[str, str]] = field(default_factory=dict)  # of a device: its NUMA node, its switch
+    paths: dict[str, tuple[str, str]] = field(default_factory=dict)  # by device: its NUMA node, its switch
     addresses: dict[str, str] = field(default_factory=dict)
 
 
@@ -51,7 +51,7 @@ def _box(
     width: int = 16,
     cpus: int = 20,
 ) -> Machine:
-    """Return a machine; `numa_nodes`: the switches of each. `width`: lanes between each GPU and its slot."""
+    """Return a machine. `numa_nodes`: the switches of each node; `width`: lanes of each GPU's link."""
     chip = _MODELS[model]
     tree = _Tree()
     for number, switches in enumerate(numa_nodes):
@@ -106,7 +106,7 @@ def _gpu(tree: _Tree, index: int, model: _Model, width: int, cpus: int) -> Gpu:
 
 
 def _hop(tree: _Tree, one: str, other: str) -> Hop:
-    """A NUMA node has one host bridge here, so what is below no common switch meets there."""
+    """Return the hop of a pair. A NUMA node has one host bridge, where devices without a common switch meet."""
     (numa, switch), (far, other_switch) = tree.paths[one], tree.paths[other]
     if numa != far:
         return Hop.SYS

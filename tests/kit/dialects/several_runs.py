@@ -1,4 +1,4 @@
-"""Outputs of one program in one text, as scripts, parallel shells and people write them below one another."""
+"""Outputs of several runs of one program in one text, as scripts, parallel shells and people write them."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from gputopo.values.machine import Machine
 
 Names = Sequence[str]
 
-# Names of runs: of hosts, of a loop, of before and after a change.
+# Names of runs: hosts, iterations of a loop, before and after a change.
 NAMES = (("node1", "node2", "node3"), ("gpu-a07", "gpu-a08", "gpu-b01"), ("run 1", "run 2", "run 3"))
 CHANGES = ("before", "after", "after reboot")
 
@@ -37,6 +37,6 @@ FORMS_OF_HOSTS = FORMS | {
 
 
 def of_run(machine: Machine, name: str) -> tuple[Sample, ...]:
-    """Return the samples of a machine as those of a run."""
+    """Return the samples of a machine as samples of a run."""
     samples = machine.bandwidth.samples if machine.bandwidth else ()
     return tuple(msgspec.structs.replace(sample, run=name) for sample in samples)

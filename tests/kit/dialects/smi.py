@@ -53,7 +53,7 @@ def xml(machine: Machine, era: int) -> str:
 
 
 def csv(machine: Machine, era: int, *, units: bool = True) -> str:
-    """Return the CSV of `nvidia-smi --query-gpu` of all columns; `units` False: with `--format=nounits`."""
+    """Return the CSV of `nvidia-smi --query-gpu` with all columns. `units` False: with `--format=nounits`."""
     columns = [row for row in _flat(rows(era)) if row.csv and row.fact != "name"]
     lines = [["index", "name", "driver_version", *map(_title_of, columns)]]
     for gpu in machine.gpus:
@@ -69,7 +69,7 @@ def _title_of(row: Row) -> str:
 
 
 def facts(era: int, dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """Return the facts that a dialect prints of each GPU, with the kind of each."""
+    """Return the facts that a dialect prints for each GPU, with the kind of each."""
     printed = [row for row in _flat(rows(era)) if row.fact and getattr(row, dialect)]
     printed = [row for row in printed if row.printed != "instant"]
     if dialect == "csv":
@@ -78,7 +78,7 @@ def facts(era: int, dialect: Dialect) -> tuple[tuple[str, str], ...]:
 
 
 def names(era: int, dialect: Dialect) -> dict[str, str | None]:
-    """Return the paths of the rows of a dialect, with the fact that each prints, None of a constant."""
+    """Return the paths of a dialect's rows, with the fact of each row, or None for a constant."""
     found: dict[str, str | None] = {}
 
     def walk(some: Sequence[Row], path: str) -> None:
@@ -94,7 +94,7 @@ def names(era: int, dialect: Dialect) -> dict[str, str | None]:
 
 
 def value(gpu: Gpu, fact: str) -> Any:
-    """Return the value of a fact, `memory_mib.total`; of a reason, `throttle.gpu_idle`, if it is active."""
+    """Return the value of a fact such as `memory_mib.total`; for `throttle.gpu_idle`, whether it is active."""
     if fact.startswith("throttle.") and fact != "throttle.mask":
         reasons = gpu.throttle.reasons
         return None if reasons is None else fact.removeprefix("throttle.") in reasons
@@ -149,7 +149,7 @@ def _text_rows(found: Sequence[Row], gpu: Gpu, era: int, depth: int, width: int)
 
 
 def _is_absent(row: Row, gpu: Gpu, era: int) -> bool:
-    """Whether a section has `N/A` in the place of its rows, as the remapped rows of a GPU without them."""
+    """Return whether a section has `N/A` instead of its rows, as the remapped rows of a GPU without them."""
     return row.text == "Remapped Rows" and all(
         value(gpu, one.fact) is None for one in _flat(row.rows) if one.fact is not None
     )
@@ -161,7 +161,7 @@ def _text_processes(gpu: Gpu, era: int, depth: int, width: int) -> Iterator[str]
         yield _line(heading, "N/A" if gpu.processes is None else "None", depth, width)
         return
     yield _line(heading, None, depth, width)
-    width = min(width, 42)  # as driver 595 still has it
+    width = min(width, 42)  # driver 595 still has this width
     for process in gpu.processes:
         if era >= 450:
             yield _line("GPU instance ID", "N/A", depth + 1, width)
@@ -226,7 +226,7 @@ def _mib(era: int) -> str:
 
 
 def _address(address: str | None, era: int) -> str:
-    """Return an address with a domain of 8 digits, of 4 before driver 384."""
+    """Return an address with a domain of 8 digits, or of 4 digits before driver 384."""
     domain, _, rest = (address or "0000:00:00.0").partition(":")
     return f"{domain:0>{8 if era >= 384 else 4}}:{rest}".upper()
 
@@ -268,7 +268,7 @@ def _of_kind(kind: str, found: Any, era: int, dialect: Dialect) -> str:
 
 
 def _title(words: str) -> str:
-    """Return words as drivers capitalize them: `Pass-Through`, `Not Started`, `Drain and Reset`."""
+    """Return words with the drivers' capitals: `Pass-Through`, `Not Started`, `Drain and Reset`."""
     return " ".join(
         _WORDS.get(word, "-".join(part.capitalize() for part in word.split("-"))) for word in words.split()
     )
@@ -278,7 +278,7 @@ _PRINTED: dict[str, Callable[[Any], str]] = {
     "words": str,
     "count": str,
     "W": "{:.2f} W".format,
-    "instant": lambda found: f"{found + 1.5:.2f} W",  # beside the average of a second, which is the fact
+    "instant": lambda found: f"{found + 1.5:.2f} W",  # next to the average over a second, which is the fact
     "mask": "0x{:016X}".format,
     "mode": lambda found: "_".join(word.capitalize() for word in found.split("_")),
     "title": _title,
@@ -288,7 +288,7 @@ _PRINTED: dict[str, Callable[[Any], str]] = {
 
 
 def with_facts(index: int, told: Mapping[str, Any]) -> Gpu:
-    """Return a GPU of facts by name, as `value` names them; `throttle.reasons` is a tuple of names."""
+    """Return a GPU with facts by name, as in `value`. `throttle.reasons` is a tuple of names."""
     nested: dict[str, Any] = {"index": index}
     for fact, found in told.items():
         if found is None:

@@ -1,10 +1,10 @@
 """The rows of `nvidia-smi -q`, `-q -x` and `--query-gpu` from driver 331 to 595, in the order of the text.
 
 Columns: heading in text, element in XML, column of the query, value, drivers. `-`: not printed there. A
-value is a fact and how it is printed, or `=` and a constant; a row without one is a section. Drivers are the
-first and the last; `?`: printed (but for the query) only where the GPU has a value. In XML, rows below one
-with a value are its siblings. Sources: captures of drivers 352, 418, 515, 525, 535, 560, 580, 590 and 595,
-the DTD (v7) that driver 352 prints, and the release notes of those between.
+value is a fact and how it is printed, or `=` and a constant; a row without a value is a section. Drivers are
+the first and the last one; `?`: printed only if the GPU has a value (always in the query). In XML, rows below
+a row with a value are its siblings. Sources: captures of drivers 352, 418, 515, 525, 535, 560, 580, 590
+and 595, the DTD (v7) that driver 352 prints, and the release notes of the drivers between them.
 """
 
 import functools
@@ -15,7 +15,7 @@ ERAS = (331, 340, 352, 390, 418, 450, 525, 535, 560, 580, 595)
 
 @dataclass(slots=True)
 class Row:
-    """One row with those below it. `fact` None: a section, or a constant."""
+    """One row with the rows below it. `fact` None: a section, or a constant."""
 
     text: str | None
     xml: str | None
@@ -343,7 +343,7 @@ Capabilities                    | capabilities                 | -              
 
 @functools.cache
 def rows(era: int) -> tuple[Row, ...]:
-    """Return the rows that the drivers of an era print of each GPU, those below others inside them."""
+    """Return the rows that the drivers of an era print for each GPU; each has the rows below it."""
     top: list[Row] = []
     above: list[tuple[int, list[Row]]] = [(-1, top)]
     for line in _OUTLINE.strip("\n").splitlines():

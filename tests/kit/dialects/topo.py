@@ -1,6 +1,6 @@
 """A Machine as `nvidia-smi topo -m` of each era and `nvidia-smi topo -p2p` print it.
 
-Of the legends only the names are as the drivers print them.
+Only the names in the legends are as the drivers print them.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What a matrix of some drivers looks like. `tail`: blank cells at the end of the NICs' rows."""
+    """The form of the matrix of some drivers. `tail`: blank cells at the end of the NICs' rows."""
 
     far: str  # between CPU sockets
-    node: bool  # a NODE is told from a PHB
-    nic_numbers: bool  # NIC0 with a legend of names, else the names
+    node: bool  # NODE and PHB differ
+    nic_numbers: bool  # NIC0 with a legend of names, else only the names
     titles: tuple[str, ...]
     tail: int = 0
     legend_indent: str = "  "
@@ -42,7 +42,7 @@ _STATUS = {
 
 
 def matrix(machine: Machine, era: str, *, nvlinks: bool = True) -> str:
-    """Return the text of `topo -m`, or without `nvlinks` that of `topo -mp`."""
+    """Return the text of `topo -m`, or, if not `nvlinks`, of `topo -mp`."""
     style = ERAS[era]
     nics = [
         f"NIC{nic.index}" if style.nic_numbers else nic.name or f"mlx5_{nic.index}" for nic in machine.nics
@@ -85,7 +85,7 @@ def _affinity(machine: Machine, gpu: Gpu, titles: Sequence[str]) -> list[str]:
     cells = {
         "CPU Affinity": gpu.cpu_affinity or "",
         "NUMA Affinity": "" if gpu.numa_node is None else str(gpu.numa_node),
-        "GPU NUMA ID": "\tN/A",  # a blank cell stands before it
+        "GPU NUMA ID": "\tN/A",  # a blank cell precedes it
     }
     return [cells[title] for title in titles]
 
@@ -104,7 +104,7 @@ def _legend(era: Era, nvlinks: bool) -> list[str]:
 
 
 def peers(machine: Machine, direction: str, *, command: bool = True) -> str:
-    """Return the text of `topo -p2p r` or `w`, below its command or without it."""
+    """Return the text of `topo -p2p r` or `w`. `command`: with the command above it."""
     labels = [f"GPU{gpu.index}" for gpu in machine.gpus]
     lines = [f"$ nvidia-smi topo -p2p {direction}"] if command else []
     lines.append(" \t" + "".join(f"{label}\t" for label in labels))

@@ -1,7 +1,7 @@
 """A simulated training on a box whose physical state is scripted over its steps.
 
-The pace follows from the state, by physics that the rules do not know: how much of a lower clock is lost, how
-much another program takes. NVML shows the state, not the pace.
+The pace follows from the state, by physics that the rules do not know: how much a lower clock costs, how much
+another program takes. NVML shows the state, not the pace.
 """
 
 import math
@@ -31,10 +31,10 @@ POWER_CAP, THERMAL = 0x4, 0x20
 
 @dataclass(frozen=True)
 class Card:
-    """State of a GPU in a step. Clocks as shares of the maximum; `hidden`: a factor of its pace.
+    """State of a GPU in a step. Clocks are shares of the maximum; `hidden`: a factor of its pace.
 
     `busy`: share of its time that other programs take; `others`: their number; `link`: share of its PCIe rate
-    that it has to itself, whatever its width; `late_s`: seconds more that its weights take.
+    that it does not share, whatever its width; `late_s`: additional seconds until its weights arrive.
     """
 
     core: float = 1.0
@@ -53,7 +53,7 @@ class Card:
     lost: bool = False
 
     def pace(self, alpha: float, beta: float) -> float:
-        """Its pace, of a healthy one's; `alpha`, `beta`: as in a Box."""
+        """The pace as a share of a healthy card's; `alpha`, `beta`: as in a Box."""
         clocks = math.pow(self.core, alpha) * math.pow(self.memory, beta)
         return clocks * (1 - self.busy) * self.hidden
 
@@ -72,32 +72,32 @@ class Host:
 HEALTHY, IDLE = Card(), Host()
 Cards = Callable[[int], Card]  # by step
 CORES = 8
-FULL_LINK = 3 * 16  # generation times width, of a healthy card
+FULL_LINK = 3 * 16  # generation times width of a healthy card
 
 
 def since(step: int, card: Card, until: int | None = None) -> Cards:
-    """Healthy but from a step on, until another one."""
+    """Return healthy cards, but `card` from a step on, until another one."""
     return lambda now: card if step <= now and (until is None or now < until) else HEALTHY
 
 
 def always(card: Card) -> Cards:
-    """The same in all steps."""
+    """Return the same card in all steps."""
     return lambda now: card
 
 
 @dataclass
 class Box:
-    """What trains on what. Seconds are those of a healthy card; noise is a deviation of logarithms.
+    """What trains on what. Seconds are for a healthy card; noise is a standard deviation of logarithms.
 
-    `alpha`, `beta`: how much of a lower core and memory clock is lost. `weights_s`: of each tower;
-    `waited_s`, `rest_s`, `host`: by step. `noise`: own, `memory` of it from step to step; `common`: of all
-    towers of a step; `of_host`: of all towers of a host. `bursts`: chance that a burst of up to 15 steps
-    begins in a tower. `collected`: steps between two collections of garbage of a tower, 0: none; its
-    seconds are `collects_s`. `phases`: by the step that they precede. `ends_at`: the worker fails after
-    this step. `unsampled`: steps without samples. `skew_s`: of the samples against the steps;
-    `clock_set_s`: by step, what the host's clock was set by. `hosts`: load of the hosts of other ranks;
-    without it that of `host`. `robbed`: a CPU device from whose part of the cores other programs take all
-    their time. `known`: what the launcher knows of the box before the run.
+    `alpha`, `beta`: share of a lower core or memory clock that is lost. `weights_s`: by tower. `waited_s`,
+    `rest_s`, `host`: by step. `noise`: of each tower, with the share `memory` carried from step to step;
+    `common`: of all towers of a step; `of_host`: of all towers of a host. `bursts`: chance that a burst of up
+    to 15 steps starts in a tower. `collected`: steps between two garbage collections of a tower (0: none),
+    each of which takes `collects_s`. `phases`: by the step that they precede. `ends_at`: the worker fails
+    after this step. `unsampled`: steps without samples. `skew_s`: of the samples relative to the steps.
+    `clock_set_s`: by step, how far the host's clock was set. `hosts`: load of the hosts of other ranks;
+    default: `host`. `robbed`: a CPU device from whose share of the cores other programs take all their time.
+    `known`: what the launcher knows of the box before the run.
     """
 
     devices: Sequence[Device] = field(default_factory=lambda: gpu_devices(4))
@@ -139,7 +139,7 @@ class Box:
         return self.hosts.get(rank, self.host)(step)
 
     def trained(self, rng: random.Random) -> Iterator[tuple[float, Event]]:
-        """Yield seconds since the start, and what the worker reports then."""
+        """Yield seconds since the start, and the event that the worker reports at that time."""
         state = [rng.gauss(0, self.noise) for _ in self.devices]
         burst = [0] * len(self.devices)
         now = 0.0
@@ -178,7 +178,7 @@ class Box:
             if self.collected and (step + 17 * tower) % self.collected == 0:
                 compute_s += self.collects_s
             compute_s += self._stolen_s(self.load(device.rank, step), rng)
-            if tower == self.robbed:  # what others take, they take from this one's part of the cores
+            if tower == self.robbed:  # other programs take their time from this device's share of the cores
                 compute_s /= 1 - min(0.9, len(self.devices) * self.host(step).other_cpu)
             weights_s = self._weights_s(tower, card) * math.exp(rng.gauss(0, self.noise))
             if step <= self.marks_end.get(tower, step):
@@ -207,17 +207,17 @@ class Box:
         return own * FULL_LINK / (card.gen * card.width) / card.link / (1 - card.busy) + card.late_s
 
     def _stolen_s(self, host: Host, rng: random.Random) -> float:
-        """Seconds that a tower's threads wait for a core, or for their pages."""
+        """Seconds that a tower's threads wait for a core or for their pages."""
         full = host.other_cpu + host.run_cpu > 1
         stolen = self.compute_s * rng.expovariate(2.0) * host.other_cpu if full else 0.0
         return stolen + (rng.expovariate(1 / 0.05) if host.swap_bytes_per_s else 0.0)
 
 
-Factor = Callable[[int], float]  # of the time to compute, by step from 1
+Factor = Callable[[int], float]  # of the time to compute, by step, counted from 1
 
 
 def slower(percent: float) -> Factor:
-    """Slower by so many percent of pace."""
+    """Slower by `percent` of pace."""
     return lambda step: 1 / (1 - percent / 100)
 
 
@@ -227,12 +227,12 @@ def slower_since(step: int, percent: float, *, ramp: int = 1) -> Factor:
 
 
 def levels(*of: tuple[int, float]) -> Factor:
-    """Slower by so many percent from each of some steps on."""
+    """Slower by a percentage of pace from each of some steps on."""
     return lambda now: 1 / (1 - next((percent for step, percent in reversed(of) if now >= step), 0.0) / 100)
 
 
 def hogged(share: Factor, towers: int) -> Factor:
-    """Slower by a program that takes a share of all the CPU's time from the part of one of the towers."""
+    """Slower because a program takes `share` of all the CPU's time from one tower's share of the cores."""
     return lambda step: 1 / (1 - min(0.9, towers * share(step)))
 
 
@@ -243,7 +243,7 @@ def flapping(period: int, slow: int, percent: float) -> Factor:
 
 @dataclass
 class Trainer(Box):
-    """A box whose GPUs are slow by `slow`, factors by tower, and late by `waits_s`; without a watch.
+    """A box without a watch. `slow`: factors of compute time by tower; `waits_s`: additional waits.
 
     `other_cpu`: share of all `cores` that other programs take, by step.
     """
@@ -265,7 +265,7 @@ class Trainer(Box):
         return Card(hidden=1 / factor, late_s=late_s)
 
     def events(self, count: int) -> Iterator[Event]:
-        """The events of a run with so many counted steps."""
+        """The events of a run with `count` counted steps."""
         self.steps = count
         yield RunStarted(
             time_s=BEGAN_S, host="somewhere", spec={}, devices=tuple(self.devices), backend="gpu"

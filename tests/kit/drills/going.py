@@ -1,4 +1,4 @@
-"""Runs a box: its GPUs read by the watch of a run through the double of NVML, its events to the result."""
+"""Runs a box: the watch of a run reads its GPUs through the double of NVML, and its events give the result."""
 
 import os
 import random
@@ -35,7 +35,7 @@ from tests.kit.scenarios import SCENARIOS
 from tests.kit.specs import GpuSpec, LinkSpec, ProcessSpec
 
 CORE_MHZ, MEMORY_MHZ = 1800, 4000
-_OTHER_PIDS = (1, 2, 3)  # processes that are there, and are not this one's children
+_OTHER_PIDS = (1, 2, 3)  # processes that exist but are not children of this one
 _GT_PER_S = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0}
 _MIB = 1 << 20
 
@@ -54,12 +54,12 @@ class _HostReader(HostReader):
 
 
 class Watched:
-    """The watch of a run over the double; `at` is when, `show` sets what the double answers."""
+    """The watch of a run over the double. `at`: the time; `show` sets what the double answers."""
 
     def __init__(self, box: Box) -> None:
         self._box = box
         several = len({device.rank for device in box.devices}) > 1
-        # GPUs of several hosts are those of one box, one after another, and their samples are parted.
+        # The GPUs of several hosts are the GPUs of one box, in order; their samples are split by host.
         self._gpus = {
             place: place if several else device.gpu
             for place, device in enumerate(box.devices)
@@ -87,12 +87,12 @@ class Watched:
         self._open = partial(RunWatch, gpus, host=self._host, open_gpus=opened)
 
     def open(self) -> None:
-        """Begin to watch, while the double is installed."""
+        """Start to watch, while the double is installed."""
         self.show(0)
         self.watch = self._open()
 
     def show(self, step: int) -> None:
-        """Let the machine be as it is in a step."""
+        """Set the machine to its state in a step."""
         cards = tuple(self._box.card(tower, step) for tower in range(len(self._box.devices)))
         if cards != self._shown:
             gpus = list(self._machine.gpus)
@@ -103,18 +103,18 @@ class Watched:
         self._host.load = load_of(self._box.host(step), self.wall_s)
 
     def samples(self, until: float, step: int) -> Iterator[Event]:
-        """Yield the samples that are due until then, in a step."""
+        """Yield the samples that are due until this time, in a step."""
         while (due := self.at + self.every_s) <= until:
             self.at = due
             self.wall_s = self._box.time_s(due, step) + self._box.skew_s
             self.show(step)
             if step not in self._box.unsampled:
-                for event in self.watch.look():  # without GPUs it reads this machine's clock
+                for event in self.watch.look():  # without GPUs it would read this machine's clock
                     event = msgspec.structs.replace(event, time_s=self.wall_s)
                     yield from self._of_hosts(event, step) if isinstance(event, Sample) else (event,)
 
     def _of_hosts(self, sample: Sample, step: int) -> Iterator[Sample]:
-        """Yield the sample of each host, in which GPUs have the numbers that they have there."""
+        """Yield the sample of each host, with the GPU numbers of that host."""
         for rank in sorted({device.rank for device in self._box.devices}):
             own = {
                 gpu: self._box.devices[place].gpu or 0
@@ -136,7 +136,7 @@ class Watched:
 
 
 def shown(spec: GpuSpec, card: Card) -> GpuSpec:
-    """What NVML reports of a GPU in that state, under load."""
+    """Return what NVML reports about a GPU in this state, under load."""
     core, memory = round(CORE_MHZ * card.core), round(MEMORY_MHZ * card.memory)
     others = [ProcessSpec(pid, "compute", 500 * _MIB) for pid in _OTHER_PIDS[: card.others]]
     total = spec.memory_bytes[0]
@@ -155,7 +155,7 @@ def shown(spec: GpuSpec, card: Card) -> GpuSpec:
 
 
 def load_of(host: Host, time_s: float) -> HostLoad:
-    """The host as a sample has it."""
+    """Return the host's load as in a sample."""
     return HostLoad(
         time_s=time_s,
         seconds=1.0,
@@ -170,7 +170,7 @@ def load_of(host: Host, time_s: float) -> HostLoad:
 
 
 def events_of(box: Box, seed: int) -> Iterator[Event]:
-    """Yield the events of a run as its launcher gets them: of the worker and of the watch, in their order."""
+    """Yield the events of a run as its launcher gets them, from worker and watch, in order."""
     yield RunStarted(
         time_s=BEGAN_S,
         host="box",
@@ -215,7 +215,7 @@ def _spec(box: Box) -> dict[str, Any]:
 
 
 def went(box: Box, seed: int) -> tuple[Result, str]:
-    """Run the box; return the result, and the words of the report, each line break a space."""
+    """Run the box; return the result, and the report's text with spaces for line breaks."""
     record = Record(None, lambda event: None)
     for event in events_of(box, seed):
         record.add(decode_line(encode_line(event)))

@@ -13,7 +13,7 @@ from tests.kit.drills.table import Dice, Drill, box_with, percent_of
 
 
 def _hosts(dice: Dice, *, hop: str | None = None, least: int = 2) -> tuple[Device, ...]:
-    """Two to four hosts of as many GPUs each."""
+    """Two to four hosts with the same number of GPUs each."""
     each = dice.whole(4, least, 6)
     return on_hosts(*(gpu_devices(each) for _ in range(dice.whole(2, 2, 4))), hop=hop)
 
@@ -31,14 +31,14 @@ def _even(dice: Dice) -> Drill:
 
 
 def _even_hosts_of_noise(dice: Dice) -> Drill:
-    """What disturbs all GPUs of a host in a step, and then those of another one."""
+    """Noise on all GPUs of a host in a step, then on the GPUs of another host."""
     return Drill(
         _box(dice, _hosts(dice), steps=dice.whole(160, 300, 300), of_host=dice.number(0.03, 0.01, 0.06))
     )
 
 
 def _one_gpu_a_host(dice: Dice) -> Drill:
-    """A host with one GPU is named by its GPU."""
+    """A host with one GPU: the verdict is about the GPU."""
     devices, percent = on_hosts(*[gpu_devices(1)] * dice.whole(4, 3, 8)), dice.number(12, 6, 25)
     box = _box(dice, devices, cards={2: always(Card(hidden=1 - percent / 100))})
     return Drill(box, slow={2: ""}, percent={2: percent}, says="! n3 GPU 0 (")
@@ -54,7 +54,7 @@ def _slow_card(dice: Dice) -> Drill:
 
 
 def _same_number(dice: Dice) -> Drill:
-    """GPUs of one number on two hosts: of one the power is capped, the other is slow for no known reason."""
+    """GPUs with the same number on two hosts: one has a power cap, the other is slow for an unknown reason."""
     devices = _hosts(dice, least=3)
     first, second = _of(devices, 0)[1], _of(devices, 1)[1]
     capped = Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
@@ -72,7 +72,7 @@ def _link_of_another_host(dice: Dice) -> Drill:
 
 
 def _shared_link_of_another_host(dice: Dice) -> Drill:
-    """Two cards of n2 behind one uplink, while those of n1 have one each."""
+    """Two cards of n2 behind one uplink, while each card of n1 has its own."""
     devices, cause = on_hosts(gpu_devices(2), gpu_devices(4), hop="host"), "pcie-shared"
     box = _box(dice, devices, weights_s=dice.number(0.03, 0.025, 0.05))
     box.known = Known(sharing={4: (5,), 5: (4,)})
@@ -81,7 +81,7 @@ def _shared_link_of_another_host(dice: Dice) -> Drill:
 
 
 def _memory_full_on_another_host(dice: Dice) -> Drill:
-    """GPU 1 of n2 is full, of less memory than GPU 1 of n1 has."""
+    """The memory of GPU 1 of n2 is full; it has less memory than GPU 1 of n1."""
     devices = on_hosts(gpu_devices(3), gpu_devices(3))
     box = _box(dice, devices)
     sizes = (80_000, 40_960)
@@ -122,7 +122,7 @@ def _slow_host_since(dice: Dice) -> Drill:
 
 
 def _all_but_one(dice: Dice) -> Drill:
-    """Where one GPU of a host is as fast as those of the others, the slow ones are named one by one."""
+    """If one GPU of a host is as fast as other hosts' GPUs, the slow ones are reported one by one."""
     devices, percent = _hosts(dice, least=3), dice.number(15, 9, 25)
     own = _of(devices, 1)[1:]
     box = _box(dice, devices, cards={tower: always(Card(hidden=1 - percent / 100)) for tower in own})
@@ -139,7 +139,7 @@ def _slow_host_with_a_slower_card(dice: Dice) -> Drill:
 
 
 def _network(dice: Dice) -> Drill:
-    """Variables on n1: the weights of n3 take longer over the network than those of n2."""
+    """Variables on n1: the weights take longer over the network to n3 than to n2."""
     each = dice.whole(4, 2, 6)
     devices = on_hosts(*(gpu_devices(each) for _ in range(3)), hop=NETWORK)
     devices = tuple(
@@ -159,7 +159,7 @@ def _network(dice: Dice) -> Drill:
 
 
 def _far(dice: Dice) -> Drill:
-    """Variables on n1: that the network takes longer than the bus of n1 is nobody's fault."""
+    """Variables on n1: the network is slower than the bus of n1, which is not a fault."""
     drill = _network(dice)
     devices = [one for one in drill.box.devices if one.rank < 2]
     waits = [0.012 if one.rank == 0 else 0.030 for one in devices]
@@ -167,7 +167,7 @@ def _far(dice: Dice) -> Drill:
 
 
 def _two_models(dice: Dice) -> Drill:
-    """Hosts with different GPUs: a card is compared with those of its model."""
+    """Hosts with different GPUs: a card is compared with cards of its model."""
     each, percent = dice.whole(4, 3, 6), dice.number(15, 6, 25)
     devices = on_hosts(gpu_devices(each, "GTX 1070"), gpu_devices(each, "GTX 1080"))
     tower = _of(devices, 1)[2]
@@ -181,7 +181,7 @@ def _two_models_even(dice: Dice) -> Drill:
 
 
 def _busy_host(dice: Dice) -> Drill:
-    """Other programs take the cores of n2: what looks slow there is not judged, and n1 is."""
+    """Other programs use the cores of n2: a device that looks slow there is not judged; devices of n1 are."""
     devices, load = _hosts(dice), Host(other_cpu=0.6, run_cpu=0.5, queue=20)
     own = _of(devices, 1)
     card = always(Card(hidden=0.8))

@@ -1,4 +1,4 @@
-"""Compares what a run reported with what a drill demands. Returns complaints; none: as demanded."""
+"""Compares the report on a run with a drill's requirements. Returns complaints; empty: all are met."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from gputopo.values.run.verdict import CANNOT_TELL, EVEN, SLOW
 from tests.kit.drills.going import went
 from tests.kit.drills.table import Drill
 
-# A change is dated to within so many steps, or a fifth of what comes before it.
+# A change must be dated to within this many steps, or a fifth of the steps before it.
 STEPS_OFF = 45
 
 
@@ -51,7 +51,7 @@ def first_cause(row: DeviceResult) -> str:
 
 
 def cause_of_run(result: Result) -> str:
-    """The id of the largest cause by which all devices alike are slow; "not explained"."""
+    """The id of the largest cause by which all devices together are slow; "not explained"."""
     causes = result.run_verdict.causes if result.run_verdict else None
     return causes.found[0].id if causes and causes.found else "not explained"
 

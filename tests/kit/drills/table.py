@@ -1,6 +1,6 @@
-"""The drills: what is wrong with a box, and what somebody who knows GPUs would want to be told.
+"""The drills: what is wrong with a box, and what a GPU expert would want to be told.
 
-Each is made by a function of `Dice`: the tests take its usual numbers, the benchmark throws it.
+Each is made by a function of `Dice`: tests use its usual numbers, the benchmark draws random ones.
 """
 
 import random
@@ -21,12 +21,12 @@ class Dice:
 
     @property
     def thrown(self) -> bool:
-        """Whether numbers are drawn."""
+        """Return whether numbers are random."""
         return self._rng is not None
 
     @property
     def short(self) -> int:
-        """Steps of a drill in which nothing changes."""
+        """Number of steps of a drill in which nothing changes."""
         return self.whole(120, 200, 200)
 
     def number(self, usual: float, low: float, high: float) -> float:
@@ -38,14 +38,14 @@ class Dice:
 
 @dataclass
 class Drill:
-    """A box, and what is demanded of the report on it.
+    """A box, and the requirements for its report.
 
-    `slow`: by tower, the cause that must be named first: an id of `runs.verdict.rules`, "" for a gap that
-    must not be explained; None: whatever cause. All others must not be called slow. `percent`: how much
-    slower, by tower; a drill of less than a run resolves need not be found. `even`: towers that must be
-    called even. `untold`: that must not be judged either way. `why`: a word of the reason. `run`: the cause
-    by which the run as a whole became slower; None: it must not be called slower. `says`: words of the
-    report. `host`: the one that must be called slow as a whole; empty: none may be.
+    `slow`: by tower, the cause that must come first: an id of `runs.verdict.rules`, "" for a gap that must
+    not be explained, or None for any cause. All other towers must not be called slow. `percent`: how much
+    slower, by tower; a drill below the resolution of a run need not be found. `even`: towers that must be
+    called even. `untold`: towers that must not be judged either way. `why`: a word of the reason. `run`: the
+    cause by which the run as a whole became slower; None: it must not be called slower. `says`: words of the
+    report. `host`: the host that must be called slow as a whole; empty: none may be.
     """
 
     box: Box
@@ -76,7 +76,7 @@ def box_with(dice: Dice, **changes: object) -> Box:
 
 
 def percent_of(card: Card, box: Box) -> float:
-    """How much slower a card in that state computes, in percent of pace."""
+    """How much slower a card in this state computes, in percent of pace."""
     return 100 * (1 - card.pace(box.alpha, box.beta))
 
 
@@ -98,7 +98,7 @@ def _three_percent(dice: Dice) -> Drill:
 
 
 def _from_onset(card: Callable[[Dice], Card], cause: str, onset: int = 130) -> Callable[[Dice], Drill]:
-    """A card that gets into a state within the run and stays there."""
+    """A card that gets into a state during the run and stays there."""
 
     def make(dice: Dice) -> Drill:
         box, state = box_with(dice), card(dice)
@@ -119,7 +119,7 @@ def _always_capped(dice: Dice) -> Drill:
 
 
 def _partly_the_memory_clock(dice: Dice) -> Drill:
-    """As GPU 1 of the 7gforce table: 5 % less memory clock, 15 % less pace."""
+    """Like GPU 1 of the 7gforce table: 5 % less memory clock, 15 % less pace."""
     box = box_with(dice, steps=dice.short, devices=gpu_devices(6))
     card = Card(memory=0.95, hidden=dice.number(0.85, 0.80, 0.88))
     box.cards = {1: always(card), 2: always(Card(memory=0.95, hidden=0.993))}
@@ -133,7 +133,7 @@ def _ramp(dice: Dice) -> Drill:
 
     def hot(step: int) -> Card:
         share = min(1.0, max(0.0, (step - onset) / length))
-        # It is warm long before the clock falls.
+        # The card is warm long before the clock falls.
         warm = 66 + min(25, max(0, (step - onset + 150) // 8))
         return Card(core=1 - deep * share, throttle=THERMAL if share else 0, temperature=warm)
 
@@ -159,7 +159,7 @@ def _narrow_slot(dice: Dice) -> Drill:
 
 
 def _shared_link(dice: Dice) -> Drill:
-    """Two cards behind one uplink, which each has half of while both copy."""
+    """Two cards behind one uplink; each has half of it while both copy."""
     box = box_with(dice, devices=gpu_devices(4), weights_s=dice.number(0.03, 0.025, 0.05), steps=dice.short)
     box.known = Known(sharing={2: (3,), 3: (2,)})
     box.cards = {tower: always(Card(link=0.5)) for tower in (2, 3)}
@@ -168,7 +168,7 @@ def _shared_link(dice: Dice) -> Drill:
 
 
 def _memory_full(dice: Dice) -> Drill:
-    """Somebody's arrays fill the memory of one card, and its allocations are retried."""
+    """Another program's arrays fill the memory of one card, and its allocations are retried."""
     box = box_with(dice, steps=dice.short)
     box.known = Known(memory_mib={str(gpu): 40_960 for gpu in range(len(box.devices))})
     card = Card(hidden=dice.number(0.88, 0.8, 0.93), used_mib=40_700)
@@ -186,7 +186,7 @@ def _expected(images_per_sec: float) -> Expected:
 
 
 def _slower_than_before(dice: Dice) -> Drill:
-    """All slow alike from the start, on a box whose speed is known."""
+    """All devices are equally slow from the start, on a box whose speed is known."""
     drill = _all_alike(dice)
     step_s = drill.box.compute_s + 0.012 + 0.010
     drill.box.known = Known(expected=_expected(64 * len(drill.box.devices) / step_s))
@@ -194,7 +194,7 @@ def _slower_than_before(dice: Dice) -> Drill:
 
 
 def _two_models(dice: Dice) -> Drill:
-    """One card of each model, with known speeds: the faster one is not as fast as it should be."""
+    """One card of each model, with known speeds: the faster one is below its expected speed."""
     names = ("GTX 1070", "GTX 1080")
     devices = tuple(
         Device(tower=tower, device=f"/GPU:{tower}", gpu=tower, gpu_name=name, hop_to_variables="PIX")
@@ -343,7 +343,7 @@ def _wrapping(dice: Dice) -> Drill:
 
 
 def _gap(dice: Dice) -> Drill:
-    """No sample comes while the fault begins."""
+    """No samples while the fault starts."""
     box, card = box_with(dice, steps=500), Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
     step = dice.whole(220, 200, 240)
     box.cards, box.unsampled = {2: since(step, card)}, range(170, 320)
@@ -363,7 +363,7 @@ def _clock_set(dice: Dice) -> Drill:
 
 
 def _unsampled(dice: Dice) -> Drill:
-    """NVML gives nothing: the verdict stands, the cause cannot be known."""
+    """NVML reports nothing: the verdict stays, but the cause cannot be known."""
     drill = _slow_card(12, 8, 20)(dice)
     drill.box.unsampled = range(-100, 10_000)
     return replace(drill, says="unknown (no samples)")
@@ -426,14 +426,14 @@ def _warming(dice: Dice) -> Drill:
 
 
 def _clock_without_pace(dice: Dice) -> Drill:
-    """A clock that is lower and costs nothing: the model waits for its memory."""
+    """A lower clock that costs nothing, because the model waits for its memory."""
     box = box_with(dice, alpha=0.0)
     box.cards = {1: since(130, Card(core=0.88, throttle=POWER_CAP))}
     return Drill(box)
 
 
 def _innocent_clock(dice: Dice) -> Drill:
-    """Slow all along for a hidden reason, beside a clock that moves without any effect."""
+    """Slow throughout for a hidden reason, while a clock changes without any effect."""
     box, percent = box_with(dice, alpha=0.0), dice.number(12, 8, 20)
 
     def card(step: int) -> Card:
@@ -444,7 +444,7 @@ def _innocent_clock(dice: Dice) -> Drill:
 
 
 def _all_capped_one_slow(dice: Dice) -> Drill:
-    """Every card is at its power limit, as cards at work often are: that is not why one is slower."""
+    """Every card is at its power limit, as busy cards often are: this is not why one is slower."""
     box, percent = box_with(dice, steps=dice.short), dice.number(12, 7, 20)
     capped = Card(core=0.93, throttle=POWER_CAP, temperature=84)
     box.cards = {tower: always(capped) for tower in range(len(box.devices))}
@@ -459,14 +459,14 @@ def _one_fast(dice: Dice) -> Drill:
 
 
 def _hot_without_effect(dice: Dice) -> Drill:
-    """Warm, and not slowed down by it: slow for another reason."""
+    """Warm but not throttled: slow for another reason."""
     box, percent = box_with(dice, steps=dice.short), dice.number(9, 6, 15)
     box.cards = {0: always(Card(hidden=1 - percent / 100, temperature=89))}
     return Drill(box, slow={0: ""}, percent={0: percent})
 
 
 def _until(dice: Dice) -> Drill:
-    """Another program was there when the run began, and ended."""
+    """Another program was there when the run started, and ended."""
     box, last = box_with(dice), dice.whole(130, 150, 250)
     card = Card(busy=dice.number(0.3, 0.15, 0.5), others=1)
     box.cards = {2: since(-100, card, last)}
@@ -480,14 +480,14 @@ def _two_of_three(dice: Dice) -> Drill:
 
 
 def _noisy_slow(dice: Dice) -> Drill:
-    """Five percent in so much noise that nobody can say: neither slow nor even."""
+    """Five percent in so much noise that the answer must be neither slow nor even."""
     box = box_with(dice, steps=60, noise=0.09, memory=0.3)
     box.cards = {1: always(Card(hidden=0.95))}
     return Drill(box, untold=(1,))
 
 
 def _pauses_of_all(dice: Dice) -> Drill:
-    """Every hundred steps all wait for a disk, and no phase is announced."""
+    """All devices wait for a disk every hundred steps, and no phase is announced."""
     return Drill(box_with(dice, rest_s=lambda step: 2.5 if step % 100 == 50 else 0.01))
 
 

@@ -1,4 +1,4 @@
-"""Each drill of the kit with its usual numbers: what is reported is what is demanded."""
+"""Each drill of the kit with its usual numbers: the report meets the requirements."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""A libnvidia-ml.so.1 of four GPUs in which one call hangs, crashes, refuses or gives garbage (`nvml.c`).
+"""A libnvidia-ml.so.1 of four GPUs in which one call hangs, crashes, refuses or returns garbage (`nvml.c`).
 
-pynvml finds it in a process that is started with `environment()`; FAULTY_NVML names the fault. The GPUs are
-those of the scenario `four`, with far fewer facts.
+pynvml finds it in a process that is started with `environment()`; FAULTY_NVML selects the fault. The GPUs are
+the GPUs of the scenario `four`, with far fewer facts.
 """
 
 import os

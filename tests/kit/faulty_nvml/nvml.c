@@ -1,12 +1,12 @@
-/* A libnvidia-ml.so.1 of four healthy GPUs in which one call goes wrong, as the environment names it:
+/* A libnvidia-ml.so.1 of four healthy GPUs in which one call goes wrong; the environment selects it:
  *
  *   FAULTY_NVML=FAULT@FUNCTION[:GPU][,AFTER]
  *   hang@nvmlDeviceGetName:2, segv@nvmlInitWithFlags, 999@nvmlDeviceGetCount_v2, hang@nvmlDeviceGetPowerUsage:0,3
  *
  * FAULT: hang, segv, abort, exit, print (garbage to stdout and stderr, then the answer), a number (NVML's
- * return code), huge (a count or number without sense), garbage (text that is no text). FUNCTION is the
- * symbol, GPU the index; without one the call goes wrong for every GPU. AFTER: so many calls of hang, segv,
- * abort and exit go well first, in each process.
+ * return code), huge (an impossible count or number), garbage (invalid text). FUNCTION is the symbol, GPU the
+ * index; without it, the call goes wrong for every GPU. AFTER: for hang, segv, abort and exit, the number of
+ * calls that succeed first, in each process.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -48,7 +48,7 @@ static int has_fault(const char *function, int gpu, const char *name)
     return is_faulty(function, gpu) && !strcmp(kind, name);
 }
 
-/* Do what the fault of a call is; the code that it returns, SUCCESS if it goes on. */
+/* Perform the fault of a call. Returns the call's code, or SUCCESS if the call continues. */
 static int begin(const char *function, int gpu)
 {
     static long calls;
@@ -85,7 +85,7 @@ static int begin(const char *function, int gpu)
 static int put_text(const char *function, int gpu, char *text, unsigned size, const char *value)
 {
     if (has_fault(function, gpu, "garbage"))
-        memset(text, 0xfe, size); /* no UTF-8, and no end */
+        memset(text, 0xfe, size); /* not UTF-8, and not terminated */
     else if (has_fault(function, gpu, "escape"))
         snprintf(text, size, "\033[2J\033]0;x\007name\r\n| <b>\"`$(id)");
     else
@@ -239,7 +239,7 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Pr
 
 EXPORT int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *active)
 {
-    (void)link; /* as some drivers do, it answers for links that are not there */
+    (void)link; /* like some drivers, it answers for links that do not exist */
     BEGIN((int)gpu->index);
     *active = 0;
     return SUCCESS;

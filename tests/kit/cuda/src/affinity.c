@@ -1,10 +1,9 @@
-/* On which NUMA node a thread is.
+/* The NUMA node of a thread.
  *
- * The machine that is imitated has other CPUs than the one that imitates it. Where the library is preloaded
- * (LD_PRELOAD), its sched_setaffinity accepts the CPUs of the scenario and remembers them; where it is not,
- * what the kernel reports of the thread counts. FAKE_CUDA_NODE overrides both. Memory lies on the node that the
- * thread asked for (set_mempolicy), else on that of its CPUs; where the process may use the
- * memory of one node only, there.
+ * The imitated machine has other CPUs than the real one. If the library is preloaded (LD_PRELOAD), its
+ * sched_setaffinity accepts the CPUs of the scenario and remembers them; otherwise the kernel's answer about the
+ * thread is used. FAKE_CUDA_NODE overrides both. Memory is on the node that the thread requested
+ * (set_mempolicy), else on the node of its CPUs. If the process may use the memory of only one node, it is there.
  */
 #define _GNU_SOURCE
 #include "double.h"
@@ -22,7 +21,7 @@
 
 static __thread bool bound;
 static __thread cpu_set_t mask;
-static bool process_bound; /* the mask of the first thread: others that set none inherit it */
+static bool process_bound; /* the mask of the first thread; threads that set none inherit it */
 static cpu_set_t process_mask;
 
 static bool imitated(void)
@@ -96,7 +95,7 @@ static bool preloaded(void)
     return names && strstr(names, "libcuda.so.1");
 }
 
-/* The node of the thread's first CPU that belongs to one; a thread that may run everywhere is on node 0. */
+/* The node of the thread's first CPU that has one. A thread that may run on all CPUs is on node 0. */
 int node_of_thread(void)
 {
     const char *fixed = getenv("FAKE_CUDA_NODE");
@@ -145,7 +144,7 @@ static int get_policy(const long *a)
     return 0;
 }
 
-/* move_pages(0, count, pages, NULL, status, 0): memory that is not the double's lies where the thread's does. */
+/* move_pages(0, count, pages, NULL, status, 0): other memory than the double's is on the thread's node. */
 static int ask_pages(const long *a)
 {
     pthread_mutex_lock(&lock);
@@ -155,7 +154,7 @@ static int ask_pages(const long *a)
     return 0;
 }
 
-/* The system calls about memory of a node, for the machine that is imitated; all others are the kernel's. */
+/* System calls about the memory of a node, for the imitated machine; all others go to the kernel. */
 SEEN long syscall(long number, ...)
 {
     static long (*kernel)(long, ...);

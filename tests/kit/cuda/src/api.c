@@ -27,7 +27,7 @@ int current_gpu(void)
     return current ? current->gpu : -1;
 }
 
-/* The GPU of the thread's context, or -1 and why not. */
+/* The GPU of the thread's context, or -1 with the error code. */
 int enter_context(int *gpu)
 {
     int code = enter();
@@ -112,7 +112,7 @@ CALL cuDeviceTotalMem_v2(size_t *bytes, int device)
     return leave(code);
 }
 
-/* CUdevice_attribute: those that somebody may ask before copying. */
+/* CUdevice_attribute: the attributes that a program may query before it copies. */
 static int attribute(const struct gpu *gpu, int which, int *value)
 {
     unsigned domain = 0, bus = 0, device = 0;

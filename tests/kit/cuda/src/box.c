@@ -1,4 +1,4 @@
-/* Reads the scenario file that tests/kit/cuda/scenario.py writes: one thing a line. */
+/* Reads the scenario file that tests/kit/cuda/scenario.py writes: one item per line. */
 #define _GNU_SOURCE
 #include "double.h"
 
@@ -203,7 +203,7 @@ static int read_line(const char *line)
     return read_setting(word, rest);
 }
 
-/* Reads it once; who is first does. */
+/* Reads it once, in the first call. */
 int read_box(void)
 {
     const char *file = getenv("FAKE_CUDA_SCENARIO");

@@ -1,4 +1,4 @@
-/* The calls that give work to a GPU: streams, events, copies, fills, kernels. */
+/* The calls that submit work to a GPU: streams, events, copies, fills, kernels. */
 #include "double.h"
 #include "calls.h"
 
@@ -14,7 +14,7 @@ struct function {
     int gpu, index;
 };
 
-/* The stream of a handle; 0, 1 and 2 stand for the default streams of the context. NULL: there is none. */
+/* The stream of a handle; 0, 1 and 2 are the default streams of the context. NULL: unknown handle. */
 static struct stream *stream_of(uintptr_t handle, int gpu)
 {
     struct stream *stream = (struct stream *)handle;
@@ -23,7 +23,7 @@ static struct stream *stream_of(uintptr_t handle, int gpu)
     return stream_known(stream) ? stream : NULL;
 }
 
-/* Takes the lock and finds the stream; the codes of a GPU that is lost come first. */
+/* Takes the lock and finds the stream. The code of a lost GPU takes precedence. */
 static int enter_stream(uintptr_t handle, struct stream **stream)
 {
     int gpu, code = enter_context(&gpu);
@@ -128,7 +128,7 @@ CALL cuEventCreate(struct event **event, unsigned flags)
     return leave(code);
 }
 
-/* Work under way may still name the event, so that it is not given back. */
+/* Running work may still refer to the event, so it is not freed. */
 CALL cuEventDestroy_v2(struct event *event)
 {
     int code = enter();

@@ -1,4 +1,4 @@
-/* What the two files of calls share. */
+/* Shared by the two files of calls. */
 #ifndef GPUTOPO_CUDA_CALLS_H
 #define GPUTOPO_CUDA_CALLS_H
 

@@ -1,4 +1,4 @@
-/* A double of libcuda.so.1: what its parts share. tests/kit/cuda/__init__.py describes it.
+/* A double of libcuda.so.1: declarations that its parts share. tests/kit/cuda/__init__.py describes it.
  *
  * All times are seconds of a virtual clock, all rates bytes per second. Everything is guarded by one lock.
  */
@@ -18,7 +18,7 @@
 #define MAX_CPUS 1024
 #define TILE 262144
 
-/* The driver's result codes that the double gives by itself (cuda.h, CUresult). */
+/* The result codes that the double returns without a fault (cuda.h, CUresult). */
 enum {
     OK = 0,
     INVALID_VALUE = 1,
@@ -39,13 +39,13 @@ enum {
     NOT_SUPPORTED = 801,
 };
 
-/* What a path carries. `a` is a GPU; `b` the node of the host memory, or the destination's GPU. */
+/* What a path carries. `a`: a GPU. `b`: the node of the host memory, or the destination GPU. */
 enum kind { H2D, D2H, H2D_PAGEABLE, D2H_PAGEABLE, P2P, PULL, STAGED, READ, WRITE, LOCAL, MEMORY, KINDS };
 
 struct path {
     double latency; /* before the first byte */
     double chase;   /* one step of a chain of pointers */
-    double alone;   /* the rate of a flow that has the path for itself */
+    double alone;   /* the rate of a flow that does not share the path */
     int hops;
     int resource[MAX_HOPS];
     double weight[MAX_HOPS]; /* how often a byte crosses the resource */
@@ -58,7 +58,7 @@ struct fault {
     enum kind kind;
     int a, b; /* -1: any */
     int code;
-    int after; /* so many copies go well first */
+    int after; /* number of copies that succeed first */
 };
 
 struct gpu {
@@ -69,9 +69,9 @@ struct gpu {
     int major, minor;
     int wake_copies;
     double wake_seconds, wake_memory, wake_link, woke_at;
-    int lost_code, lost_after; /* lost_code 0: it stays */
+    int lost_code, lost_after; /* lost_code 0: it is never lost */
     double l2, l2_times; /* bytes of the cache, and how much faster it is than the memory */
-    uint64_t before;     /* bytes of the copy or kernel before, which are what the cache then holds */
+    uint64_t before;     /* bytes of the previous copy or kernel, which the cache still holds */
     /* what happened so far */
     int copies;
     int sticky;
@@ -84,13 +84,13 @@ struct box {
     int driver, init_code, polls;
     int depth; /* commands that a stream takes before the call that adds one waits; 0: any number */
     bool blocking; /* CUDA_LAUNCH_BLOCKING: a launch waits for the end of its kernel */
-    uint64_t spare; /* faults of ways leave smaller copies alone */
-    double launch, poll, block; /* block: seconds of real time until a wait for ever is given up */
-    double start; /* of the first copy or kernel of a stream that was idle or waited */
-    double peer;  /* of a change of peer access */
+    uint64_t spare; /* faults of ways do not affect smaller copies */
+    double launch, poll, block; /* block: seconds of real time until an endless wait is given up */
+    double start; /* for the first copy or kernel of a stream that was idle or waited */
+    double peer;  /* for a change of peer access */
     int peer_limit; /* devices that one device may reach; 0: any number */
-    int cpuset, memory_on; /* the node whose CPUs, whose memory alone this process may use; -1: all */
-    bool no_policy; /* asking for a node, or where memory lies, is refused */
+    int cpuset, memory_on; /* the only node whose CPUs, or memory, this process may use; -1: all */
+    bool no_policy; /* requests for a node, and queries of a page's node, are refused */
     enum memory_operations { WORK, REFUSED, IGNORED } memory_operations; /* of streams: cuStreamWaitValue32 */
     struct gpu gpu[MAX_GPUS];
     bool can_peer[MAX_GPUS][MAX_GPUS];
@@ -111,7 +111,7 @@ enum kind kind_named(const char *name);
 
 /* affinity.c */
 int node_of_thread(void);
-int node_of_memory(void); /* on which a thread gets memory */
+int node_of_memory(void); /* the node of a thread's new memory */
 
 /* memory.c: where an address is */
 struct place {
@@ -124,10 +124,10 @@ struct place {
 struct piece {
     struct place place;
     struct tile **tiles; /* of device memory */
-    bool gone;           /* given back, but work that is held may still touch it */
+    bool gone;           /* freed, but held work may still access it */
     struct piece *next;
 };
-struct piece *piece_of(uint64_t address); /* also of one that is gone */
+struct piece *piece_of(uint64_t address); /* also of a freed one */
 int place_gpu(int gpu, uint64_t bytes, uint64_t *address);
 int place_host(uint64_t bytes, void **address);
 int unplace(uint64_t address, bool host, bool leave);
@@ -135,7 +135,7 @@ struct place place_of(uint64_t address);
 bool within(uint64_t address, uint64_t bytes);
 uint64_t taken(int gpu);
 
-/* tiles.c: what lies there */
+/* tiles.c: its contents */
 void bytes_copy(uint64_t to, uint64_t from, uint64_t bytes);
 void bytes_in(uint64_t address, const void *from, uint64_t bytes);
 void bytes_out(uint64_t address, void *to, uint64_t bytes);
@@ -144,18 +144,18 @@ uint64_t words_differ(uint64_t address, uint64_t words, const uint64_t *wanted);
 struct tile **tiles_new(uint64_t bytes);
 void tiles_drop(struct piece *piece);
 
-/* flows.c: the fluid that copies are */
+/* flows.c: copies as a fluid */
 struct flow {
     const struct path *path;
     double left;  /* bytes */
-    double limit; /* of its own, beside those of the path */
+    double limit; /* its own limit, in addition to the path's */
     double rate;
     struct flow *next;
 };
 void flow_start(struct flow *flow);
 void flow_stop(struct flow *flow);
 double flows_end(void);           /* when the first one ends, or infinity */
-void flows_pass(double seconds);  /* lets time go by */
+void flows_pass(double seconds);  /* lets time pass */
 
 /* streams.c */
 enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, HOLD, KERNEL, SET };
@@ -163,7 +163,7 @@ enum op_kind { COPY, RECORD, WAIT_EVENT, WAIT_VALUE, HOLD, KERNEL, SET };
 struct event {
     int gpu;
     bool timing;
-    uint64_t recorded, done; /* sequence numbers of records: asked for, and reached */
+    uint64_t recorded, done; /* sequence numbers of records: requested, and reached */
     double at;
     int error;
     int polls;
@@ -192,8 +192,8 @@ struct op {
     volatile uint32_t *word;
     uint32_t value;
     unsigned how;
-    double until;   /* a hold ends at this real time, whatever the word is */
-    int unit;       /* bytes that are set at once; of a kernel the GPU that runs it */
+    double until;   /* a hold ends at this real time, whatever the value of the word */
+    int unit;       /* bytes that are set at once; for a kernel, the GPU that runs it */
     uint64_t steps; /* of a chain of pointers */
     struct kernel_call call;
 };
@@ -203,7 +203,7 @@ struct stream {
     struct op *first, *last;
     struct stream *next;
     int length; /* commands that are not done */
-    bool busy;  /* the work before this one ended just now */
+    bool busy;  /* the previous work has just ended */
     int error;
     int polls;
     bool destroyed;
@@ -214,21 +214,21 @@ struct stream *stream_default(int gpu);
 bool stream_known(const struct stream *stream);
 struct op *op_new(enum op_kind what);
 void issue(struct stream *stream, struct op *op); /* takes the virtual time of a call */
-void pass(double seconds);                        /* the host does something for so long */
+void pass(double seconds);                        /* the host is busy for this time */
 bool stream_empty(const struct stream *stream);
 bool event_reached(const struct event *event);
 int wait_for_stream(struct stream *stream);
 int wait_for_event(struct event *event);
 int wait_for_gpu(int gpu);
 bool gpu_idle(int gpu);
-void settle(bool (*there)(const void *), const void *what); /* as far as it goes without waiting */
+void settle(bool (*there)(const void *), const void *what); /* as far as possible without waiting */
 bool stream_there(const void *stream);
 bool event_there(const void *event);
 double real_seconds(void);
 bool gpu_there(const void *gpu);
 bool all_idle(const void *nothing);
 
-/* moves.c: copies, and what goes wrong with them */
+/* moves.c: copies and their faults */
 int begin_move(struct stream *stream, struct op *op); /* faults of the call itself */
 void end_move(struct op *op);
 void spoil(uint64_t address); /* changes one byte */

@@ -1,10 +1,10 @@
-/* One call that goes wrong whatever its arguments are, as the environment names it:
+/* One call that goes wrong whatever its arguments are; the environment selects it:
  *
  *   FAKE_CUDA_CALL=FAULT@NAME[:GPU][,AFTER]     hang@cuInit, segv@cuMemAlloc:1, hang@cuMemFree,5
  *
- * FAULT: hang, segv, abort, kill (as the kernel does where memory runs out), slow (each call takes 100 ms of
- * real time). NAME is that of cuGetProcAddress. GPU: only while that one is current, by CUDA's ordinal. AFTER:
- * so many calls in this process go well first.
+ * FAULT: hang, segv, abort, kill (as the kernel does if memory runs out), slow (each call takes 100 ms of
+ * real time). NAME: as in cuGetProcAddress. GPU: only while this GPU is current, by CUDA's ordinal. AFTER: the
+ * number of calls in this process that succeed first.
  */
 #include "double.h"
 #include "calls.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* All parameters of the calls are whole numbers or pointers: more than there are do no harm. */
+/* All parameters of the calls are integers or pointers, so additional ones do no harm. */
 typedef int (*call)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
                     uintptr_t, uintptr_t, uintptr_t);
 
@@ -42,7 +42,7 @@ static int faulty(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t 
     return real(a, b, c, d, e, f, g, h, i, j, k);
 }
 
-/* The function that stands in the place of a call: itself, unless it is the faulty one. */
+/* The function to use for a call: the call itself, unless it is the faulty one. */
 void *or_faulty(const char *name, void *function)
 {
     const char *words = getenv("FAKE_CUDA_CALL");

@@ -1,14 +1,14 @@
 /* Copies as a fluid: flows over resources, which they share max-min fair.
  *
- * Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates grow alike until a resource is
- * full or a flow is at its own limit; those stay, the others go on growing.
+ * Progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates grow equally until a resource is
+ * full or a flow reaches its own limit. The affected flows stay at their rate; the others continue to grow.
  */
 #include "double.h"
 
 #include <math.h>
 
 static struct flow *flows;
-static bool fresh; /* the rates are those of the flows that there are */
+static bool fresh; /* the rates match the current flows */
 
 void flow_start(struct flow *flow)
 {
@@ -99,7 +99,7 @@ void flows_pass(double seconds)
         share();
     for (struct flow *flow = flows; flow; flow = flow->next) {
         flow->left -= flow->rate * seconds;
-        /* What is left for less time than the clock resolves is rounding. */
+        /* A remainder that takes less time than the clock's resolution is a rounding error. */
         if (flow->left <= flow->rate * (1e-12 + 1e-15 * now))
             flow->left = 0;
     }

@@ -1,4 +1,4 @@
-/* The kernels that the double knows by name. What they do is written here; no PTX is read. */
+/* The kernels that the double knows by name. They are implemented here; no PTX is read. */
 #include "double.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ static const uint64_t *pattern(uint64_t seed)
     return words;
 }
 
-/* Whether a kernel on a GPU may touch the bytes: its own, an opened peer's, or pinned host memory. */
+/* Whether a kernel on a GPU may access the bytes: its own, a peer's with access, or pinned host memory. */
 static bool allowed(int gpu, uint64_t address, uint64_t bytes)
 {
     struct place place = place_of(address);
@@ -78,7 +78,7 @@ static void writes(int gpu, struct place to, struct op *op)
     op->b = host ? to.node : own ? 0 : to.gpu;
 }
 
-/* Settles the path of a kernel's traffic. An address that it may not touch shows when it runs. */
+/* Sets the path of a kernel's traffic. An address without permission fails only when the kernel runs. */
 int kernel_plan(struct stream *stream, struct op *op)
 {
     const uint64_t *word = op->call.word;
@@ -105,7 +105,7 @@ int kernel_plan(struct stream *stream, struct op *op)
     return OK;
 }
 
-/* A kernel that waits for a word: the stream goes on when it is written, or after so many real nanoseconds. */
+/* A kernel that waits for a word: the stream continues when it is written, or after a real time in ns. */
 int kernel_hold(struct stream *stream, struct op *op)
 {
     const uint64_t *word = op->call.word;
@@ -178,7 +178,7 @@ int kernel_run(struct op *op)
     default:
         code = chase(gpu, op->call.word);
     }
-    /* As on a real card: a kernel that touched what it may not makes the whole context useless. */
+    /* As on a real card, a kernel's access without permission makes the whole context unusable. */
     if (code)
         box.gpu[gpu].sticky = code;
     return code;

@@ -1,4 +1,4 @@
-/* Where memory is: pinned host memory is a mapping, device memory only the addresses of one. */
+/* Where memory is: pinned host memory is a real mapping, device memory only an address range. */
 #define _GNU_SOURCE
 #include "double.h"
 
@@ -50,7 +50,7 @@ int place_host(uint64_t bytes, void **address)
     return code;
 }
 
-/* `leave`: work that is still under way may touch it, so that the pages stay until the process ends. */
+/* `leave`: running work may still access the memory, so its pages stay until the process ends. */
 int unplace(uint64_t address, bool host, bool leave)
 {
     for (struct piece **at = &pieces; *at; at = &(*at)->next) {
@@ -87,7 +87,7 @@ struct place place_of(uint64_t address)
     return (struct place){false, -1, node_of_memory(), NULL, 0};
 }
 
-/* Whether so many bytes lie within one allocation. */
+/* Whether all of these bytes are within one allocation. */
 bool within(uint64_t address, uint64_t bytes)
 {
     struct place place = place_of(address);

@@ -1,4 +1,4 @@
-/* Copies and fills: over which path, how fast, what goes wrong, and the bytes themselves. */
+/* Copies and fills: their paths, rates and faults, and the bytes themselves. */
 #include "double.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ int gpu_fails(int gpu)
     return card->lost_code && card->copies >= card->lost_after ? card->lost_code : OK;
 }
 
-/* Whether the copy is of a GPU that is in its wake-up phase, and the part of its rate that it has then. */
+/* Whether the copy's GPU is in its wake-up phase, and the share of its rate during this phase. */
 static double waking(int gpu, bool link)
 {
     struct gpu *card = &box.gpu[gpu];
@@ -42,7 +42,7 @@ void set_limit(struct op *op)
     op->flow.limit = op->flow.path->alone * part;
 }
 
-/* The part of a local copy's time that it takes: less where the cache holds all of it, or some (up to 4 times). */
+/* The factor for a local copy's time: less than 1 if the cache holds all or part of it (up to 4 times its size). */
 static double through_cache(const struct gpu *gpu, const struct op *op)
 {
     double bytes = (double)(op->bytes > gpu->before ? op->bytes : gpu->before);
@@ -51,7 +51,7 @@ static double through_cache(const struct gpu *gpu, const struct op *op)
     return 1 - held * (1 - 1 / gpu->l2_times);
 }
 
-/* Settles the path; the faults that the call itself shows come back as its code. */
+/* Sets the path. Returns the code of a fault that the call itself reports. */
 int begin_move(struct stream *stream, struct op *op)
 {
     op->flow.path = box.path[op->kind][op->a][op->b];
@@ -66,7 +66,7 @@ int begin_move(struct stream *stream, struct op *op)
     code = code || !between_gpus(op->kind) ? code : gpu_fails(op->b);
     if (code)
         return code;
-    /* Kernels on their own memory are no copies: they neither wake a card up nor count towards a fault. */
+    /* Kernels on their own memory are not copies: they do not wake a card up or count towards a fault. */
     if (op->kind == MEMORY)
         return OK;
     box.gpu[op->a].copies++;
@@ -125,7 +125,7 @@ void end_move(struct op *op)
         spoil((uint64_t)(uintptr_t)op->to + op->bytes / 8 * 5);
 }
 
-/* Sets what kind of copy it is. Both ends were looked up by their addresses, as unified addressing does. */
+/* Sets the kind of the copy. Both ends were found by their addresses, as with unified addressing. */
 int copy_kind(uint64_t to, uint64_t from, uint64_t bytes, struct op *op)
 {
     struct place target = place_of(to), source = place_of(from);

@@ -56,7 +56,7 @@ const char *error_says(int code)
     return found(code) < 0 ? NULL : errors[found(code)].says;
 }
 
-/* The name under which bindings ask, the CUDA version of its last change, and the exported symbol. */
+/* The name that bindings query, the CUDA version of its last change, and the exported symbol. */
 #define SYMBOLS(X) \
     X("cuInit", 2000, cuInit) \
     X("cuDriverGetVersion", 2020, cuDriverGetVersion) \
@@ -130,7 +130,7 @@ CALL cuGetProcAddress_v2(const char *name, void **function, int version, uint64_
     snprintf(wanted, sizeof wanted, " %s ", name);
     pthread_mutex_lock(&lock);
     bool lacking = read_box() || strstr(box.lacks, wanted) != NULL;
-    bool newer = version > box.driver; /* a driver knows no symbols of a version after its own */
+    bool newer = version > box.driver; /* a driver does not know symbols of a later version */
     pthread_mutex_unlock(&lock);
     if (newer)
         return INVALID_VALUE;

@@ -1,7 +1,7 @@
 /* Streams, events and the virtual clock.
  *
- * Nothing happens by itself: each call of the host lets a little time pass, and who waits lets as much pass as
- * is needed. Work of a stream is done in order; data are moved when the copy ends.
+ * Nothing happens by itself: each call of the host lets a little time pass, and a wait lets as much time pass as
+ * it needs. The work of a stream is done in order; data are moved when the copy ends.
  */
 #define _GNU_SOURCE
 #include "double.h"
@@ -17,7 +17,7 @@ double now;
 
 static struct stream *streams;
 static struct stream *defaults[MAX_GPUS];
-static pthread_cond_t news = PTHREAD_COND_INITIALIZER; /* never signalled: for a rest of limited time */
+static pthread_cond_t news = PTHREAD_COND_INITIALIZER; /* never signalled: for a pause of limited time */
 
 struct stream *stream_new(int gpu)
 {
@@ -76,7 +76,7 @@ static void reach(struct stream *stream, struct op *op)
     op->event->stream = stream;
 }
 
-/* Goes as far with the first work of a stream as it gets now. Gives whether it ended. */
+/* Processes the first work of a stream as far as possible now. Returns whether it ended. */
 static bool step(struct stream *stream, struct op *op)
 {
     bool begins = !op->begun;
@@ -153,7 +153,7 @@ static double next_change(void)
     return first;
 }
 
-/* Lets time go by until something changes, at most until `until`. Gives false where nothing is under way. */
+/* Lets time pass until something changes, at most until `until`. Returns false if no work is running. */
 static bool advance(double until)
 {
     while (step_all())
@@ -177,7 +177,7 @@ void pass(double seconds)
         ;
 }
 
-/* For programs that keep their time by the double's clock, or let some of it go by. */
+/* For programs that use the double's clock, or let some of its time pass. */
 __attribute__((visibility("default"))) double double_now(void)
 {
     pthread_mutex_lock(&lock);
@@ -193,7 +193,7 @@ static bool has_room(const void *stream)
 
 static int wait_until(bool (*there)(const void *), const void *what);
 
-/* As a driver whose queue is full: the call waits until a command before it is done. */
+/* Like a driver with a full queue: the call waits until an earlier command is done. */
 void issue(struct stream *stream, struct op *op)
 {
     if (box.depth)
@@ -236,7 +236,7 @@ double real_seconds(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Gives the lock away for a moment: another thread may write a word. */
+/* Releases the lock for a moment, so that another thread can write a word. */
 static void rest(void)
 {
     struct timespec time;

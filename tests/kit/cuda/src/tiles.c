@@ -1,8 +1,8 @@
-/* What lies in device memory: tiles of 256 KiB that equal places share until one is written to.
+/* The contents of device memory: tiles of 256 KiB. Equal tiles are shared until one is written to.
  *
- * The bytes are those that were copied, all of them, but a gigabyte of a pattern that repeats costs one tile:
- * eight imitated cards would else need more memory than the machine that imitates them. The period of
- * gputopo_fill is one tile. Host memory is what it is: plain memory.
+ * All copied bytes are stored, but a gigabyte of a repeated pattern costs only one tile. Otherwise eight imitated
+ * cards would need more memory than the real machine has. The period of gputopo_fill is one tile. Host memory is
+ * plain memory.
  */
 #include "double.h"
 
@@ -16,7 +16,7 @@ struct tile {
 
 static const char zeros[TILE];
 
-/* Where a run of bytes is: in plain memory, or at an offset of a piece made of tiles. */
+/* The place of a run of bytes: in plain memory, or at an offset in a piece made of tiles. */
 struct run {
     struct piece *piece;
     char *plain;
@@ -93,7 +93,7 @@ static char *writable(const struct run *run)
     return (*slot)->data + run->offset % TILE;
 }
 
-/* Puts the same tile, or the start of it, wherever the bytes of a run are. */
+/* Writes the same tile, or its start, over all bytes of a run. */
 void bytes_repeat(uint64_t address, uint64_t bytes, const char *data)
 {
     struct run to = run_of(address);
@@ -136,7 +136,7 @@ void bytes_copy(uint64_t to_address, uint64_t from_address, uint64_t bytes)
     drop(last);
 }
 
-/* Counts the words that differ from those of a tile that repeats. */
+/* Counts the words that differ from a repeated tile. */
 uint64_t words_differ(uint64_t address, uint64_t words, const uint64_t *wanted)
 {
     struct run from = run_of(address);
