@@ -54,7 +54,7 @@ class CopyJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user requested: the GPUs (None: all), the level, and the host memory's node (None: each GPU's).
+    """What the user requested: GPUs (None: all), level, and the host memory's node (None: each GPU's).
 
     `sizes`: bytes of each copy. `loops`: counted windows. gputopo chooses both if they are not given.
     `soak_s`: run a soak of this many seconds instead.

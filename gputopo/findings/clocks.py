@@ -162,7 +162,7 @@ def below_default(gpu: Gpu) -> Fault | None:
 
 
 def _clock(gpu: Gpu, domain: str, kind: str) -> int | None:
-    """Return a memory or core clock. The core clock is the SM clock, or the graphics clock if that is unknown.
+    """Return a memory or core clock. The core clock is the SM clock, or else the graphics clock.
 
     Captures of nvidia-smi have application clocks only for the graphics domain.
     """

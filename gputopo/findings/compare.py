@@ -13,7 +13,7 @@ Who = TypeVar("Who", bound=Hashable)
 
 
 class Majority(NamedTuple, Generic[Who]):
-    """`common`: the value of more than half, or None. `odd`: the differing values by owner (all, if none is common).
+    """`common`: the value of more than half, or None. `odd`: other values by owner (all if none is common).
 
     `others`: how many owners have the common value.
     """

@@ -188,7 +188,7 @@ class _Comparing:
 def _paired(
     old: Sequence[Device], new: Sequence[Device], tests: Sequence[Callable[[Device, Device], bool]]
 ) -> list[tuple[Device, Device]]:
-    """Pair the devices of two machines, with the most certain test first. Each device is in at most one pair."""
+    """Pair the devices of two machines, the most certain test first. Each device is in at most one pair."""
     pairs: list[tuple[Device, Device]] = []
     left, open_ = list(old), list(new)
     for is_same in tests:

@@ -196,7 +196,7 @@ class _Comparison:
                     yield _named(finding, (name,), f"host {name}: {finding.says}")
 
     def shared(self) -> Iterator[HostFinding]:
-        """Yield findings that most hosts of this kind have, once (from the first such host), and their load."""
+        """Yield findings that most hosts of this kind have, from the first such host, and their load."""
         busy = {name: one for name, each in self.found.items() for one, _ in each if one.id == GPU_BUSY.id}
         if busy:
             first = max(busy.values(), key=lambda one: one.rank)
@@ -244,7 +244,7 @@ class _Comparison:
             yield _split(hosts, subject, words, evidence)
 
     def _not_read(self) -> Iterator[HostFinding]:
-        """Find facts that a host does not have, for a device that it has, but all its peers (two or more) have."""
+        """Find facts that only this host does not have of a device; two or more peers must have them."""
         count = len(self.hosts)
         for name, host in self.hosts.items():
             lacking = [

@@ -191,7 +191,7 @@ RESET_RECOMMENDED = Rule(
     REPAIRED,
 )
 def verdicts(gpu: Gpu) -> Iterator[Fault]:
-    """Find GPUs that need a reset, reboot, repair or replacement: one fault for each GPU, for its worst sign."""
+    """Find GPUs that need a reset, reboot, repair or replacement: one fault a GPU, for its worst sign."""
     signs = sorted(
         _signs(gpu),
         key=lambda sign: (SEVERITIES.index(sign[1].severity), VERDICTS.index(sign[0])),
@@ -217,7 +217,10 @@ def ecc_off(machine: Machine) -> Iterator[Fault]:
 
 
 def _signs(gpu: Gpu) -> Iterator[tuple[MemoryVerdict, Fault]]:
-    """Yield the signs in the fields, each with the required action. Among equally bad signs, the first is used."""
+    """Yield the signs in the fields, each with the required action.
+
+    Among equally bad signs, the first is used.
+    """
     yield from _recovery_action(gpu)
     yield from _failures(gpu)
     yield from _errors(gpu)

@@ -196,7 +196,7 @@ def _moderated(
 
 
 def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
-    """Return why no cell can be compared: no figures, or different conditions even in the most similar cells."""
+    """Return why no cell can be compared: no figures, or different conditions in all cells."""
     for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
         if not any(cell.images_per_sec for cell in without_drills(some)):
             return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"

@@ -61,7 +61,7 @@ def medians_of(scalings: Iterable[Scaling]) -> tuple[MedianScaling, ...]:
 
 
 def _baseline(cell: Cell, alone: Sequence[Cell]) -> Cell:
-    """Return the baseline: the one-GPU figure of the same mode, else of a GPU of the set, else the fastest."""
+    """Return the one-GPU figure of the same mode, else of a GPU of the set, else the fastest."""
 
     def rank(one: Cell) -> tuple[bool, bool, float]:
         shares_gpus = bool(set(one.of.gpus) & set(cell.of.gpus))

@@ -156,7 +156,10 @@ def _from_events(file: Path) -> Result:
 
 
 def _machine(folder: Path) -> tuple[Machine | None, str | None]:
-    """Return the machine of a run and its name. For a short run, the machine is in the folder of its screen."""
+    """Return the machine of a run and its name.
+
+    For a short run, the machine is in the folder of its screen.
+    """
     if not (folder / "machine.json").is_file():
         folder = folder.parent.parent
     with contextlib.suppress(OSError, InputError):

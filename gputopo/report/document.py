@@ -44,7 +44,10 @@ class Styled(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of a label and words. A row with an empty label continues the row before. `styles`: for each row."""
+    """Rows of a label and words.
+
+    A row with an empty label continues the row before. `styles`: for each row.
+    """
 
     rows: tuple[tuple[str, str], ...]
     styles: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Findings as a block of a document and in short, the answer of an inspection, and the findings of a watch."""
+"""Findings as a block of a document and in short, the answer of an inspection, findings of a watch."""
 
 import re
 from collections import Counter

@@ -139,7 +139,10 @@ def _nothing(difference: Difference) -> str:
 
 
 def changes_in_words(changes: tuple[Change, ...]) -> list[str]:
-    """Return a sentence for each change. A change that several GPUs share has one sentence: `GPUs 0-3: ...`."""
+    """Return a sentence for each change.
+
+    A change that several GPUs share has one sentence: `GPUs 0-3: ...`.
+    """
     said: dict[str, list[int]] = {}
     for change in changes:
         if change.gpu is None:

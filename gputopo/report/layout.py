@@ -145,7 +145,7 @@ def aligned(row_heads: Column, block: Sequence[Column], gap: int = GAP) -> list[
 
 
 def plain(text: str) -> str:
-    """Return text from outside (a name, a line of a capture) without control characters and overlong words."""
+    """Return outside text (a name, a line of a capture) without control characters and long words."""
     shown = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return shown if len(shown) <= _MAX_WORD else _ENDLESS.sub(lambda word: f"{word[0][:_MAX_WORD]}…", shown)
 
@@ -172,7 +172,10 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _even_parts(group: Sequence[Column], width: int, gap: int) -> list[list[Column]]:
-    """Cut a group into the fewest parts of about equal width. A column that is too wide is a part by itself."""
+    """Cut a group into the fewest parts of about equal width.
+
+    A column that is too wide is a part by itself.
+    """
     for count in range(1, len(group) + 1):
         size = -(-len(group) // count)
         parts = [list(group[start : start + size]) for start in range(0, len(group), size)]

@@ -95,7 +95,7 @@ def answer(plan: Plan) -> str:
 
 
 def _why(plan: Plan, refused: Sequence[str]) -> tuple[str, ...]:
-    """Return the most important reasons, each once; warnings, such as GPUs in use or with errors, come first."""
+    """Return the most important reasons, each once; warnings (GPUs in use, errors) come first."""
     choice = plan.choice
     reasons = [one for one in (*plan.warnings, limit_words(choice), *choice.reasons) if one not in refused]
     reasons = list(dict.fromkeys(filter(None, reasons)))

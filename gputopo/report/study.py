@@ -78,7 +78,7 @@ def _observations(study: Study) -> list[Block]:
 
 
 def _scaling(study: Study) -> list[Block]:
-    """Return a row for each job: one device, then the speedup of the fastest set for each number of devices."""
+    """Return a row for each job: one device, then the speedup of the fastest set of each size."""
     figures = study.figures
     if not figures.scalings:
         return []

@@ -59,7 +59,7 @@ def model_pages(study: Study) -> tuple[Page, ...]:
 
 
 def file_names(titles: Iterable[str]) -> list[str]:
-    """Return a file name without suffix for each title: safe characters, and unique even if case is ignored."""
+    """Return a file name without suffix for each title: safe characters, unique if case is ignored."""
     taken: set[str] = set()
     found = []
     for title in titles:

@@ -33,7 +33,10 @@ NOT_SEEN_S = 60.0
 
 
 class HardwareRecord:
-    """What the samples show of a run's GPUs and of the host. `placement`: the GPUs that its processes used."""
+    """What the samples show of a run's GPUs and of the host.
+
+    `placement`: the GPUs that its processes used.
+    """
 
     def __init__(self, devices: Sequence[Device]) -> None:
         names = {one.gpu: one.gpu_name for one in devices if one.gpu is not None}

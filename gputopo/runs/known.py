@@ -172,7 +172,7 @@ def alone_of_run(result: Result, earlier: Result) -> dict[int, float]:
 
 
 def _alone(job: JobSpec) -> tuple[object, ...] | None:
-    """Return the parts of a job that decide the speed of one GPU; None if gputopo's core does not train it."""
+    """Return the parts of a job that decide the speed of one GPU; None for other training cores."""
     if not isinstance(job, RunSpec):
         return None
     return job.model, job.task, job.method, job.strategy, job.precision, job.data, job.data_format
@@ -203,7 +203,7 @@ def _counts(result: Result) -> bool:
 
 
 def _speed_of(job: JobSpec) -> tuple[object, ...] | None:
-    """Return the parts of a job that decide the speed of its steps; None if gputopo's core does not train it."""
+    """Return the parts of a job that decide the speed of its steps; None for other training cores."""
     if not isinstance(job, RunSpec):
         return None
     return (

@@ -61,7 +61,7 @@ class RecentSteps:
         return self._summary.latest(), self._step
 
     def took(self, now_s: float, seconds: float) -> None:
-        """Record how much processor time the last look took; after an expensive look, the next one is later."""
+        """Record how much processor time the last look took; after an expensive one, the next is later."""
         self._next_s = max(self._next_s, now_s + seconds / MAX_SHARE)
 
 

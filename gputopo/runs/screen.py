@@ -287,7 +287,7 @@ def _has(run: ScreenRun, number: int) -> bool:
 
 
 def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
-    """Return a device in the last run of a kind: after a failure, this is the run without the failed device."""
+    """Return a device in the last run of a kind; after a failure, that run excludes the device."""
     found = [one for run in runs if run.kind == kind for one in run.devices if one.number == number]
     return found[-1] if found else None
 

@@ -21,7 +21,10 @@ AT_ONCE: Kind = "independent"
 
 
 class Stage(NamedTuple):
-    """Runs that belong together. `kinds`: of their cells; `number`: of the round; `whole`: all or none run."""
+    """Runs that belong together.
+
+    `kinds`: of their cells; `number`: of the round; `whole`: all or none run.
+    """
 
     kinds: tuple[Kind, ...]
     number: int = 1

@@ -119,7 +119,7 @@ def _combinations(matrix: Matrix, table: MatrixTable, box: CellBox) -> Iterator[
 
 
 def _alternatives(name: str, value: Value, box: CellBox) -> list[tuple[Value, str | None]]:
-    """Return the values that a value means on this machine; if a word means none, the word with the reason."""
+    """Return the values that a value means on this machine; for a word without one, the reason."""
     found = _values(name, value, box)
     if found:
         return [(one, None) for one in found]

@@ -61,7 +61,10 @@ class FakeNvml:
         self._changes.sort(key=lambda one: one[0])
 
     def refuse(self, call: str, code: int = NOT_SUPPORTED, gpu: int | None = None) -> None:
-        """Let a call return a code, for one GPU or all. `call` may include its arguments: `...ClockInfo[2]`."""
+        """Let a call return a code, for one GPU or all.
+
+        `call` may include its arguments: `...ClockInfo[2]`.
+        """
         self._refused[call, gpu] = code
 
     def without(self, *symbols: str) -> None:
@@ -75,7 +78,7 @@ class FakeNvml:
     def spoil(
         self, call: str, fault: Callable[[], None], gpu: int | None = None, after_calls: int = 0
     ) -> None:
-        """Let a call `hang`, `crash` or take its time, for one GPU or all, after `after_calls` good answers."""
+        """Let a call `hang`, `crash` or be slow, for one GPU or all, after `after_calls` good answers."""
         good = [after_calls]
 
         def meet(name: str, index: int | None) -> None:

@@ -60,7 +60,10 @@ def _host(
 
 
 def _main(numbers: Numbers) -> list[tuple[str, _Cell]]:
-    """Return the columns of the short table. For latencies, only the best method that was used has columns."""
+    """Return the columns of the short table.
+
+    For latencies, only the best method that was used has columns.
+    """
 
     def latency(methods: Methods) -> _Cell:
         return lambda gpu: cell(numbers.latency(gpu, methods, to_gpu=True))

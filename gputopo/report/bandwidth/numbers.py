@@ -150,7 +150,7 @@ class Numbers:
         return grouped(((one.kind, one.gpu_ends), one) for one in self.bandwidth.samples)
 
     def _beside(self, sample: Sample) -> Beside | None:
-        """Return what else was copied with the host at the same time; None for only some of the other GPUs."""
+        """Return what else was copied with the host at the time; None for only some of the other GPUs."""
         if sample.group is None:
             return "reverse" if sample.with_reverse else "nothing"
         members = self._members.get(sample.group, frozenset())
@@ -170,7 +170,7 @@ class Numbers:
 
     @cached_property
     def _with_host(self) -> dict[Kind, frozenset[int]]:
-        """The GPUs whose copies with the host were measured, by kind; copies by themselves if there are any."""
+        """The GPUs whose copies with the host were measured, by kind; preferably copies by themselves."""
         measured = grouped(
             ((one.kind, one.group is None), gpu)
             for one in self.bandwidth.samples
@@ -216,7 +216,7 @@ def cell(sample: Sample | None, failure: Failure | None = None, *, limit: bool =
 
 
 def _worth(sample: Sample) -> tuple[bool, bool, float]:
-    """Rank the samples of one copy as the findings do: valid ones first, then large ones, then the fastest."""
+    """Rank the samples of one copy as the findings do: valid first, then large, then the fastest."""
     return sample.invalid is None, sample.is_large, sample.rate
 
 

@@ -174,7 +174,7 @@ class _PairCopy(NamedTuple):
     beside: bool = False  # while the other direction is in use
 
     def of(self, numbers: Numbers) -> dict[_Pair, _Found]:
-        """Return what was measured and what failed, by ordered pair; pairs that were never tried are absent."""
+        """Return what was measured and what failed, by ordered pair; without pairs never tried."""
         found: dict[_Pair, _Found] = {}
         for a, b in permutations(numbers.gpus, 2):
             sample = numbers.between(

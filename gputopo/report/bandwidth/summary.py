@@ -51,7 +51,10 @@ _AGAINST = (
 def summary_parts(
     machine: Machine, bandwidth: Bandwidth, findings: Sequence[Finding], *, whole: bool
 ) -> Iterator[Section]:
-    """Yield the verdict and the findings. `whole`: with all remedies, else those that fit above the tables."""
+    """Yield the verdict and the findings.
+
+    `whole`: with all remedies, else those that fit above the tables.
+    """
     serious = [one for one in findings if one.severity != "info"]
     style = SEVERITY_STYLES[serious[0].severity] if serious else ""
     answer = Styled(verdict(machine, bandwidth, findings), style)

@@ -1,4 +1,4 @@
-"""The topology matrix in the form of `nvidia-smi topo -m`, split into blocks on a narrow screen; peer access."""
+"""The topology matrix as in `nvidia-smi topo -m`, split into blocks on a narrow screen; peer access."""
 
 import re
 from collections.abc import Sequence

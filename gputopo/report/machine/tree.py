@@ -140,7 +140,10 @@ class _Tree:
         return f"{kinds.get(node.kind, 'device')} {name}".rstrip(), details
 
     def _limit(self, address: str, below: str) -> Span:
-        """Return the words for a bridge that is slower than the GPUs below it. `below`: the node of the line."""
+        """Return the words for a bridge that is slower than the GPUs below it.
+
+        `below`: the node of the line.
+        """
         gpus = self.limits[address]
         link = _link(self.nodes[address], at_max=True)
         gpu = self.gpus.get(below)

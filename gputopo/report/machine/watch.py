@@ -67,7 +67,7 @@ class Recent:
 
 
 def sparkline(values: Collection[int | None], maximum: int | None) -> str:
-    """Return numbers as bars from 0 to `maximum`, or to the highest number if it is higher or that is None."""
+    """Return numbers as bars from 0 to `maximum` or the highest number, if that is higher."""
     top = max((value for value in (*values, maximum) if value is not None), default=0)
     return "".join(
         " " if value is None else _BARS[min(max(value, 0) * len(_BARS) // top, len(_BARS) - 1) if top else 0]
@@ -107,7 +107,7 @@ def csv_lines(sample: MachineSample) -> str:
 
 
 def plain_lines(sample: MachineSample) -> Iterator[str]:
-    """Yield a sample as one line for each GPU, for pipes and logs; facts that are not reported are skipped."""
+    """Yield a sample as one line for each GPU, for pipes and logs, without facts not reported."""
     at = time.strftime("%H:%M:%S", time.localtime(sample.time_s))
     for gpu in sample.gpus:
         facts = (

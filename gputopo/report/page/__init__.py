@@ -38,7 +38,7 @@ def page(document: values.Document, foot: str = "") -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a text of the document without control characters; pictures and drawings keep their line breaks."""
+    """Return a text without control characters; pictures and drawings keep their line breaks."""
     return plain(value) if type(value) is str else value
 
 

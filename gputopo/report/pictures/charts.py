@@ -63,7 +63,10 @@ def _look(place: int) -> Look:
 
 
 class _Axes:
-    """A part of a canvas with an axis below and one at the left. `x_ends`, `y_ends`: the range of each axis."""
+    """A part of a canvas with an axis below and one at the left.
+
+    `x_ends`, `y_ends`: the range of each axis.
+    """
 
     def __init__(self, canvas: Canvas, corner: Place, size: Place, x_ends: Place, y_ends: Place) -> None:
         """`corner`: top left; `size`: width and height; both in inches."""
@@ -173,7 +176,10 @@ def _lines(
     equal: Sequence[Place] = (),
     happenings: Sequence[Happening] = (),
 ) -> Canvas:
-    """Return series over one axis from 0; the first ones have a colour and a name. `equal`: the ideal line."""
+    """Return series over one axis from 0; the first ones have a colour and a name.
+
+    `equal`: the ideal line.
+    """
     looks = [_look(at) if at < MAX_NAMED else (LINE, None) for at in range(len(series))]
     legend: Legend = []
     for one, look in zip(series[:MAX_NAMED], looks, strict=False):
@@ -254,7 +260,10 @@ def _in_words(run: OverTime, unit: str) -> str:
 def dated_picture(
     name: str, title: str, unit: str, series: Sequence[ChartSeries], faults: Sequence[Happening] = ()
 ) -> Picture | None:
-    """Return values over dates, or None if there are none. `x` of points and faults: seconds since the epoch."""
+    """Return values over dates, or None if there are none.
+
+    `x` of points and faults: seconds since the epoch.
+    """
     times = [point.x for one in series for point in one.points]
     if not times:
         return None

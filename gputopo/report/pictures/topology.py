@@ -1,4 +1,4 @@
-"""A machine as a picture: NUMA nodes, bridges and switches above the GPUs, NVLinks below, coloured by rate."""
+"""A picture of a machine: NUMA nodes, bridges and switches above the GPUs, NVLinks below by rate."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -146,7 +146,7 @@ def verdict_lines(result: Result, *, verbose: bool = True) -> list[Span]:
 
 
 def _slow_says(result: Result) -> list[str]:
-    """Return the sentences about slow devices; a sentence about a host, which its devices share, only once."""
+    """Return the sentences about slow devices; a sentence about a host only once."""
     return list(dict.fromkeys(anomaly.says for anomaly in result.anomalies))
 
 

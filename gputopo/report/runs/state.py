@@ -294,7 +294,7 @@ class RunState:
             times.append(mark.weights_s + mark.compute_s)
 
     def _loss(self, step: Step) -> str:
-        """Return the loss in words; empty if a lost loss was already shown, or for a run of only the input."""
+        """Return the loss in words; empty for a run of only the input or if a lost loss was shown."""
         if self._spec.get("task") == "input" or (step.loss is None and self._loss_is_lost):
             return ""
         return f", loss {units.loss(step.loss)}"

@@ -38,7 +38,10 @@ def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str
 
 
 def cell_words(cell: SweepCell, names: Collection[str] | None = None) -> str:
-    """Return the options of a cell, the model first: `alexnet, num_gpus 2, xla`. `names`: only these options."""
+    """Return the options of a cell, the model first: `alexnet, num_gpus 2, xla`.
+
+    `names`: only these options.
+    """
     options = {name: one for name, one in cell.options.items() if names is None or name in names}
     words = [plain(str(options.pop("model")))] if "model" in options else []
     words += [name if one is True else f"{name} {plain(str(one))}" for name, one in options.items()]
@@ -66,7 +69,7 @@ def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
 
 
 def _fastest(sweep: Sweep) -> Iterator[str]:
-    """Yield how many cells have no reliable speed; then, if there are few models, the fastest cell of each."""
+    """Yield how many cells have no reliable speed; then, for few models, the fastest cell of each."""
     done = [cell for cell in sweep.cells if cell.state == "done" and cell.images_per_sec]
     measured = [cell for cell in done if not cell.beside_other_work]
     if beside := len(done) - len(measured):

@@ -186,7 +186,10 @@ def _said(
     checked: Sequence[str],
     missing: Mapping[str, str],
 ) -> Causes:
-    """Return the causes of a gap of `percent`, with their sentence. `covered`: the explained share, 0 to 1."""
+    """Return the causes of a gap of `percent`, with their sentence.
+
+    `covered`: the explained share, 0 to 1.
+    """
     unexplained = percent * max(0.0, 1 - covered)
     unchecked = f" (not checked: {', '.join(missing)})" if missing else ""
     of = " and ".join(f"{one.says}, which explains {_range(one)}" for one in found)

@@ -187,7 +187,7 @@ class Paces:
         return [own.compute_s / other.compute_s / allowed - 1 for own, other in both]
 
     def busy_s(self, tower: int) -> float:
-        """Return the median seconds in which a tower waits for weights and computes; NaN if there are none."""
+        """Return the median seconds in which a tower waits and computes; NaN if there are none."""
         return self.blocks.middle(2 * len(self.devices) + self._columns[tower])
 
     def run(self) -> list[float]:

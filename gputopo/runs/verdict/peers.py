@@ -277,7 +277,7 @@ class _Answer:
         )
 
     def _more_steps(self, bounds: Interval, steps: int) -> int | None:
-        """Return how many more steps would exclude `EVEN_PERCENT` if the mean stays; None if no number does."""
+        """Return how many more steps would exclude `EVEN_PERCENT` if the mean stays, or None."""
         room = EVEN_PERCENT - self.offset - max(bounds.middle, 0.0)
         if room <= 0:
             return None

@@ -43,7 +43,7 @@ def over(device: Device) -> str:
 
 
 def slower_at_most(found: Verdict) -> str:
-    """Return the bound by which a device is slower: "at most 9.9% slower than its peers (99.9% confidence)"."""
+    """Return the bound in words: "at most 9.9% slower than its peers (99.9% confidence)"."""
     bound, under = at_most(max(found.percent_under_high or 0.0, 0.1)), found.percent_under or 0.0
     measured = "" if under < 1 else f"; {percent(under)}% in these steps"
     return f"at most {bound}% slower than its peers ({100 * CONFIDENCE:g}% confidence{measured})"

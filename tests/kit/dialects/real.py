@@ -106,7 +106,10 @@ def _gpu(tree: _Tree, index: int, model: _Model, width: int, cpus: int) -> Gpu:
 
 
 def _hop(tree: _Tree, one: str, other: str) -> Hop:
-    """Return the hop of a pair. A NUMA node has one host bridge, where devices without a common switch meet."""
+    """Return the hop of a pair.
+
+    A NUMA node has one host bridge, where devices without a common switch meet.
+    """
     (numa, switch), (far, other_switch) = tree.paths[one], tree.paths[other]
     if numa != far:
         return Hop.SYS

@@ -94,7 +94,7 @@ def names(era: int, dialect: Dialect) -> dict[str, str | None]:
 
 
 def value(gpu: Gpu, fact: str) -> Any:
-    """Return the value of a fact such as `memory_mib.total`; for `throttle.gpu_idle`, whether it is active."""
+    """Return the value of a fact (`memory_mib.total`); for `throttle.gpu_idle`, whether it is active."""
     if fact.startswith("throttle.") and fact != "throttle.mask":
         reasons = gpu.throttle.reasons
         return None if reasons is None else fact.removeprefix("throttle.") in reasons

@@ -1,4 +1,4 @@
-"""Runs a box: the watch of a run reads its GPUs through the double of NVML, and its events give the result."""
+"""Runs a box: a run's watch reads the GPUs through the double of NVML, and its events give the result."""
 
 import os
 import random

@@ -54,7 +54,7 @@ def _slow_card(dice: Dice) -> Drill:
 
 
 def _same_number(dice: Dice) -> Drill:
-    """GPUs with the same number on two hosts: one has a power cap, the other is slow for an unknown reason."""
+    """GPUs with the same number on two hosts: one has a power cap; the other is slow, cause unknown."""
     devices = _hosts(dice, least=3)
     first, second = _of(devices, 0)[1], _of(devices, 1)[1]
     capped = Card(core=dice.number(0.85, 0.75, 0.9), throttle=POWER_CAP)
