@@ -10,32 +10,26 @@
 `gputopo explain python` has all of it. The types of these names are in `__init__.pyi`.
 """
 
+from gputopo.public_names import exports
+
 __version__ = "0.1.0"
 
 # The module of each public name. It is loaded when the name is used, so that commands start fast.
 _MODULES = {
-    "GputopoError": "gputopo.values.errors",
-    "Inspection": "gputopo.api",
-    "Plan": "gputopo.api",
-    "Result": "gputopo.api",
-    "Runs": "gputopo.api",
-    "inspect": "gputopo.api",
-    "load": "gputopo.api",
-    "load_runs": "gputopo.api",
-    "plan": "gputopo.api",
-    "run": "gputopo.api",
-    "strategy": "gputopo.launch.user_strategy",
+    "GputopoError": "values.errors",
+    "Inspection": "api",
+    "Plan": "api",
+    "Result": "api",
+    "Runs": "api",
+    "inspect": "api",
+    "load": "api",
+    "load_runs": "api",
+    "plan": "api",
+    "run": "api",
+    "strategy": "launch.user_strategy",
 }
 __all__ = ["__version__", *_MODULES]
-
-
-def __getattr__(name: str) -> object:
-    """Load the module of a public name."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'gputopo' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_MODULES[name]), name)
+__getattr__ = exports(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

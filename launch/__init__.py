@@ -5,8 +5,9 @@ A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its che
 TensorFlow when it is called. Each name loads its module when it is used.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from gputopo.public_names import exports
 
 if TYPE_CHECKING:
     from gputopo.launch.checks import runnable as runnable
@@ -29,10 +30,4 @@ _MODULES = {
     "train_fastest": "jobs.autotune",
 }
 __all__ = [*_MODULES]
-
-
-def __getattr__(name: str) -> object:
-    """Load the module of a public name when the name is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'gputopo.launch' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gputopo.launch.{_MODULES[name]}"), name)
+__getattr__ = exports(__name__, _MODULES)

@@ -121,6 +121,18 @@ def names_across_packages() -> set[tuple[str, str]]:
     return taken
 
 
+def names_taken_past_an_api() -> list[str]:
+    """Names that a package takes from a module of another package. They are in the package's `__init__`.
+
+    The modules of `values` are its API.
+    """
+    return sorted(
+        f"{module}.{name}"
+        for module, name in names_across_packages()
+        if module.count(".") > 1 and package(module) != "values"
+    )
+
+
 def package(module: str) -> str:
     """The package below gputopo that a module is in."""
     return (*module.split("."), "gputopo")[1]
@@ -208,5 +220,6 @@ def test_the_training_process_loads_nothing_that_decides() -> None:
 if __name__ == "__main__":
     for name, number in figures().items():
         print(f"{number:10,} {name} (limit {LIMITS[name]:,})")
+    print(f"{len(names_taken_past_an_api()):10,} names taken past an API")
     for name, limit in LOADED.items():
         print(f"{len(loaded(name)):10,} modules: {name} (limit {limit})")
