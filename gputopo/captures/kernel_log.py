@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
@@ -206,7 +207,7 @@ def counted(taken: Taken, *, alone: bool = False) -> Machine:
     ]
     known = taken.lines - taken.read + len(rest) - len(others)
     counts = LineCounts(source=SOURCE, read=taken.read, known=known, not_understood=len(others))
-    return msgspec.structs.replace(taken.machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
+    return replace(taken.machine, unread=tuple(others[:_MAX_LISTED]), lines=(counts,))
 
 
 class _Message(NamedTuple):
@@ -300,8 +301,8 @@ class _Log:
             if not is_old or (module and event.kind not in _OF_MODULE):
                 continue
             del self.events[key]
-            known = self.earlier.get(key, msgspec.structs.replace(event, count=0, earlier=True))
-            self.earlier[key] = msgspec.structs.replace(
+            known = self.earlier.get(key, replace(event, count=0, earlier=True))
+            self.earlier[key] = replace(
                 known, count=known.count + event.count, last_time=event.last_time or known.last_time
             )
 
@@ -382,9 +383,7 @@ class _Log:
         events = self.earlier if self.is_earlier else self.events
         known = events.get(key)
         if known is not None:
-            events[key] = msgspec.structs.replace(
-                known, count=known.count + 1, last_time=message.time or known.last_time
-            )
+            events[key] = replace(known, count=known.count + 1, last_time=message.time or known.last_time)
         elif len(self.events) + len(self.earlier) < _MAX_EVENTS:
             events[key] = KernelEvent(
                 kind=kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.reference.expectations import address_order
 from gputopo.topology.kernel import gpus_of_other_drivers
@@ -59,7 +59,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
     """Return the same measurement with other GPU indices, without values of GPUs that are not in `gpus`."""
     known = gpus.keys()
-    return msgspec.structs.replace(
+    return replace(
         bandwidth,
         samples=tuple(with_new_indices(one, gpus) for one in bandwidth.samples if known >= {*one.gpus}),
         failures=tuple(with_new_indices(one, gpus) for one in bandwidth.failures if known >= {*one.gpus}),
@@ -69,7 +69,7 @@ def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandw
             if known >= gpus_in(one.what)
         ),
         uplink_groups=tuple(
-            msgspec.structs.replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
+            replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
             for group in bandwidth.uplink_groups
             if known >= {*group.gpus}
         ),
@@ -112,15 +112,13 @@ def aligned(
     nics, more = _matched("nics", "NIC", first.nics, other.nics, _nic_identities)
     if first.source != other.source:  # nvidia-smi lists cards capable of RDMA, NCCL used cards, lspci all
         more = []
-    renumbered = msgspec.structs.replace(
+    renumbered = replace(
         other,
-        gpus=tuple(msgspec.structs.replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
+        gpus=tuple(replace(g, index=gpus[g.index]) for g in other.gpus if g.index in gpus),
         links=tuple(_link(link, gpus) for link in other.links if link.a in gpus and link.b in gpus),
         bandwidth=other.bandwidth and renumbered_bandwidth(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
-        series=tuple(
-            msgspec.structs.replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus
-        ),
+        series=tuple(replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus),
         missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
         contradictions=tuple(
             Contradiction(fact=new, said=c.said)
@@ -193,7 +191,7 @@ def _counted(devices: Sequence[object], word: str) -> str:
 
 def _link(link: Link, gpus: dict[int, int]) -> Link:
     low, high = sorted((gpus[link.a], gpus[link.b]))
-    return msgspec.structs.replace(link, a=low, b=high)
+    return replace(link, a=low, b=high)
 
 
 def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
@@ -203,7 +201,7 @@ def _nic(nic: Nic, gpus: dict[int, int], nics: dict[int, int]) -> Nic:
         new = (gpus if kind == "gpu" else nics).get(int(index)) if index.isdigit() else None
         if new is not None:
             hops[f"{kind}:{new}"] = hop
-    return msgspec.structs.replace(nic, index=nics[nic.index], hops=hops)
+    return replace(nic, index=nics[nic.index], hops=hops)
 
 
 def _fact(fact: str, gpus: dict[int, int], nics: dict[int, int]) -> str | None:
@@ -233,6 +231,6 @@ def _without(machine: Machine, bound: Collection[str]) -> Machine:
     numbered = [gpu for gpu in machine.gpus if gpu.name is not None or gpu.pci_address not in bound]
     if not numbered or len(numbered) == len(machine.gpus) or machine.driver.status != "not_read":
         return machine
-    renumbered = (msgspec.structs.replace(gpu, index=index) for index, gpu in enumerate(numbered))
+    renumbered = (replace(gpu, index=index) for index, gpu in enumerate(numbered))
     fewer, _ = aligned(Machine(source=machine.source, gpus=tuple(renumbered)), machine)
     return fewer

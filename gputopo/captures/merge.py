@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
 from gputopo.values import schema
@@ -81,7 +82,7 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
     lines = tuple(sorted(counts, key=lambda of: (of.source, of.read, of.known, of.not_understood)))
     if len(given) == 1:
         one, _ = next(iter(given.values()))
-        return one if one.lines == lines else msgspec.structs.replace(one, lines=lines)
+        return one if one.lines == lines else replace(one, lines=lines)
     parts = {
         _content(part): (part, name) for machine, name in given.values() for part in _taken_apart(machine)
     }
@@ -93,11 +94,11 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
         [parts[one][1] for one in in_order],
         kinds,
     ).machine()
-    return msgspec.structs.replace(merged, lines=lines)
+    return replace(merged, lines=lines)
 
 
 def _content(machine: Machine) -> bytes:
-    return schema.encode(msgspec.structs.replace(machine, lines=()))
+    return schema.encode(replace(machine, lines=()))
 
 
 def _taken_apart(machine: Machine) -> list[Machine]:
@@ -105,8 +106,7 @@ def _taken_apart(machine: Machine) -> list[Machine]:
     if len(machine.samples) < 2:
         return [machine]
     first, *others = (
-        msgspec.structs.replace(one, source=_NUMBER.sub("", one.samples[0].source))
-        for one in at_samples(machine)
+        replace(one, source=_NUMBER.sub("", one.samples[0].source)) for one in at_samples(machine)
     )
     return [first, *(Machine(source=o.source, gpus=o.gpus, samples=o.samples) for o in others)]
 
@@ -184,7 +184,7 @@ class _Merge:
         leader = max(alike, key=lambda one: len(one.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
         nics = next((one.nics for one in machines if one.nics), ())
-        numbered = leader and (leader if leader.nics else msgspec.structs.replace(leader, nics=nics))
+        numbered = leader and (leader if leader.nics else replace(leader, nics=nics))
         for name, machine in zip(self.names, machines, strict=True):
             if leader is None or numbered is None or machine is leader or not (machine.gpus or machine.nics):
                 self.machines.append(machine)
@@ -219,7 +219,7 @@ class _Merge:
             ]
         else:
             samples = [Sample(source=one.source, time=one.time) for one in samples if one.time is not None]
-        return msgspec.structs.replace(merged, samples=tuple(samples))
+        return replace(merged, samples=tuple(samples))
 
     def _merged(self) -> Machine:
         sections = ("host", "driver", "gpus", "links", "nics", "pci")
@@ -239,9 +239,7 @@ class _Merge:
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
         new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
-        return msgspec.structs.replace(
-            merged, missing=self._missing(merged), contradictions=tuple((earlier | new).values())
-        )
+        return replace(merged, missing=self._missing(merged), contradictions=tuple((earlier | new).values()))
 
     def _groups(self) -> list[list[int]]:
         """Return the captures of each sample, by place; they all disagree with the same other captures.
@@ -377,7 +375,7 @@ def _with_lost(machine: Machine, gone: Sequence[int], listed: str | None, time: 
     lost = [Gpu(index=index, lost=True) for index in gone]
     reasons = {at_gpu(index): f"listed at {listed}, not listed at {time}" for index in gone}
     gpus = sorted((*machine.gpus, *lost), key=lambda gpu: gpu.index)
-    return msgspec.structs.replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
+    return replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
 
 
 def _in_short(said: Mapping[str, str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import limits
 from gputopo.captures.ledger import Format
@@ -71,7 +72,7 @@ def _measured(text: str, origin: str) -> Machine:
     if machine is None:
         gpus = tuple(Gpu(index=index) for index in sorted(bandwidth.gpus))
         machine = Machine(source=bandwidth.source, gpus=gpus)
-    return msgspec.structs.replace(machine, bandwidth=bandwidth)
+    return replace(machine, bandwidth=bandwidth)
 
 
 def _check(machine: Machine, origin: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import (
     intake,
@@ -89,7 +89,7 @@ def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> Fou
                 continue
             found += some
     return FoundMeasurements(
-        tuple(msgspec.structs.replace(one, source=encodable(one.source)) for one in found),
+        tuple(replace(one, source=encodable(one.source)) for one in found),
         tuple(unread),
         passed,
     )
@@ -160,9 +160,7 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if len(found) == 1:
         return (_with_facts(found[0], facts, digest),)
     return tuple(
-        msgspec.structs.replace(
-            one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None
-        )
+        replace(one, source=f"{origin}#{number}", digest=f"{digest}#{number}" if digest else None)
         for number, one in enumerate(found, 1)
     )
 
@@ -184,9 +182,7 @@ def _with_facts(one: Measurement, facts: dict[str, object], digest: str | None) 
         if facts[name] != value
     ]
     stated = {name: value for name in ("gpu", "all_reduce", "xla") if (value := getattr(one, name))}
-    return msgspec.structs.replace(
-        one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest
-    )
+    return replace(one, **{**facts, **known, **stated}, conditions=tuple(against), digest=digest)
 
 
 def _content(path: Path) -> bytes | None:

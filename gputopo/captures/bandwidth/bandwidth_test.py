@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import matching
 from gputopo.captures.bandwidth import runs
@@ -49,10 +49,10 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
 def _as(machine: Machine, index: int) -> Machine:
     bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
     note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
-    return msgspec.structs.replace(
+    return replace(
         machine,
-        gpus=(msgspec.structs.replace(machine.gpus[0], index=index),),
-        bandwidth=msgspec.structs.replace(bandwidth, notes=(*bandwidth.notes, note)),
+        gpus=(replace(machine.gpus[0], index=index),),
+        bandwidth=replace(bandwidth, notes=(*bandwidth.notes, note)),
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import matching
 from gputopo.captures.matching import ListedGpu
@@ -231,7 +231,7 @@ def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
     groups = len({rank.group for rank in run.ranks})
     for row in run.rows:
         for timed in row.timed:
-            yield msgspec.structs.replace(
+            yield replace(
                 common,
                 bytes=row.bytes,
                 group=f"{groups} groups of GPUs at once" if groups > 1 else None,

@@ -5,7 +5,7 @@ Each program's reader takes its own lines; lines that no reader understood are l
 
 import re
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.bandwidth.texts import Program, plain, without_cut_number
@@ -65,7 +65,7 @@ def with_unread(machine: Machine, rest: str) -> Machine:
         for number, line in enumerate(rest.splitlines(), 1)
         if plain(line) and not is_noise(line)
     ]
-    return msgspec.structs.replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
+    return replace(machine, unread=(*machine.unread, *unread[:_MAX_UNREAD]))
 
 
 def _programs(text: str) -> list[Program]:

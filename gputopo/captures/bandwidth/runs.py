@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.bandwidth.texts import ProgramRead
@@ -177,7 +177,7 @@ def with_runs(bandwidth: Bandwidth, text: str, lines: Sequence[int]) -> tuple[Ba
         return bandwidth, frozenset()
     note = several(bandwidth.source, [part.name for part, own in zip(parts, named, strict=True) if own])
     samples = tuple(itertools.chain.from_iterable(named))
-    whole = msgspec.structs.replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
+    whole = replace(bandwidth, samples=samples, notes=(*bandwidth.notes, note))
     return whole, headings(parts)
 
 
@@ -219,11 +219,11 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
     lists = [{gpu.index: gpu for gpu in (*most.gpus, *one.gpus)} for one in named]
     machine = merge.merge(
         [
-            msgspec.structs.replace(one, bandwidth=None, gpus=tuple(gpus.values()))
+            replace(one, bandwidth=None, gpus=tuple(gpus.values()))
             for one, gpus in zip(named, lists, strict=True)
         ]
     )
-    return msgspec.structs.replace(machine, source=source, bandwidth=_together(named))
+    return replace(machine, source=source, bandwidth=_together(named))
 
 
 def _together(machines: Sequence[Machine]) -> Bandwidth | None:
@@ -232,7 +232,7 @@ def _together(machines: Sequence[Machine]) -> Bandwidth | None:
     if not measured:
         return None
     chain = itertools.chain.from_iterable
-    return msgspec.structs.replace(
+    return replace(
         measured[0],
         samples=tuple(chain(one.samples for one in measured)),
         failures=tuple(dict.fromkeys(chain(one.failures for one in measured))),
@@ -245,11 +245,11 @@ def _together(machines: Sequence[Machine]) -> Bandwidth | None:
 
 
 def _without_addresses(machine: Machine) -> Machine:
-    gpus = tuple(msgspec.structs.replace(gpu, pci_address=None) for gpu in machine.gpus)
+    gpus = tuple(replace(gpu, pci_address=None) for gpu in machine.gpus)
     missing = {
         at_gpu(EVERY, "pci_address"): "the runs list other PCI addresses: they are of several machines"
     }
-    return msgspec.structs.replace(machine, gpus=gpus, missing=machine.missing | missing)
+    return replace(machine, gpus=gpus, missing=machine.missing | missing)
 
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:
@@ -265,8 +265,8 @@ def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> li
         done |= set(of_program)
         for at, own in zip(of_program, samples, strict=True):
             bandwidth = found[at].bandwidth or Bandwidth(source=source)
-            new = msgspec.structs.replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
-            found[at] = msgspec.structs.replace(found[at], bandwidth=new)
+            new = replace(bandwidth, samples=tuple(own), notes=(*bandwidth.notes, note))
+            found[at] = replace(found[at], bandwidth=new)
     return found
 
 
@@ -283,7 +283,7 @@ def in_runs(names: Sequence[str], runs: Sequence[Sequence[Sample]]) -> list[list
         own: set[object] = {(_what(sample), _value(sample)) for sample in run}
         again = any(own <= earlier for earlier in seen)
         seen.append(own)
-        named = [msgspec.structs.replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
+        named = [replace(s, run=f"{name}: {s.run}" if s.run else name) for s in run]
         found.append([] if again else named)
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Claims, Format, by_line
 from gputopo.captures.pci import pci_tree
@@ -162,7 +162,7 @@ class _Reading:
                 f"{self.origin} has {node.address} twice, as two devices", "give one file for each machine"
             )
         known = {name: getattr(node, name) for name in node.__struct_fields__}
-        return msgspec.structs.replace(
+        return replace(
             earlier, **{name: value for name, value in known.items() if value not in (None, "", "other")}
         )
 
@@ -187,7 +187,7 @@ class _Reading:
     def machine(self, acs: str | None) -> Machine:
         """Return the machine, with the paths according to the bridges' buses."""
         for address, node in list(self.nodes.items()):
-            self.nodes[address] = msgspec.structs.replace(
+            self.nodes[address] = replace(
                 node, parent=self.behind.get(address.rpartition(":")[0].lower()), root=self.root(address)
             )
         shown = {address: node for address, node in self.nodes.items() if node.kind != "other"}
@@ -197,7 +197,7 @@ class _Reading:
         missing = {at_gpu(gpu.index, "name"): NAME_IN_TREE for gpu in machine.gpus if gpu.name is None}
         if acs is None:
             missing["host.acs"] = "the text has no ACSCtl lines (run lspci -vvv as root)"
-        return msgspec.structs.replace(machine, missing=machine.missing | missing)
+        return replace(machine, missing=machine.missing | missing)
 
     def redirects_above(self) -> bool:
         """Return whether a bridge above a GPU or a network card redirects traffic; True without either."""

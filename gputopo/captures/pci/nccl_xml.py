@@ -17,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
+from gputopo.captures.xml_document import opening, parse_xml
 from gputopo.reference.expectations import generation_of, parse_link_speed, parse_link_width
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, at_link, at_numa_node
@@ -37,9 +38,6 @@ SOURCE = "nccl xml"
 _HINT = "make it again with NCCL_TOPO_DUMP_FILE, or copy the whole file"
 _ITSELF = "itself"  # other end of NVLinks whose target is their GPU
 _PORT = ".port"  # represents the downstream port of a switch, which NCCL omits
-_ELEMENT = re.compile(r"<([A-Za-z_][\w.-]{0,60})")
-# What may be before the first element, and how it ends.
-_BEFORE = (("<?", "?>"), ("<!--", "-->"), ("<!", ">"))
 _MASK = re.compile(r"[0-9a-f]{1,16}(?:,[0-9a-f]{1,8})*", re.IGNORECASE)
 _MAX_CPUS = 8192  # Linux: CONFIG_NR_CPUS_RANGE_END
 
@@ -56,7 +54,7 @@ def claims(text: str) -> Claims:
 
 def parse(text: str, *, origin: str) -> Machine:
     """Read the topology. Raises InputError if the XML is cut, dangerous or not NCCL's."""
-    root = root_of(text, origin=origin, hint=_HINT)
+    root = parse_xml(text.strip(), origin=origin, hint=_HINT).root
     if root.tag != "system" or not len(root):
         raise InputError(f"{origin} has no <cpu> in its <system>", _HINT)
     if any("gcn" in gpu.attrib for gpu in root.iter("gpu")):
@@ -206,7 +204,7 @@ class TopologyReading:
                 missing[at_link(link.a, link.b, "nvlinks")] = (
                     "NCCL's XML has links of a GPU to itself: to which GPUs they lead is not reported"
                 )
-        return msgspec.structs.replace(
+        return replace(
             machine,
             gpus=gpus,
             missing=machine.missing | missing,
@@ -215,7 +213,7 @@ class TopologyReading:
 
     def _with_affinity(self, gpu: Gpu) -> Gpu:
         node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        return gpu if node is None else msgspec.structs.replace(gpu, cpu_affinity=node.cpus)
+        return gpu if node is None else replace(gpu, cpu_affinity=node.cpus)
 
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
@@ -245,7 +243,7 @@ def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
     ports = [PciNode(address=f"{node.address}{_PORT}", root=node.root, parent=node.address) for node in tree]
     return [
         *(
-            msgspec.structs.replace(node, parent=f"{node.parent}{_PORT}") if node.parent is not None else node
+            replace(node, parent=f"{node.parent}{_PORT}") if node.parent is not None else node
             for node in tree
         ),
         *ports,
@@ -273,41 +271,6 @@ def _hex(text: str | None, digits: int) -> str | None:
     number = (text or "").lower().removeprefix("0x")
     fits = 0 < len(number) <= digits and all(digit in "0123456789abcdef" for digit in number)
     return number.zfill(digits) if fits and set(number) != {"f"} else None
-
-
-def opening(text: str) -> str | None:
-    """Return the name of the first element, or None if the text does not start as XML."""
-    at = 0
-    while True:
-        while at < len(text) and text[at].isspace():
-            at += 1
-        end = next((end for start, end in _BEFORE if text.startswith(start, at)), None)
-        if end is None:
-            match = _ELEMENT.match(text, at)
-            return match[1] if match else None
-        if end == ">" and "[" in text[at : at + 400].partition(">")[0]:
-            end = "]>"  # declarations inside the DOCTYPE: the parser refuses dangerous ones
-        closed = text.find(end, at)
-        if closed < 0:
-            return None
-        at = closed + len(end)
-
-
-def root_of(text: str, *, origin: str, hint: str) -> "Element":
-    """Read a whole XML document. Raises InputError if it is cut, invalid or declares entities."""
-    from defusedxml import DefusedXmlException, ElementTree
-
-    try:
-        root: Element = ElementTree.fromstring(text.strip())
-    except DefusedXmlException as error:
-        raise InputError(
-            f"{origin} declares XML entities, which no such file needs", "give the file as the tool wrote it"
-        ) from error
-    except ElementTree.ParseError as error:
-        raise InputError(f"{origin} is not complete XML: {error}", hint) from error
-    except (ValueError, LookupError) as error:
-        raise InputError(f"{origin} is XML that cannot be read: {error}", hint) from error
-    return root
 
 
 def cpus_of_mask(text: str) -> frozenset[int] | None:

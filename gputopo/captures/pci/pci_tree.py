@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.reference.expectations import address_order, generation_of
 from gputopo.topology.hops import hop_between, slower_bridge
@@ -92,10 +92,10 @@ def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], miss
     if gpu.pcie != Pcie():
         pcie = gpu.pcie  # the capture reports it itself
     elif pcie.gen_max_device is not None:
-        pcie = msgspec.structs.replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
+        pcie = replace(pcie, gen_max=_min(pcie.gen_max_device, pcie.gen_max_host))
     if pcie == Pcie():
         missing.setdefault(at_gpu(index, "pcie"), "not reported by the capture")
-    return msgspec.structs.replace(
+    return replace(
         gpu,
         index=index,
         pci_address=node.address,
@@ -145,11 +145,9 @@ def with_hops(machine: Machine) -> Machine:
     for a, b in combinations(sorted(at), 2):
         link = links.get((a, b), Link(a=a, b=b))
         if link.hop is None and (hop := _hop(machine.pci, at[a] or "", at[b] or "")) is not None:
-            links[a, b] = msgspec.structs.replace(link, hop=hop)
+            links[a, b] = replace(link, hop=hop)
             missing.pop(at_link(a, b, "hop"), None)
-    return msgspec.structs.replace(
-        machine, links=tuple(links[pair] for pair in sorted(links)), missing=missing
-    )
+    return replace(machine, links=tuple(links[pair] for pair in sorted(links)), missing=missing)
 
 
 def _nics(tree: Tree, names: Mapping[str, list[str]], numbers: Mapping[str, int]) -> tuple[Nic, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Claims, Format, unread
@@ -409,7 +409,7 @@ class _Table:
         lost = [{"index": gpu.index, "lost": True} for gpu in found.gpus if gpu.lost]
         if lost:
             stored.append(Sample(source=SOURCE, time=stored[-1].time, gpus=tuple(lost)))
-        return msgspec.structs.replace(
+        return replace(
             found,
             samples=tuple(without_settings(one, lasting) for one in stored),
             series=series.histories(samples, times),

@@ -13,7 +13,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi import csv_table
@@ -98,10 +98,10 @@ def parse(text: str, *, origin: str) -> Machine:
         raise InputError(f"{origin}: no line of a GPU in this output of `nvidia-smi dmon`", _HINT)
     csv = "".join("\n".join([", ".join(head), *found]) + "\n" for head, found in tables.items() if found)
     machine = csv_table.parse(csv, origin=origin)
-    return msgspec.structs.replace(
+    return replace(
         machine,
         source=SOURCE,
-        samples=tuple(msgspec.structs.replace(sample, source=SOURCE) for sample in machine.samples),
+        samples=tuple(replace(sample, source=SOURCE) for sample in machine.samples),
         missing={fact: why.replace(csv_table.SOURCE, SOURCE) for fact, why in machine.missing.items()},
         unread=lines.unread(SOURCE),
     )

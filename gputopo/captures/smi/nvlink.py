@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
@@ -123,14 +123,14 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     old = gpu.links.get(index, NvLink(link=index))
     if errors := _ERRORS.fullmatch(said):
         counts = old.errors | {_COUNTERS[errors[1]]: int(errors[2])}
-        gpu.links[index] = msgspec.structs.replace(old, errors=counts)
+        gpu.links[index] = replace(old, errors=counts)
         return True
     if speed := _SPEED.fullmatch(said):
-        new = msgspec.structs.replace(old, active=True, gb_per_s=float(speed[1]))
+        new = replace(old, active=True, gb_per_s=float(speed[1]))
     elif said.strip("<>").lower() == "inactive":
-        new = msgspec.structs.replace(old, active=False)
+        new = replace(old, active=False)
     elif (remote := _REMOTE.fullmatch(said)) and (address := kernel_address(remote[1])):
-        new = msgspec.structs.replace(old, remote_pci_address=address)
+        new = replace(old, remote_pci_address=address)
     else:
         return _COUNTED.fullmatch(said) is not None  # packets, bit error rates
     if old.active is not None and new != old:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Format, read_lines
@@ -118,7 +118,7 @@ def parse(text: str, *, origin: str) -> Machine:
     refuse_others([identity._replace(attached=None) for identity in identities], origin)
     merged = merge.merge(machines)
     lines = sorted((*merged.unread, *strays), key=lambda one: one.line)
-    return msgspec.structs.replace(merged, unread=tuple(dict.fromkeys(lines)))
+    return replace(merged, unread=tuple(dict.fromkeys(lines)))
 
 
 def _cells(line: str, pattern: re.Pattern[str]) -> re.Match[str] | None:

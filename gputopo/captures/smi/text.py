@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.captures import merge
 from gputopo.captures.ledger import Claims, Format, is_noise, unread
@@ -92,7 +92,7 @@ def parse(text: str, *, origin: str) -> Machine:
         keys.sort()
     listed = {key: output.time for output in outputs for key in output.rows()}
     merged = merge.merge([output.machine(keys, listed) for output in outputs])
-    return msgspec.structs.replace(
+    return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
         unread=tuple(sorted(merged.unread, key=lambda one: one.line)),
