@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gputopo.captures import matching
+from gputopo.captures.bandwidth.texts import Results
 from gputopo.captures.matching import ListedGpu
-from gputopo.values.bandwidth import SEPARATE_RUNS, Bandwidth, Failure, Kind, NotMeasured, Sample
+from gputopo.values.bandwidth import SEPARATE_RUNS, Failure, Kind, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS, End
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Gpu, Machine
@@ -140,16 +141,13 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
     single = len(hosts) <= 1
     listed = [rank for run in runs if single and run.is_listed for rank in run.ranks]
     gpus, index_of = _gpus(listed)
-    notes: list[str] = []
+    results = Results(SOURCE, complete=all(run.complete for run in runs))
     if not single and all(len({rank.host for rank in run.ranks}) <= 1 for run in runs):
-        notes.append(
-            f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
-        )
-    samples: list[Sample] = []
-    failures: list[Failure] = []
-    not_measured: list[NotMeasured] = []
+        note = f"{SOURCE}: the runs are of {len(hosts)} machines; only the runs of one machine are judged"
+        results.notes[note] = None
     if (separate := _separate(runs)) is not None:
-        failures.append(separate)
+        results.failures[separate] = None
+        results.complete = True
         runs = []
     for number, run in enumerate(runs, 1):
         program = run.program or _guessed(run, mentioned)
@@ -158,17 +156,15 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
         if program is None:
             if run.rows:
                 what = f"{SOURCE}: {len(run.rows)} sizes of an unknown operation"
-                why = "neither the command nor the name of the program is in the output"
-                not_measured.append(NotMeasured(what=what, reason=why))
-            failures += _failures(run, "allreduce", place)
+                results.skip(what, "neither the command nor the name of the program is in the output")
+            results.failures |= _failures(run, "allreduce", place)
             continue
         kind = KINDS[program]
-        failures += _failures(run, kind, place)
+        results.failures |= _failures(run, kind, place)
         if run.by_cpu_time:
-            why = "it reports CPU time (-C), not the transfer time"
-            not_measured.append(NotMeasured(what=f"{SOURCE}: {kind}", reason=why))
+            results.skip(f"{SOURCE}: {kind}", "it reports CPU time (-C), not the transfer time")
             continue
-        notes += _notes(run, kind, ranks, hosts_of_run)
+        results.notes |= dict.fromkeys(_notes(run, kind, ranks, hosts_of_run))
         common = Sample(
             kind=kind,
             source=place,
@@ -179,16 +175,8 @@ def machine(runs: Sequence[NcclRun], mentioned: Collection[str] = ()) -> Machine
             nccl=tuple(run.facts),
             run=label,
         )
-        samples += _samples(run, common)
-    bandwidth = Bandwidth(
-        source=SOURCE,
-        samples=tuple(samples),
-        failures=tuple(failures),
-        not_measured=tuple(not_measured),
-        complete=all(run.complete for run in runs),
-        notes=tuple(dict.fromkeys(notes)),
-    )
-    return Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth)
+        results.samples += _samples(run, common)
+    return Machine(source=SOURCE, gpus=gpus, bandwidth=results.bandwidth())
 
 
 def _separate(runs: Sequence[NcclRun]) -> Failure | None:
@@ -377,25 +365,21 @@ def programs_in(words: str) -> set[str]:
     return {_IN_ORDER[found.lastindex - 1] for found in _NAMED.finditer(words) if found.lastindex}
 
 
-def _failures(run: NcclRun, kind: Kind, place: End) -> list[Failure]:
+def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:
     """Return the failures, including sizes with wrong results."""
-    found = [
-        Failure(kind=kind, source=place, destination=place, reason=reason, says=says)
-        for reason, says in dict.fromkeys(run.failures)
-    ]
     wrong = {
         row.bytes: max(timed.wrong or 0, *(one.wrong or 0 for one in row.timed))
         for row in run.rows
         for timed in row.timed
         if timed.wrong
     }
-    for size, count in wrong.items():
-        says = f"{count} wrong elements at {size} bytes"
-        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
+    said = [f"{count} wrong elements at {size} bytes" for size, count in wrong.items()]
     if run.out_of_bounds and not wrong:
-        says = f"out of bounds values: {run.out_of_bounds}"
-        found.append(Failure(kind=kind, source=place, destination=place, reason="WRONG_DATA", says=says))
-    return found
+        said = [f"out of bounds values: {run.out_of_bounds}"]
+    return {
+        Failure(kind=kind, source=place, destination=place, reason=reason, says=says): None
+        for reason, says in (*run.failures, *(("WRONG_DATA", words) for words in said))
+    }
 
 
 def _notes(run: NcclRun, kind: Kind, ranks: int | None, hosts: int | None) -> list[str]:

@@ -6,7 +6,7 @@ PyTorch, vLLM and SGLang.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -150,7 +150,9 @@ def _machine(
             gpu.links, gpu.refused = {}, "the text does not show some of its links"
             gaps.append(Gap(source=SOURCE, text=f"some of the links of GPU {index} are missing"))
         if not gpu.links and _ALL_DOWN.search(gpu.refused or ""):
-            gpu.links = _down_like_its_peers(gpu, reported.values())
+            # The number of links is from another GPU of its model.
+            same_model = [other.links for other in reported.values() if other.name == gpu.name]
+            gpu.links = {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
         links = tuple(gpu.links[number] for number in sorted(gpu.links)) or None
         if links is None:
             missing[at_gpu(index, "nvlinks")] = gpu.refused or "no line about its links"
@@ -163,15 +165,6 @@ def _machine(
     return Machine(
         source=source, driver=driver, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps)
     )
-
-
-def _down_like_its_peers(gpu: _ReportedGpu, reported: Iterable[_ReportedGpu]) -> dict[int, NvLink]:
-    """Return the links of a GPU with all links down; empty if no GPU of its model here has links.
-
-    The number of links is from another GPU of its model.
-    """
-    same_model = [other.links for other in reported if other.name == gpu.name]
-    return {number: NvLink(link=number, active=False) for number in max(same_model, key=len)}
 
 
 FORMAT = Format(
