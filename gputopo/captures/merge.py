@@ -56,14 +56,12 @@ _TRUST = (
 _NUMBER = re.compile(r" \(\d+\)$")
 _MAX_NAMED = 4  # sources of one kind that are listed by name
 _MAX_SAID = 8  # sources that a contradiction lists
-_PART = "part of the reasons"
 _STATUS = "driver.status"
 _JOINED = ".nvlinks"  # `nvlink -s` has the speed of a link, `nvlink -e` its errors
 _MAX_GAP_S = 60.0  # between commands of one sample. Not measured; chosen because they usually run in sequence
 _MAX_COMPARED = 64  # captures compared in pairs; more are a loop. Not measured; chosen to limit the work
 
 Reports = Sequence[tuple[str, Any]]  # values of a fact by source
-Facts = dict[tuple[int, str], Any]  # facts of one capture by GPU and path
 
 
 def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Machine:
@@ -145,31 +143,6 @@ def _joined_names(sources: Iterable[str], *, are_numbered: bool) -> str:
     return " + ".join(names)
 
 
-def _sample_facts(machine: Machine) -> Facts:
-    """Return the facts of a capture that distinguish its sample from others."""
-    return {
-        (gpu.index, _PART if path == _REASONS and at_gpu(gpu.index, path) in machine.missing else path): value
-        for gpu in machine.gpus
-        for path, value in of_sample(facts_of(gpu)).items()
-    }
-
-
-def _disagree(one: Facts, other: Facts) -> bool:
-    """Return whether two captures have different values of any fact."""
-    if any(not same(key[1], one[key], other[key]) for key in one.keys() & other.keys() if key[1] != _PART):
-        return True
-    return _is_beyond(one, other) or _is_beyond(other, one)
-
-
-def _is_beyond(part: Facts, whole: Facts) -> bool:
-    """Return whether a partial list of throttle reasons has one that is not in the other's full list."""
-    return any(
-        not set(reasons) <= set(whole[index, _REASONS])
-        for (index, path), reasons in part.items()
-        if path == _PART and (index, _REASONS) in whole
-    )
-
-
 class _Merge:
     """One merge: the captures, renumbered like the first one, and the contradictions found."""
 
@@ -246,7 +219,16 @@ class _Merge:
 
         A capture without facts about the load that disagrees with none (states of NVLinks) is in each sample.
         """
-        facts = [_sample_facts(machine) for machine in self.machines]
+        # A list of some of the throttle reasons can be compared with no other.
+        facts = [
+            {
+                (gpu.index, path): value
+                for gpu in machine.gpus
+                for path, value in of_sample(facts_of(gpu)).items()
+                if path != _REASONS or at_gpu(gpu.index, path) not in machine.missing
+            }
+            for machine in self.machines
+        ]
         times = [seconds(_time(machine)) for machine in self.machines]
         places = [place for place, known in enumerate(facts) if known]
         if len(places) > _MAX_COMPARED:
@@ -257,7 +239,10 @@ class _Merge:
                 place
                 for place in places
                 if abs((times[one] or times[place] or 0.0) - (times[place] or times[one] or 0.0)) > _MAX_GAP_S
-                or _disagree(facts[one], facts[place])
+                or any(
+                    not same(key[1], facts[one][key], facts[place][key])
+                    for key in facts[one].keys() & facts[place].keys()
+                )
             )
 
         groups: dict[frozenset[int], list[int]] = {}

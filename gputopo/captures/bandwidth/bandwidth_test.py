@@ -115,9 +115,9 @@ def read(text: str, *, origin: str) -> ProgramRead:
     reader = _Reader()
     understood = understood_of(text, reader.add)
     reader.complete &= reader.is_whole
-    bandwidth, headings = runs.with_runs(reader.bandwidth(), text, reader.lines)
+    bandwidth = runs.with_runs(reader.bandwidth(), text, reader.lines)
     gpus = tuple(Gpu(index=index, name=name) for index, name in sorted(reader.gpus.items()))
-    return ProgramRead(Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth), understood | headings)
+    return ProgramRead(Machine(source=SOURCE, gpus=gpus, bandwidth=bandwidth), understood)
 
 
 class _Reader(Results):

@@ -131,7 +131,7 @@ class ReportedGpu:
         missing: dict[str, str] = {}
         for fact, by_name in self.reported.items():
             rank, best = min(by_name.items(), key=lambda named: (named[1].value is None, named[0]))
-            # A driver that reports an error for the average power and a value for the present one has a fault.
+            # An error for the average power is a fault, even if there is a value for the present power.
             better = (by_name[name] for name in range(rank) if name in by_name)
             best = next((value for value in better if _ERROR.fullmatch(value.reason or "")), best)
             if best.value is None:
