@@ -236,11 +236,10 @@ def _captures(text: str, origin: str) -> list[Machine]:
 def _by_format(text: str, origin: str) -> list[Machine]:
     """Read all formats in a cleaned text; the list is empty if there is none."""
     from gputopo.captures import kernel_log
-    from gputopo.captures.smi import csv_table, dmon
+    from gputopo.captures.smi import csv_table
 
-    for log in (csv_table, dmon):
-        if log.is_whole(text):  # it may have many lines: other formats are not tried
-            return [ledger.completed(log.parse(text, origin=origin), text, log.FORMAT)]
+    if csv_table.is_whole(text):  # it may have many lines: other formats are not tried
+        return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
     taken = kernel_log.take(text)
     if taken.stamped.strip() and detect.is_readable(taken.stamped):
         taken = kernel_log.take(text, stamps=False)
