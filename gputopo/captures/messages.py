@@ -108,6 +108,11 @@ class Message(NamedTuple):
     found: re.Match[str]
 
 
+def read_messages(text: str) -> list[Machine]:
+    """Return the known messages in a program's output as a machine; empty if there is none."""
+    return add((), text)
+
+
 def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     """Return the machines of a text, and another one with its known messages if there are any.
 

@@ -54,7 +54,7 @@ ReadRun = Callable[[Path], Measurement | None]
 ReadJson = Callable[[bytes, str], Sequence[Measurement] | None]
 
 
-def read(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
+def read_measurements(paths: Iterable[str], *, read_run: ReadRun, read_json: ReadJson) -> FoundMeasurements:
     """Return all measurements of files and folders, in the order given; names in a folder are sorted.
 
     `read_run` reads a run folder of gputopo, `read_json` a JSON document of gputopo. Raises InputError if a

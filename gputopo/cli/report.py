@@ -264,7 +264,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
 
 def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
-    from gputopo.captures.training_files import encodable, read
+    from gputopo.captures import encodable, read_measurements
     from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import study_of
     from gputopo.reference.published import SOURCES
@@ -272,9 +272,9 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     from gputopo.values.study import UnreadFile
 
     paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
-    found = read(paths, read_run=ours.run, read_json=ours.document)
+    found = read_measurements(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
-    before = read(options.baseline, read_run=earlier.run, read_json=earlier.document)
+    before = read_measurements(options.baseline, read_run=earlier.run, read_json=earlier.document)
     if not found.measurements:
         why = f": {found.unread[0][1]}" if found.unread else ""
         raise InputError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.measurements.study import study_of
 from gputopo.reference.published import (
     SOURCES,

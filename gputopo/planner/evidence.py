@@ -15,7 +15,7 @@ from itertools import combinations
 from math import log2
 from typing import NamedTuple
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.prediction.links.paths import Paths
 from gputopo.prediction.one_gpu_speeds import SAME_RUN
 from gputopo.prediction.step import NCCL, ON_CPU, Placement

@@ -12,7 +12,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Literal, NamedTuple
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.prediction.roofline import roofline_file, step_seconds
 from gputopo.reference.expectations import GpuExpectation, expected_gpu
 from gputopo.reference.published import published_machines

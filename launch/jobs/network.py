@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures.bandwidth import nccl_tests, network
+from gputopo.captures import read_program
 from gputopo.copies.network import (
     ALL_LIMIT_S,
     ALL_REDUCE,
@@ -15,7 +15,6 @@ from gputopo.copies.network import (
     NCCL_TESTS,
     PAIR_LIMIT_S,
     PORTS,
-    RDMA,
     SECONDS,
     START_S,
     Command,
@@ -163,8 +162,7 @@ def read(tool: Tool, ended: Ended) -> Sample | str:
     if ended.why is not None:
         return f"{tool} {ended.why}"
     try:
-        read_text = network.read_perftest(ended.text, origin=tool).machine if tool == RDMA else None
-        found = (read_text or network.parse(ended.text, origin=tool)).bandwidth
+        found = read_program(tool, ended.text, origin=tool).machine.bandwidth
     except InputError:
         found = None
     if found is not None and found.failures:
@@ -184,7 +182,7 @@ def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Ban
     if ended.why is not None:
         return f"mpirun {ended.why}"
     try:
-        read = nccl_tests.read(ended.text, origin=program)
+        read = read_program(NCCL_TESTS, ended.text, origin=program)
     except InputError as error:
         return error.what
     bandwidth = read.machine.bandwidth

@@ -89,7 +89,7 @@ def test_a_value_that_cannot_be_is_refused_with_its_row(row: str) -> None:
 
 def read(*paths: Path) -> training_files.FoundMeasurements:
     ours = RunFolders()
-    return training_files.read(map(str, paths), read_run=ours.run, read_json=ours.document)
+    return training_files.read_measurements(map(str, paths), read_run=ours.run, read_json=ours.document)
 
 
 def test_a_folder_is_searched_and_what_is_no_log_is_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.prediction.links.paths import Paths, paths_of
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.prediction.step import ModelCosts, Placement, StepPredictor, limits, model_of

@@ -1,6 +1,6 @@
 """Published images/sec and the machines that they are of."""
 
-from gputopo.captures.recording import bundled_names
+from gputopo.captures import bundled_names
 from gputopo.reference.published import SOURCES, published, published_machines
 from gputopo.workload.workloads import require
 

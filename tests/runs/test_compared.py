@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
 from gputopo.prediction.step import Placement
 from gputopo.runs.compared import NOISE, against, with_prediction

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.runs.known import alone_of_run, known_before, known_of_hosts, known_of_machines
 from gputopo.values.machine import Machine, MemoryMib, Nic, NicPort
 from gputopo.values.run.plan import Candidate, Plan, Prediction

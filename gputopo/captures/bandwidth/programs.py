@@ -4,11 +4,12 @@ Each program's reader takes its own lines; lines that no reader understood are l
 """
 
 import re
+from typing import Literal
 
 from msgspec.structs import replace
 
 from gputopo.captures import merge
-from gputopo.captures.bandwidth.texts import Program, plain, without_cut_number
+from gputopo.captures.bandwidth.texts import Program, ProgramRead, plain, without_cut_number
 from gputopo.captures.ledger import Format, is_noise
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine, Unread
@@ -56,6 +57,22 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     lines = enumerate(text.splitlines(), 1)
     rest = "\n".join("" if number in understood else line for number, line in lines)
     return merge.merge(machines), rest
+
+
+def read_program(
+    program: Literal["iperf3", "ib_write_bw", "nccl-tests"], text: str, *, origin: str
+) -> ProgramRead:
+    """Read the output of a program that measured between hosts.
+
+    `origin`: the program in messages. Raises InputError for JSON that is cut, and for programs for AMD GPUs.
+    """
+    from gputopo.captures.bandwidth import nccl_tests, network
+
+    if program == "iperf3":
+        return ProgramRead(network.parse(text, origin=origin), frozenset())
+    if program == "nccl-tests":
+        return nccl_tests.read(text, origin=origin)
+    return network.read_perftest(text, origin=origin)
 
 
 def with_unread(machine: Machine, rest: str) -> Machine:
