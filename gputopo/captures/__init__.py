@@ -1,6 +1,6 @@
 """Parsers of other tools' output: text in, values out. One module per format, listed in `detect.formats`.
 
-`load` reads a machine from any captures, `read_measurements` the results of training runs. Each name loads its
+`load` reads a machine from captures, `read_measurements` the results of training runs. Each name loads its
 module when it is used, because a live reading uses only small parts of this package.
 """
 
