@@ -166,7 +166,7 @@ def _has_margin(lines: Sequence[str]) -> bool:
     return len(lines[0]) - len(first) > (0 if lines[0].startswith("\t") else 1)
 
 
-def _counted(prefixes: Sequence[str]) -> bool:
+def _are_counted(prefixes: Sequence[str]) -> bool:
     """Return whether the lines are numbered one by one, from 1 or higher. (Rows of a matrix start at 0.)"""
     numbers = [int(prefix.strip(" \t:.|)")) for prefix in prefixes]
     return numbers[0] > 0 and numbers == [*range(numbers[0], numbers[0] + len(numbers))]
@@ -175,7 +175,7 @@ def _counted(prefixes: Sequence[str]) -> bool:
 # Each prefix, with the condition for the prefixes of all lines.
 _PREFIXES: tuple[tuple[re.Pattern[str], Callable[[Sequence[str]], bool]], ...] = (
     (_TIME, bool),
-    (_NUMBER, _counted),
+    (_NUMBER, _are_counted),
     (_ORIGIN, lambda prefixes: len({prefix.rstrip() for prefix in prefixes}) == 1),
 )
 

@@ -93,12 +93,6 @@ _PARTS = {
 }
 
 
-def _pattern(pattern: str) -> re.Pattern[str]:
-    for name, part in _PARTS.items():
-        pattern = pattern.replace(name, part)
-    return re.compile(pattern, re.IGNORECASE)
-
-
 _ROWS = rows_of(__file__, "kernel_log.csv")
 # Messages: kind (None: not an error), driver, text (a template of the pattern's groups; empty:
 # the group `text`), pattern. The first match is used.
@@ -107,7 +101,7 @@ _FORMS = [
         msgspec.convert(row["kind"] or None, KernelEventKind | None),
         row["driver"] or None,
         row["says"],
-        _pattern(row["pattern"]),
+        re.compile(re.sub("@[A-Z]+@", lambda name: _PARTS[name[0]], row["pattern"]), re.IGNORECASE),
     )
     for row in _ROWS
 ]
@@ -306,18 +300,16 @@ class _Log:
                 known, count=known.count + event.count, last_time=event.last_time or known.last_time
             )
 
-    def _has_booted(self, message: _Message) -> bool:
-        """Return whether a line is the first of a boot: its time since boot fell, its date did not."""
-        before = self.last
-        if message.up_s is not None:
-            self.last = message.time, message.up_s
-            if before and message.up_s < before[1] - 1 and (_passed(before[0], message.time) or 0.0) > 0:
-                return True
-        return _BOOT.match(message.text) is not None
-
     def add(self, message: _Message) -> None:
         """Read a line; a line of the module is joined with the lines that continue it."""
-        if self._has_booted(message):
+        before = self.last
+        has_fallen = False  # the time since boot; the date has not
+        if message.up_s is not None:
+            self.last = message.time, message.up_s
+            has_fallen = before is not None and message.up_s < before[1] - 1
+        if _BOOT.match(message.text) or (
+            has_fallen and before and (_passed(before[0], message.time) or 0.0) > 0
+        ):
             self._restarted()
         elif _LOAD.match(message.text):
             self._restarted(module=True)

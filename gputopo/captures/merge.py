@@ -13,15 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-import msgspec
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from gputopo.captures.matching import aligned, cuda_order, first_with_gpus, without_gpus_of_other_drivers
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.facts import FactPath, at_gpu, item, key_of, key_text, values_at, within
 from gputopo.values.fields import field_at
-from gputopo.values.history import GpuHistory
 from gputopo.values.machine import Contradiction, Gpu, Hop, Machine, Sample
 from gputopo.values.samples import (
     OF_LOAD,
@@ -170,9 +169,10 @@ class _Merge:
             for said in disagreements:
                 first = self.names[machines.index(leader)]
                 self.found.setdefault(said.fact, {first: said.first})[name] = said.other
+        self.captures = [*zip(self.names, self.machines, strict=True)]
         self.reserved = {
             name: frozenset(fact for fact in machine.missing if _is_filled(machine, fact))
-            for name, machine in zip(self.names, self.machines, strict=True)
+            for name, machine in self.captures
         }
         self.sample: Collection[str] = self.names  # captures of the sample whose facts are used
 
@@ -197,22 +197,29 @@ class _Merge:
     def _merged(self) -> Machine:
         sections = ("host", "driver", "gpus", "links", "nics", "pci")
         facts = {
-            section: self._fact(section, [(name, getattr(one, section)) for name, one in self._captures()])
+            section: self._fact(section, [(name, getattr(one, section)) for name, one in self.captures])
             for section in sections
         }
+        histories = sorted((one for m in self.machines for one in m.series), key=lambda one: -one.samples)
+        longest = {history.gpu: history for history in reversed(histories)}
         merged = Machine(
             source=self.source,
             **facts,
-            bandwidth=_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
+            bandwidth=joined_bandwidth([m.bandwidth for m in self.machines if m.bandwidth is not None]),
             unread=tuple(dict.fromkeys(unread for m in self.machines for unread in m.unread)),
             gaps=tuple(dict.fromkeys(gap for m in self.machines for gap in m.gaps)),
             kernel_events=tuple(dict.fromkeys(event for m in self.machines for event in m.kernel_events)),
             nccl=next((m.nccl for m in self.machines if m.nccl is not None), None),
-            series=_longest(history for m in self.machines for history in m.series),
+            series=tuple(longest[gpu] for gpu in sorted(longest)),
         )
         earlier = {c.fact: c for m in self.machines for c in m.contradictions}
         new = {fact: Contradiction(fact=fact, said=_in_short(said)) for fact, said in self.found.items()}
-        return replace(merged, missing=self._missing(merged), contradictions=tuple((earlier | new).values()))
+        missing: dict[str, str] = {}
+        for _, machine in sorted(self.captures, key=lambda capture: capture[0] not in self.sample):
+            for fact, reason in machine.missing.items():
+                if fact not in missing and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
+                    missing[fact] = reason
+        return replace(merged, missing=missing, contradictions=tuple((earlier | new).values()))
 
     def _groups(self) -> list[list[int]]:
         """Return the captures of each sample, by place; they all disagree with the same other captures.
@@ -273,7 +280,7 @@ class _Merge:
         if passes and path.startswith("gpus["):
             of_sample = [one for one in reports if one[0] in self.sample]
             if not of_sample:
-                return type(reports[0][1])() if isinstance(reports[0][1], msgspec.Struct) else field.default
+                return type(reports[0][1])() if isinstance(reports[0][1], Struct) else field.default
             reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
         if path == _STATUS:  # an error wins, also over an output of nvidia-smi without one
@@ -281,16 +288,28 @@ class _Merge:
         if not known:
             return reports[0][1]
         first = known[0][1]
-        if any(_is_list(value) for _, value in known) and (not passes or path.endswith(_JOINED)):
-            return self._each(path, known)
+        is_list = any(
+            isinstance(value, tuple) and isinstance(next(iter(value), 0), Struct) for _, value in known
+        )
+        if is_list and (not passes or path.endswith(_JOINED)):
+            # Each device is listed once, with its facts from all lists that have it.
+            lists = [(name, {key_of(value): value for value in values}) for name, values in known]
+            return tuple(
+                self._fact(
+                    item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values]
+                )
+                for k in sorted({k for _, values in lists for k in values})
+            )
         if path.endswith(f".{_ONE_READING}"):
             reported = [one for one in known if one[1] != type(one[1])()] or known
             whole = [one for one in reported if within(path, "reasons") not in self.reserved[one[0]]]
             return (whole or reported)[0][1]
-        if isinstance(first, msgspec.Struct):
-            fields = first.__struct_fields__
+        if isinstance(first, Struct):
             return type(first)(
-                **{f: self._fact(within(path, f), [(n, getattr(v, f)) for n, v in known]) for f in fields}
+                **{
+                    f: self._fact(within(path, f), [(n, getattr(v, f)) for n, v in known])
+                    for f in first.__struct_fields__
+                }
             )
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
@@ -305,34 +324,15 @@ class _Merge:
             }
         return first
 
-    def _each(self, path: str, reports: Reports) -> tuple[Any, ...]:
-        """Merge lists of devices: each device is listed once, with its facts from all lists that have it."""
-        lists = [(name, {key_of(value): value for value in values}) for name, values in reports]
-        return tuple(
-            self._fact(item(path, key_text(k)), [(name, values[k]) for name, values in lists if k in values])
-            for k in sorted({k for _, values in lists for k in values})
-        )
-
-    def _missing(self, merged: Machine) -> dict[str, str]:
-        reasons: dict[str, str] = {}
-        for _, machine in sorted(self._captures(), key=lambda one: one[0] not in self.sample):
-            for fact, reason in machine.missing.items():
-                if fact not in reasons and (not _is_filled(merged, fact) or self._only_with_reserve(fact)):
-                    reasons[fact] = reason
-        return reasons
-
     def _only_with_reserve(self, fact: str) -> bool:
         """Return whether every source of a fact (in the sample, if it changes) has a reservation about it."""
         passes = FactPath.parse(fact).fact in PASSING
         sources = [
             name
-            for name, machine in self._captures()
+            for name, machine in self.captures
             if _is_filled(machine, fact) and (name in self.sample or not passes)
         ]
         return bool(sources) and all(fact in self.reserved[name] for name in sources)
-
-    def _captures(self) -> Iterable[tuple[str, Machine]]:
-        return zip(self.names, self.machines, strict=True)
 
     def _is_vague(self, name: str, value: Any, path: str) -> bool:
         if path in self.reserved[name]:
@@ -371,42 +371,26 @@ def _in_short(said: Mapping[str, str]) -> dict[str, str]:
     return {name: words for name, words in said.items() if firsts[words] == name}
 
 
-def _longest(histories: Iterable[GpuHistory]) -> tuple[GpuHistory, ...]:
-    """Return the history with the most samples for each GPU."""
-    found: dict[int, GpuHistory] = {}
-    for one in histories:
-        if one.gpu not in found or one.samples > found[one.gpu].samples:
-            found[one.gpu] = one
-    return tuple(found[gpu] for gpu in sorted(found))
+def joined_bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
+    """Join measurements: all their lists, and every other fact from the first one that has it.
 
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value) and isinstance(value[0], msgspec.Struct)
-
-
-def _bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
-    """Join measurements: all their lists, and every other fact from the first one that has it."""
+    A value that an earlier list has is skipped; repeated samples within one list are kept.
+    """
     if len(measured) < 2:
         return measured[0] if measured else None
-    lists = ("samples", "failures", "not_measured", "uplink_groups", "notes")
-    joined: dict[str, Any] = {name: _joined([getattr(one, name) for one in measured]) for name in lists}
-    single = ("level", "measured_at", "duration_s", "driver_version", "cuda_version")
-    for name in single:
+    joined: dict[str, Any] = {}
+    for name in ("samples", "failures", "not_measured", "uplink_groups", "notes"):
+        values: tuple[Any, ...] = ()
+        for bandwidth in measured:
+            values += tuple(value for value in getattr(bandwidth, name) if value not in values)
+        joined[name] = values if name == "samples" else tuple(dict.fromkeys(values))
+    for name in ("level", "measured_at", "duration_s", "driver_version", "cuda_version"):
         joined[name] = next((v for one in measured if (v := getattr(one, name)) is not None), None)
     return Bandwidth(
         source=" + ".join(dict.fromkeys(one.source for one in measured)),
         complete=all(one.complete for one in measured),
         **joined,
     )
-
-
-def _joined(lists: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Join lists, without values that an earlier list has; repeated values within one list are kept."""
-    joined: list[Any] = []
-    for values in lists:
-        known = list(joined)
-        joined += [value for value in values if value not in known]
-    return tuple(joined)
 
 
 def _is_filled(machine: Machine, fact: str) -> bool:
@@ -418,6 +402,6 @@ def _is_filled(machine: Machine, fact: str) -> bool:
 def _is_known(path: str, value: Any) -> bool:
     if isinstance(value, Gpu):
         return not value.lost
-    if isinstance(value, msgspec.Struct) and not any(f.required for f in msgspec.structs.fields(value)):
+    if isinstance(value, Struct) and not any(f.required for f in fields(value)):
         return bool(value != type(value)())
     return field_at(Machine, path).is_known(value) and (value != () or path.endswith(_REASONS))

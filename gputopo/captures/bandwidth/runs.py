@@ -172,25 +172,8 @@ def joined(names: Sequence[str], machines: Sequence[Machine], source: str, *, or
             for one, gpus in zip(named, lists, strict=True)
         ]
     )
-    return replace(machine, source=source, bandwidth=_together(named))
-
-
-def _together(machines: Sequence[Machine]) -> Bandwidth | None:
-    """Return the measurements of the runs as one, in order."""
-    measured = [machine.bandwidth for machine in machines if machine.bandwidth is not None]
-    if not measured:
-        return None
-    chain = itertools.chain.from_iterable
-    return replace(
-        measured[0],
-        samples=tuple(chain(one.samples for one in measured)),
-        failures=tuple(dict.fromkeys(chain(one.failures for one in measured))),
-        not_measured=tuple(dict.fromkeys(chain(one.not_measured for one in measured))),
-        notes=tuple(dict.fromkeys(chain(one.notes for one in measured))),
-        complete=all(one.complete for one in measured),
-        driver_version=next((one.driver_version for one in measured if one.driver_version), None),
-        cuda_version=next((one.cuda_version for one in measured if one.cuda_version), None),
-    )
+    bandwidths = [run.bandwidth for run in named if run.bandwidth is not None]
+    return replace(machine, source=source, bandwidth=merge.joined_bandwidth(bandwidths))
 
 
 def name_differing_runs(names: Sequence[str], machines: Sequence[Machine]) -> list[Machine]:

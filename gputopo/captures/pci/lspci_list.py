@@ -9,7 +9,6 @@ combined.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -122,7 +121,10 @@ class _Reading:
             self.found.unread.append(Unread(source=SOURCE, line=line, text=head[0].strip()[:200]))
             return
         self.buses.add(address.rpartition(":")[0])
-        class_code = _class_code(head)
+        word = head[2].strip()
+        is_number = re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE)  # `-n`; `-nn` has both
+        number = head[3] or (word if is_number else None)
+        class_code = f"{number.lower()}00" if number else _CLASSES.get(word)
         ids = _IDS.search(head[4])
         name = re.sub(r" ?\[[0-9a-f]{4}:[0-9a-f]{4}\]| \(rev [0-9a-f]{2}\)| \(prog-if .*", "", head[4])
         vendor = ids[1].lower() if ids else vendor_by_name(name)
@@ -133,7 +135,7 @@ class _Reading:
         node = PciNode(
             address=address,
             root="",
-            kind=_kind_by_class(class_code, vendor),
+            kind=pci_tree.kind_of(class_code, is_nvidia=vendor == NVIDIA),
             vendor_id=vendor,
             device_id=device,
             class_code=class_code,
@@ -220,22 +222,6 @@ class _Reading:
         """Return whether all devices are listed, with the buses behind bridges: not `lspci -s` or `-d`."""
         bridges = {address for address, node in self.nodes.items() if node.kind == "bridge"}
         return bridges <= {*self.behind.values()} and any(bus.endswith(":00") for bus in self.buses)
-
-
-def _class_code(head: re.Match[str]) -> str | None:
-    """Return the class by its number (`-nn`, `-n`), else by its name."""
-    word = head[2].strip()
-    number = head[3] or (word if re.fullmatch(r"[0-9a-f]{4}", word, re.IGNORECASE) else None)
-    return f"{number.lower()}00" if number else _CLASSES.get(word)
-
-
-def _kind_by_class(class_code: str | None, vendor: str | None) -> Literal["gpu", "nic", "bridge", "other"]:
-    code = class_code or ""
-    if code.startswith(("0300", "0302")) and vendor == NVIDIA:
-        return "gpu"
-    if code.startswith("02"):
-        return "nic"
-    return "bridge" if code.startswith("0604") else "other"
 
 
 def _link(match: re.Match[str] | None) -> tuple[float | None, int | None]:

@@ -8,7 +8,6 @@ audio function is on the same card.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -144,7 +143,7 @@ class _Reading:
         for node in self.nodes.values():
             cards.setdefault(node.address.rpartition(".")[0], []).append(node.name or "")
         for address, node in list(self.nodes.items()):
-            kind: Literal["gpu", "nic", "bridge", "other"] = node.kind
+            kind: pci_tree.Kind = node.kind
             if kind != "bridge" and node.name:
                 kind = kind_by_name(node.name, cards[address.rpartition(".")[0]])
             self.nodes[address] = replace(node, kind=kind)

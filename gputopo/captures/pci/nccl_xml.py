@@ -15,7 +15,7 @@ The content, from NCCL's src/graph/xml.cc:
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -78,7 +78,6 @@ class TopologyReading:
     found: TreeFacts = field(default_factory=TreeFacts)
     numa: dict[int, NumaNode] = field(default_factory=dict)
     nvlinks: dict[str, dict[str, int]] = field(default_factory=dict)  # by <gpu>: links by other end
-    arch: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         """List a text as not understood; XML elements have no line number here, so it is 0."""
@@ -122,7 +121,7 @@ class TopologyReading:
             address=where,
             root=root,
             parent=parent,
-            kind=_kind(element, class_code, vendor),
+            kind=_kind(element, class_code, is_nvidia=vendor in (None, NVIDIA)),
             vendor_id=vendor,
             device_id=_hex(element.get("device"), 4),
             class_code=class_code,
@@ -148,13 +147,13 @@ class TopologyReading:
             end = kernel_address(link.get("target") or "")
             # Switches and CPUs are not in the tree. NCCL combines all switches into one, and so does
             # `between`.
-            key = (
-                _ITSELF
-                if end == where
-                else end
-                if end is not None and (_hex(link.get("tclass"), 6) or "").startswith("03")
-                else _end(link)
-            )
+            code = _hex(link.get("tclass"), 6) or ""
+            if end == where:
+                key = _ITSELF
+            elif end is not None and code.startswith("03"):
+                key = end
+            else:  # NCCL writes CPUs (POWER) as class 0x068001
+                key = {"068000": "switch", "068001": "cpu"}.get(code, "unknown")
             ends[key] = ends.get(key, 0) + count
 
     def nic(self, element: "Element", where: str | None) -> None:
@@ -182,7 +181,11 @@ class TopologyReading:
             nvlinks=lambda a, b: between(self.nvlinks, a, b),
             whole=_with_ports,
         )
-        gpus = tuple(self._with_affinity(gpu) for gpu in machine.gpus)
+        cpus_of = {index: node.cpus for index, node in self.numa.items()}
+        gpus = tuple(
+            gpu if gpu.numa_node not in cpus_of else replace(gpu, cpu_affinity=cpus_of[gpu.numa_node])
+            for gpu in machine.gpus
+        )
         addresses = {gpu.index: str(gpu.pci_address) for gpu in gpus}
         missing = {at_gpu(EVERY, "name"): "not reported by NCCL's XML"} if gpus else {}
         for gpu in gpus:
@@ -211,10 +214,6 @@ class TopologyReading:
             contradictions=tuple(contradictions),
         )
 
-    def _with_affinity(self, gpu: Gpu) -> Gpu:
-        node = self.numa.get(-1 if gpu.numa_node is None else gpu.numa_node)
-        return gpu if node is None else replace(gpu, cpu_affinity=node.cpus)
-
 
 def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None:
     """Count the NVLinks between two GPUs, direct or through switches; None if neither GPU reports any.
@@ -232,12 +231,6 @@ def between(ends: Mapping[str, Mapping[str, int]], a: str, b: str) -> int | None
     return direct + min(ends.get(a, {}).get("switch", 0), ends.get(b, {}).get("switch", 0))
 
 
-def _end(link: "Element") -> Literal["switch", "cpu", "unknown"]:
-    """Return the kind of the other end of NVLinks: NCCL writes CPUs (POWER) as class 0x068001."""
-    code = _hex(link.get("tclass"), 6)
-    return "switch" if code == "068000" else "cpu" if code == "068001" else "unknown"
-
-
 def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
     """Add the downstream ports that NCCL omits: two GPUs of two switches are PXB, not PIX."""
     ports = [PciNode(address=f"{node.address}{_PORT}", root=node.root, parent=node.address) for node in tree]
@@ -250,16 +243,15 @@ def _with_ports(tree: Sequence[PciNode]) -> Sequence[PciNode]:
     ]
 
 
-def _kind(
-    element: "Element", class_code: str | None, vendor: str | None
-) -> Literal["gpu", "nic", "bridge", "other"]:
+def _kind(element: "Element", class_code: str | None, *, is_nvidia: bool) -> pci_tree.Kind:
+    """Return what a function is by its class, or by the elements below it."""
     tags = {child.tag for child in element}
-    code = class_code or ""
-    if ("gpu" in tags or code.startswith(("0300", "0302"))) and vendor in (None, NVIDIA):
+    by_class = pci_tree.kind_of(class_code, is_nvidia=is_nvidia)
+    if by_class == "gpu" or ("gpu" in tags and is_nvidia):
         return "gpu"
-    if "nic" in tags or code.startswith("02"):
+    if by_class == "nic" or "nic" in tags:
         return "nic"
-    return "bridge" if code.startswith("0604") or "pci" in tags else "other"
+    return "bridge" if "pci" in tags else by_class
 
 
 def _number(text: str | None) -> int | None:

@@ -7,6 +7,7 @@ entities are refused.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -19,6 +20,17 @@ NVIDIA = "10de"
 PATH_UNKNOWN = "the capture does not show enough of the path between the two"
 
 Tree = Sequence[PciNode]
+Kind = Literal["gpu", "nic", "bridge", "other"]
+
+
+def kind_of(class_code: str | None, *, is_nvidia: bool) -> Kind:
+    """Return what a function is by its PCI class, such as 030200."""
+    code = class_code or ""
+    if code.startswith(("0300", "0302")) and is_nvidia:
+        return "gpu"
+    if code.startswith("02"):
+        return "nic"
+    return "bridge" if code.startswith("0604") else "other"
 
 
 @dataclass(slots=True)
@@ -49,7 +61,10 @@ def machine(
     """
     tree = tuple(nodes[key] for key in sorted(nodes, key=address_order))
     missing = dict(found.missing)
-    numbers = _numbers([node.address for node in tree if node.kind == "gpu"], found.indices)
+    addresses = [node.address for node in tree if node.kind == "gpu"]
+    numbers = {where: found.indices[where] for where in addresses if where in found.indices}
+    if not len(numbers) == len(addresses) == len({*numbers.values()}):
+        numbers = {where: index for index, where in enumerate(addresses)}
     gpus = tuple(
         _gpu(found.gpus.get(where, Gpu(index=0)), index, nodes[where], nodes, missing)
         for where, index in sorted(numbers.items(), key=lambda pair: pair[1])
@@ -69,13 +84,6 @@ def machine(
         missing=missing,
         unread=tuple(found.unread),
     )
-
-
-def _numbers(gpus: Sequence[str], numbers: Mapping[str, int]) -> dict[str, int]:
-    known = [numbers[where] for where in gpus if where in numbers]
-    if len(known) == len(gpus) == len(set(known)):
-        return {where: numbers[where] for where in gpus}
-    return {where: index for index, where in enumerate(gpus)}
 
 
 def _gpu(gpu: Gpu, index: int, node: PciNode, nodes: Mapping[str, PciNode], missing: dict[str, str]) -> Gpu:
