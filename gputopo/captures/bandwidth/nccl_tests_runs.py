@@ -7,6 +7,7 @@ the place `hosts`, and no GPU is listed. Host names are dropped, because they id
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from msgspec.structs import replace
 
@@ -15,7 +16,6 @@ from gputopo.captures.bandwidth.texts import Results
 from gputopo.captures.matching import ListedGpu
 from gputopo.values.bandwidth import SEPARATE_RUNS, Failure, Kind, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS, End
-from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Gpu, Machine
 
 SOURCE = "nccl-tests"
@@ -193,11 +193,12 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
     tables = [id(run.ranks) for run in runs if run.rows]
     mixed = any(
-        _repeat(each, other)
+        one.host != other.host and (one.number, one.group) == (other.number, other.group)
         for key, each in listed.items()
-        for other in listed.values()
+        for others in listed.values()
         # If there are fewer tables than lists, a list without a table is from a run that was cut off.
-        if other is each or (key not in tables and len(tables) >= processes)
+        if others is each or (key not in tables and len(tables) >= processes)
+        for one, other in product(each, others)
     )
     if not alone and not mixed:
         return None
@@ -206,12 +207,6 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     gpus = "one GPU" if len(ranks) == processes else f"{len(ranks) // processes} GPUs"
     says = f"{processes} separate runs of {gpus} each: {SOURCE} was built without MPI=1"
     return Failure(kind=kind, source=place, destination=place, reason=SEPARATE_RUNS, says=says)
-
-
-def _repeat(some: Sequence[Rank], others: Sequence[Rank]) -> bool:
-    """Return whether a rank is listed with different hosts."""
-    hosts = {(one.number, one.group): one.host for one in some}
-    return any(hosts.get((one.number, one.group), one.host) != one.host for one in others)
 
 
 def _samples(run: NcclRun, common: Sample) -> Iterator[Sample]:
@@ -242,25 +237,17 @@ def _gpus(ranks: Sequence[Rank]) -> tuple[tuple[Gpu, ...], dict[Rank, int]]:
     by_bus: dict[tuple[int, str], Rank] = {}
     for rank in ranks:
         by_bus.setdefault((rank.device, rank.bus or ""), rank)
-    found = list(by_bus.values())
-    if len({rank.device for rank in found}) < len(found):
-        found.sort(
-            key=lambda rank: (int(rank.bus or "0", 16) if ":" not in (rank.bus or "") else 0, rank.bus or "")
-        )
-        numbers = {(rank.device, rank.bus or ""): number for number, rank in enumerate(found)}
-    else:
-        numbers = {(rank.device, rank.bus or ""): rank.device for rank in found}
-    devices = {numbers[key]: ListedGpu(rank.name, _address(rank.bus)) for key, rank in by_bus.items()}
+    numbers = {key: key[0] for key in by_bus}
+    if len({*numbers.values()}) < len(numbers):
+        in_order = sorted(by_bus, key=lambda key: (0 if ":" in key[1] else int(key[1] or "0", 16), key[1]))
+        numbers = {key: number for number, key in enumerate(in_order)}
+    # If only its bus is known, without the domain, a GPU has no address.
+    devices: dict[int, ListedGpu] = {}
+    for key, rank in by_bus.items():
+        function = "" if "." in key[1] else ".0"
+        devices[numbers[key]] = ListedGpu(rank.name, f"{rank.bus}{function}" if ":" in key[1] else None)
     gpus, index_of = matching.gpus_in_pci_order(devices)
     return gpus, {rank: index_of[numbers[rank.device, rank.bus or ""]] for rank in ranks}
-
-
-def _address(bus: str | None) -> str | None:
-    """Return the PCI address of a GPU; None if only its bus is known, without the domain."""
-    if bus is None or ":" not in bus:
-        return None
-
-    return kernel_address(bus if "." in bus else f"{bus}.0")
 
 
 def _place(
