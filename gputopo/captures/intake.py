@@ -145,8 +145,11 @@ def _without_prefix(text: str) -> str | None:
     filled = _filled(text)
     if len(filled) < _MIN_LINES:
         return None
-    if _has_margin(filled):
-        return textwrap.dedent(text)
+    # All lines start with a tab or two spaces; some tools put one space before a table.
+    if filled[0].startswith(("\t", "  ", " \t")):
+        first = textwrap.dedent("\n".join(filled)).split("\n", 1)[0]
+        if len(filled[0]) - len(first) > (0 if filled[0].startswith("\t") else 1):
+            return textwrap.dedent(text)
     for prefix, fit in _PREFIXES:
         found = [*itertools.takewhile(bool, map(prefix.match, filled))]
         if len(found) == len(filled) and fit([one[0] for one in found if one]):
@@ -156,14 +159,6 @@ def _without_prefix(text: str) -> str | None:
 
 def _filled(text: str) -> list[str]:
     return [line for line in text.split("\n") if line.strip()]
-
-
-def _has_margin(lines: Sequence[str]) -> bool:
-    """Return whether all lines start with a tab or two spaces; some tools put one space before a table."""
-    if not lines[0].startswith(("\t", "  ", " \t")):
-        return False
-    first = textwrap.dedent("\n".join(lines)).split("\n", 1)[0]
-    return len(lines[0]) - len(first) > (0 if lines[0].startswith("\t") else 1)
 
 
 def _are_counted(prefixes: Sequence[str]) -> bool:

@@ -163,7 +163,13 @@ class _Merge:
                 continue
             fitted, disagreements = aligned(numbered, machine, cuda)
             if gone := _gone(leader, machine, fitted):
-                fitted = _with_lost(fitted, gone, _time(leader), _time(machine))
+                listed = f"listed at {_time(leader)}, not listed at {_time(machine)}"
+                gpus = sorted(
+                    (*fitted.gpus, *(Gpu(index=index, lost=True) for index in gone)),
+                    key=lambda gpu: gpu.index,
+                )
+                reasons = {at_gpu(index): listed for index in gone}
+                fitted = replace(fitted, gpus=tuple(gpus), missing=fitted.missing | reasons)
                 disagreements = [said for said in disagreements if said.fact != "gpus"]
             self.machines.append(fitted)
             for said in disagreements:
@@ -354,13 +360,6 @@ def _gone(leader: Machine, machine: Machine, fitted: Machine) -> list[int]:
         return []
     known = all(gpu.uuid or gpu.pci_address for gpu in (*leader.gpus, *machine.gpus))
     return sorted({gpu.index for gpu in leader.gpus} - {gpu.index for gpu in fitted.gpus}) if known else []
-
-
-def _with_lost(machine: Machine, gone: Sequence[int], listed: str | None, time: str | None) -> Machine:
-    lost = [Gpu(index=index, lost=True) for index in gone]
-    reasons = {at_gpu(index): f"listed at {listed}, not listed at {time}" for index in gone}
-    gpus = sorted((*machine.gpus, *lost), key=lambda gpu: gpu.index)
-    return replace(machine, gpus=tuple(gpus), missing=machine.missing | reasons)
 
 
 def _in_short(said: Mapping[str, str]) -> dict[str, str]:

@@ -195,18 +195,17 @@ def _gpu(
     if len(names) > 1:
         said = {f"{SOURCE} ({place})": name for place, name in enumerate(names, 1)}
         contradictions.append(Contradiction(fact=at_gpu(index, "name"), said=said))
-    core = next((device for device in devices if device.core_mhz is not None), None)
-    if core is not None and core.is_version_1:
+    core = next((device for device in devices if device.core_mhz is not None), devices[0])
+    if core.is_version_1:
         missing[at_gpu(index, "clocks_mhz.memory.now")] = _NOT_MEMORY
     if number is None:
         missing[at_gpu(index, "cuda_index")] = "processes in this log number it differently"
-    boost = ClockMhz(boost=core.core_mhz if core else None)
     return Gpu(
         index=index,
         cuda_index=number,
         name=next(iter(names), None),
         pci_address=where,
-        clocks_mhz=ClocksMhz(graphics=boost),
+        clocks_mhz=ClocksMhz(graphics=ClockMhz(boost=core.core_mhz)),
         memory_mib=MemoryMib(
             total=next((device.total_mib for device in devices if device.total_mib is not None), None),
             free=next((device.free_mib for device in devices if device.free_mib is not None), None),

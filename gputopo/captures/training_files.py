@@ -88,16 +88,13 @@ def read_measurements(paths: Iterable[str], *, read_run: ReadRun, read_json: Rea
                 passed += 1
                 continue
             found += some
-    return FoundMeasurements(
-        tuple(replace(one, source=encodable(one.source)) for one in found),
-        tuple(unread),
-        passed,
-    )
+    measurements = tuple(replace(one, source=encodable(one.source)) for one in found)
+    return FoundMeasurements(measurements, tuple(unread), passed)
 
 
 def encodable(path: str) -> str:
     """Return a path as text that any file can store: bytes that are not UTF-8 become `\\xff`."""
-    return os.fsencode(path).decode(errors="backslashreplace") if not path.isascii() else path
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _files(path: Path) -> Iterator[tuple[Path, bool]]:

@@ -153,6 +153,9 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
     xla = "XLA" in precision or _is_true(flags.get("xla")) or _is_true(flags.get("xla_compile"))
     version = fields.get("TensorFlow")
     task = next((known for word, known in _MODES.items() if word in fields.get("Mode", "")), "train")
+    spec = fields.get("AllReduce") or flags.get("all_reduce_spec")
+    if _is_true(fields.get("Use NCCL")) or _is_true(flags.get("use_nccl")):
+        spec = "nccl"
     batch = fields.get("per device") or flags.get("batch_size", "")
     found: dict[str, Any] = {
         "model": fields.get("Model") or flags.get("model") or "unknown",
@@ -164,7 +167,7 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
         "batch_per_gpu": int(batch) if batch.isdecimal() and len(batch) < 10 else None,
         "data_format": fields.get("Data format") or flags.get("data_format"),
         "variable_update": update,
-        "all_reduce": _all_reduce(update, fields, flags),
+        "all_reduce": None if update == "parameter_server" or spec in (None, "None", "") else spec,
         "ps_device": flags.get("local_parameter_device") if update == "parameter_server" else None,
         "backend": "cpu" if "/cpu:" in fields.get("Devices", "").lower() else None,
     }
@@ -173,15 +176,6 @@ def _conditions(fields: dict[str, str], flags: dict[str, str]) -> dict[str, Any]
     if xla or flags:
         found["xla"] = xla
     return found
-
-
-def _all_reduce(update: str | None, fields: dict[str, str], flags: dict[str, str]) -> str | None:
-    if update == "parameter_server":
-        return None
-    if _is_true(fields.get("Use NCCL")) or _is_true(flags.get("use_nccl")):
-        return "nccl"
-    spec = fields.get("AllReduce") or flags.get("all_reduce_spec")
-    return None if spec in (None, "None", "") else spec
 
 
 def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:

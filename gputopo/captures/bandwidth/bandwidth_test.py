@@ -34,26 +34,28 @@ def renumbered(sources: Sequence[str], machines: Sequence[Machine]) -> list[Mach
     If a file name has no GPU number, all are GPU 0. A single file keeps GPU 0, unless another capture is from
     a machine with several GPUs: then the number in the file name is used.
     """
-    first = [(at, [gpu.index for gpu in one.gpus]) for at, one in enumerate(machines) if one.source == SOURCE]
-    single = [at for at, indices in first if indices == [0]]
+    single = [
+        at
+        for at, machine in enumerate(machines)
+        if machine.source == SOURCE and [gpu.index for gpu in machine.gpus] == [0]
+    ]
     larger = any(len(machine.gpus) > 1 for machine in machines)
-    found = [_IN_NAME.findall(PurePath(sources[at]).name) for at in single]
-    numbers = [int(one[-1]) for one in found if one]
+    in_names = [_IN_NAME.findall(PurePath(sources[at]).name) for at in single]
+    numbers = [int(digits[-1]) for digits in in_names if digits]
     given = list(machines)
-    if len(numbers) == len(single) and (len(set(numbers)) > 1 or (single and larger)):
-        for at, index in zip(single, numbers, strict=True):
-            given[at] = _as(machines[at], index)
+    if len(numbers) < len(single) or not (len({*numbers}) > 1 or (single and larger)):
+        return given
+    for at, index in zip(single, numbers, strict=True):
+        bandwidth = machines[at].bandwidth or Bandwidth(source=SOURCE)
+        note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
+        given[at] = replace(
+            machines[at],
+            gpus=(replace(machines[at].gpus[0], index=index),),
+            bandwidth=replace(
+                matching.renumbered_bandwidth(bandwidth, {0: index}), notes=(*bandwidth.notes, note)
+            ),
+        )
     return given
-
-
-def _as(machine: Machine, index: int) -> Machine:
-    bandwidth = matching.renumbered_bandwidth(machine.bandwidth or Bandwidth(source=SOURCE), {0: index})
-    note = f"{SOURCE} calls its only device 0; read as GPU {index} because of the number in the file name"
-    return replace(
-        machine,
-        gpus=(replace(machine.gpus[0], index=index),),
-        bandwidth=replace(bandwidth, notes=(*bandwidth.notes, note)),
-    )
 
 
 _OLD_UNIT = (

@@ -137,7 +137,12 @@ def machine(found: P2pOutput) -> Machine:
     access = {(index_of[a], index_of[b]): said for (a, b), said in found.access.items()}
     results = Results(SOURCE, complete=found.complete)
     for table in found.tables:
-        results.samples += _samples(table, index_of, access, results.notes)
+        if table.kind is None:
+            continue
+        kind = _kind_without_heading(table, results.notes) if table.enabled is None else table.kind
+        for (row_gpu, column_gpu), value in table.cells.items():
+            cell = index_of[row_gpu], index_of[column_gpu]
+            results.samples.append(_sample(kind, table, cell, value, access, results.notes))
     if found.cpu_latencies:
         results.notes[_CPU_LATENCIES_NOTE] = None
     results.notes |= texts.cuda_order_note(SOURCE, index_of)
@@ -155,21 +160,6 @@ def machine(found: P2pOutput) -> Machine:
     )
 
 
-def _samples(
-    table: P2pMatrix,
-    index_of: dict[int, int],
-    access: dict[tuple[int, int], set[bool]],
-    notes: dict[str, None],
-) -> list[Sample]:
-    if table.kind is None:
-        return []
-    kind = _kind_without_heading(table, notes) if table.enabled is None else table.kind
-    return [
-        _sample(kind, table, (index_of[here], index_of[there]), value, access, notes)
-        for (here, there), value in table.cells.items()
-    ]
-
-
 def _sample(
     kind: Kind,
     table: P2pMatrix,
@@ -179,8 +169,19 @@ def _sample(
     notes: dict[str, None],
 ) -> Sample:
     """Return a cell (row, column) as a sample."""
-    a, b = cell if kind == "bidirectional" or _row_sends(table, cell, notes) else reversed(cell)
-    path = None if a == b else _path(table, cell, access, notes)
+    a, b = cell
+    if kind != "bidirectional":
+        row_sends = False if table.reads else table.version.row_sends
+        if row_sends is None and a != b:
+            notes[_UNKNOWN_VERSION_NOTE] = None
+        if row_sends is False:
+            a, b = b, a
+    path: Path | None = None
+    if a != b:
+        can = access.get(cell)
+        path = "staged" if table.enabled is False or False in (can or ()) else "direct"
+        if can is None and table.enabled is not False:
+            notes[_ACCESS_NOTE] = None
     own: Kind = "d2d_local" if kind != "latency" else kind
     staged: Kind = "p2p_staged" if path == "staged" and kind == "p2p_direct" else kind
     return Sample(
@@ -193,28 +194,6 @@ def _sample(
         median_us=value if kind == "latency" else None,
         median_gb_per_s=None if kind == "latency" else value,
     )
-
-
-def _row_sends(table: P2pMatrix, cell: tuple[int, int], notes: dict[str, None]) -> bool:
-    """Return whether the row's GPU is the source of a cell's copies."""
-    if table.reads:
-        return False
-    known = table.version.row_sends
-    if known is None and cell[0] != cell[1]:
-        notes[_UNKNOWN_VERSION_NOTE] = None
-    return known is not False
-
-
-def _path(
-    table: P2pMatrix, pair: tuple[int, int], access: dict[tuple[int, int], set[bool]], notes: dict[str, None]
-) -> Path:
-    if table.enabled is False:
-        return "staged"
-    can = access.get(pair)
-    if can is None:
-        notes[_ACCESS_NOTE] = None
-        return "direct"
-    return "staged" if False in can else "direct"
 
 
 def _kind_without_heading(table: P2pMatrix, notes: dict[str, None]) -> Kind:

@@ -17,7 +17,7 @@ from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, item
 from gputopo.values.fields import kernel_address
-from gputopo.values.machine import Driver, Gap, Gpu, Machine, Mig, NvLink, Unread
+from gputopo.values.machine import Driver, Gap, Gpu, Machine, Mig, NvLink
 
 SOURCE = "nvidia-smi nvlink"
 LIST = "list of GPUs"
@@ -111,7 +111,8 @@ def parse(text: str, *, origin: str) -> Machine:
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)
     source = SOURCE if any(one.links or one.refused or one.is_cut for one in reported.values()) else LIST
-    return with_lost(_machine(reported, driver, source, lines.unread(source)), lost.values())
+    machine = replace(_machine(reported), source=source, driver=driver, unread=lines.unread(source))
+    return with_lost(machine, lost.values())
 
 
 def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
@@ -139,9 +140,7 @@ def _add(gpu: _ReportedGpu, line: str, number: int, origin: str) -> bool:
     return True
 
 
-def _machine(
-    reported: dict[int, _ReportedGpu], driver: Driver, source: str, unread: tuple[Unread, ...]
-) -> Machine:
+def _machine(reported: dict[int, _ReportedGpu]) -> Machine:
     missing: dict[str, str] = {}
     gpus: list[Gpu] = []
     gaps: list[Gap] = []
@@ -162,9 +161,7 @@ def _machine(
             missing[at_gpu(index, "uuid")] = "masked or missing in the text"
         mig = Mig(mode=True, instances=gpu.instances) if gpu.instances else Mig()
         gpus.append(Gpu(index=index, name=gpu.name, uuid=gpu.uuid, mig=mig, nvlinks=links))
-    return Machine(
-        source=source, driver=driver, gpus=tuple(gpus), missing=missing, unread=unread, gaps=tuple(gaps)
-    )
+    return Machine(source=SOURCE, gpus=tuple(gpus), missing=missing, gaps=tuple(gaps))
 
 
 FORMAT = Format(

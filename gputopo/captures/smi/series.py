@@ -109,17 +109,14 @@ class LogSeries:
         self.numbers = [(read[at], at) for at in passing if at in numeric]
         self.words = [at for at in passing if at not in numeric]
         self.words_of: Callable[[Cells], object] = itemgetter(*self.words) if self.words else lambda _: ()
-        self.readers = [(name, read[at], at) for name in _COUNTED if (at := self._place_of(name)) is not None]
+        place_of = {name: self.place.get(SAMPLED_FACTS[name].path) for name in _COUNTED}
+        place_of["graphics_mhz"] = self.place.get(_CORE_CLOCK, place_of["graphics_mhz"])
+        self.readers = [(name, read[at], at) for name, at in place_of.items() if at is not None]
         self.reasons = [
             (BITS[fact.removeprefix(_REASON)], read[at], at)
             for fact, at in self.place.items()
             if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
         ]
-
-    def _place_of(self, field: str) -> int | None:
-        """Return the column of a sample's field."""
-        column = self.place.get(SAMPLED_FACTS[field].path)
-        return self.place.get(_CORE_CLOCK, column) if field == "graphics_mhz" else column
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:
         """Return the places of the samples to store, in order. The last sample is always stored."""
@@ -137,15 +134,13 @@ class LogSeries:
         for rows, time in zip(samples, times, strict=True):
             passed = history.passed_s(time or 0.0)
             for gpu, row in rows:
-                sample, silent = self._sample(gpu, row.cells)
-                history.gpu(gpu).add(sample, passed, silent=silent)
+                cells = row.cells
+                facts = {name: read[cells[at]] for name, read, at in self.readers}
+                if self.reasons and facts.get("throttle_mask") is None:
+                    facts["throttle_mask"] = sum(bit for bit, read, at in self.reasons if read[cells[at]])
+                silent = _LOST in cells or f"[{_LOST}]" in cells
+                history.gpu(gpu).add(GpuSample(gpu=gpu, **facts), passed, silent=silent)
         return tuple(history.gpus[gpu] for gpu in sorted(history.gpus))
-
-    def _sample(self, gpu: int, cells: Cells) -> tuple[GpuSample, bool]:
-        facts = {name: read[cells[at]] for name, read, at in self.readers}
-        if self.reasons and facts.get("throttle_mask") is None:
-            facts["throttle_mask"] = sum(bit for bit, read, at in self.reasons if read[cells[at]])
-        return GpuSample(gpu=gpu, **facts), _LOST in cells or f"[{_LOST}]" in cells
 
 
 class _Cache(dict[str, Any]):
