@@ -79,13 +79,13 @@ class _Reading:
     def _take_numactl(self, line: str) -> bool:
         if _AVAILABLE.fullmatch(line) or _DISTANCES.fullmatch(line):
             self.sources[_NUMACTL] = None
-        elif found := _NODE.fullmatch(line):
+        elif match := _NODE.fullmatch(line):
             self.sources[_NUMACTL] = None
-            return self._node(int(found[1]), found[2], found[3])
-        elif found := _COLUMNS.fullmatch(line):
-            self.columns = [int(word) for word in found[1].split()]
-        elif self.columns is not None and (found := _DISTANCE.fullmatch(line)):
-            index, row = int(found[1]), tuple(int(word) for word in found[2].split())
+            return self._node(int(match[1]), match[2], match[3])
+        elif match := _COLUMNS.fullmatch(line):
+            self.columns = [int(word) for word in match[1].split()]
+        elif self.columns is not None and (match := _DISTANCE.fullmatch(line)):
+            index, row = int(match[1]), tuple(int(word) for word in match[2].split())
             if self.columns != list(range(len(row))) or index >= len(row):
                 return False
             self._set(index, "distances", row)
@@ -112,14 +112,14 @@ class _Reading:
         self.nodes.setdefault(index, {}).setdefault(fact, value)
 
     def _take_lscpu(self, line: str) -> bool:
-        found = _PAIR.fullmatch(line)
-        if found is None:
+        match = _PAIR.fullmatch(line)
+        if match is None:
             return False
-        name, value = found["name"].strip(), found["value"]
+        name, value = match["name"].strip(), match["value"]
         known = _OF_LSCPU.match(line) is not None
         if known and value is not None and self.column is None:
-            self.column = found.start("value")
-        if not known and (self.column is None or (value is not None and found.start("value") != self.column)):
+            self.column = match.start("value")
+        if not known and (self.column is None or (value is not None and match.start("value") != self.column)):
             return False
         self.sources[_LSCPU] = None
         if node := _NODE_CPUS.fullmatch(name):

@@ -180,7 +180,7 @@ def _refuse_several_hosts(text: str, origin: str) -> None:
     filled = _filled(text)
     if not filled or _ORIGIN.match(filled[0]) is None or _ONE_RUN.search(text):
         return
-    prefixes = [found[0].rstrip() if (found := _ORIGIN.match(line)) else "" for line in filled]
+    prefixes = [match[0].rstrip() if (match := _ORIGIN.match(line)) else "" for line in filled]
     hosts = list(dict.fromkeys(prefixes))
     if not 1 < len(hosts) <= _MAX_HOSTS or not all(map(_HOST.fullmatch, hosts)):
         return
@@ -199,7 +199,7 @@ def sections(text: str, formats: Sequence[Begins]) -> list[str]:
 
     Prose between two captures belongs to the capture above. A text with one capture is returned unchanged.
     """
-    documents = ["\n" * text.count("\n", 0, one.start()) + one[0] for one in _DOCUMENT.finditer(text)]
+    documents = ["\n" * text.count("\n", 0, match.start()) + match[0] for match in _DOCUMENT.finditer(text)]
     rest = _DOCUMENT.sub(lambda one: "\n" * one[0].count("\n"), text)
     lines = rest.splitlines()
     owners = _owners(lines, formats)

@@ -301,10 +301,10 @@ class _Log:
         if _OF_GPU.search(message.text) is None:
             return
         self.read += 1
-        if found := _NVRM.match(message.text):
+        if match := _NVRM.match(message.text):
             above = self.begun
-            if above and _CONTINUED.match(found["text"].strip()) and not _FINISHED.search(above.text):
-                self.begun = above._replace(text=f"{above.text} {found['text'].strip()}")
+            if above and _CONTINUED.match(match["text"].strip()) and not _FINISHED.search(above.text):
+                self.begun = above._replace(text=f"{above.text} {match['text'].strip()}")
                 return
             self.end()
             self.begun = message

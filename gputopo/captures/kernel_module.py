@@ -57,12 +57,12 @@ def parse(text: str, *, origin: str) -> Machine:
     versions: list[str] = []
 
     def take(number: int, line: str) -> bool:
-        if found := _VERSION.fullmatch(line):
-            versions.append(found[1])
-        elif found := _PAIR.fullmatch(line):
-            if not blocks or found[1] in blocks[-1]:
+        if match := _VERSION.fullmatch(line):
+            versions.append(match[1])
+        elif match := _PAIR.fullmatch(line):
+            if not blocks or match[1] in blocks[-1]:
                 blocks.append({})
-            blocks[-1][found[1]] = found[2]
+            blocks[-1][match[1]] = match[2]
         else:
             return _COMPILER.fullmatch(line) is not None
         return True

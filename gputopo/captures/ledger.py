@@ -161,4 +161,4 @@ def _listed(source: str, lines: dict[int, str], numbers: Sequence[int]) -> list[
 
 
 def _sorted(unread: Iterable[Unread]) -> tuple[Unread, ...]:
-    return tuple(sorted(unread, key=lambda one: one.line))
+    return tuple(sorted(unread, key=lambda line: line.line))

@@ -53,7 +53,7 @@ def gpus_in_pci_order(devices: Mapping[int, ListedGpu]) -> tuple[tuple[Gpu, ...]
         )
         for number, device in devices.items()
     ]
-    return tuple(sorted(gpus, key=lambda one: one.index)), index_of
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index)), index_of
 
 
 def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandwidth:
@@ -61,12 +61,16 @@ def renumbered_bandwidth(bandwidth: Bandwidth, gpus: Mapping[int, int]) -> Bandw
     known = gpus.keys()
     return replace(
         bandwidth,
-        samples=tuple(with_new_indices(one, gpus) for one in bandwidth.samples if known >= {*one.gpus}),
-        failures=tuple(with_new_indices(one, gpus) for one in bandwidth.failures if known >= {*one.gpus}),
+        samples=tuple(
+            with_new_indices(sample, gpus) for sample in bandwidth.samples if known >= {*sample.gpus}
+        ),
+        failures=tuple(
+            with_new_indices(failure, gpus) for failure in bandwidth.failures if known >= {*failure.gpus}
+        ),
         not_measured=tuple(
-            NotMeasured(what=renumbered(one.what, gpus), reason=one.reason)
-            for one in bandwidth.not_measured
-            if known >= gpus_in(one.what)
+            NotMeasured(what=renumbered(lacking.what, gpus), reason=lacking.reason)
+            for lacking in bandwidth.not_measured
+            if known >= gpus_in(lacking.what)
         ),
         uplink_groups=tuple(
             replace(group, gpus=tuple(sorted(gpus[g] for g in group.gpus)))
@@ -120,7 +124,9 @@ def aligned(
         ),
         bandwidth=other.bandwidth and renumbered_bandwidth(other.bandwidth, gpus),
         nics=tuple(_nic(nic, gpus, nics) for nic in other.nics if nic.index in nics),
-        series=tuple(replace(one, gpu=gpus[one.gpu]) for one in other.series if one.gpu in gpus),
+        series=tuple(
+            replace(history, gpu=gpus[history.gpu]) for history in other.series if history.gpu in gpus
+        ),
         missing={new: why for fact, why in other.missing.items() if (new := _fact(fact, gpus, nics))},
         contradictions=tuple(
             Contradiction(fact=new, said=c.said)

@@ -83,9 +83,9 @@ def merge(machines: Sequence[Machine], files: Sequence[str] | None = None) -> Ma
     parts = {
         _content(part): (part, name) for machine, name in given.values() for part in _taken_apart(machine)
     }
-    in_order = sorted(parts, key=lambda one: _rank(parts[one][0], one))
-    sources = sorted(given, key=lambda one: _rank(given[one][0], one))
-    kinds = _joined_names((given[one][0].source for one in sources), are_numbered=files is None)
+    in_order = sorted(parts, key=lambda part: _rank(parts[part][0], part))
+    sources = sorted(given, key=lambda content: _rank(given[content][0], content))
+    kinds = _joined_names((given[source][0].source for source in sources), are_numbered=files is None)
     merged = _Merge(
         without_gpus_of_other_drivers([parts[one][0] for one in in_order]),
         [parts[one][1] for one in in_order],
@@ -148,14 +148,14 @@ class _Merge:
     def __init__(self, machines: Sequence[Machine], files: Sequence[str | None], source: str) -> None:
         self.source = source
         self.names = _names([file or one.source for file, one in zip(files, machines, strict=True)])
-        self.kinds = dict(zip(self.names, _names([one.source for one in machines]), strict=True))
+        self.kinds = dict(zip(self.names, _names([machine.source for machine in machines]), strict=True))
         self.found: dict[str, dict[str, str]] = {}
         self.machines: list[Machine] = []
         leader = first_with_gpus(machines)
-        alike = [one for one in machines if leader is not None and one.source == leader.source]
+        alike = [machine for machine in machines if leader is not None and machine.source == leader.source]
         leader = max(alike, key=lambda one: len(one.gpus), default=leader)
         cuda = cuda_order(leader, machines) if leader is not None else {}
-        nics = next((one.nics for one in machines if one.nics), ())
+        nics = next((machine.nics for machine in machines if machine.nics), ())
         numbered = leader and (leader if leader.nics else replace(leader, nics=nics))
         for name, machine in zip(self.names, machines, strict=True):
             if leader is None or numbered is None or machine is leader or not (machine.gpus or machine.nics):
@@ -194,10 +194,15 @@ class _Merge:
         if len(samples) > 1:
             lasting = {gpu.index: facts_of(gpu) for gpu in merged.gpus}
             samples = [
-                without_settings(one, lasting) for one in sorted(samples, key=lambda one: one.time or "")
+                without_settings(sample, lasting)
+                for sample in sorted(samples, key=lambda sample: sample.time or "")
             ]
         else:
-            samples = [Sample(source=one.source, time=one.time) for one in samples if one.time is not None]
+            samples = [
+                Sample(source=sample.source, time=sample.time)
+                for sample in samples
+                if sample.time is not None
+            ]
         return replace(merged, samples=tuple(samples))
 
     def _merged(self) -> Machine:
@@ -206,7 +211,9 @@ class _Merge:
             section: self._fact(section, [(name, getattr(one, section)) for name, one in self.captures])
             for section in sections
         }
-        histories = sorted((one for m in self.machines for one in m.series), key=lambda one: -one.samples)
+        histories = sorted(
+            (history for m in self.machines for history in m.series), key=lambda one: -one.samples
+        )
         longest = {history.gpu: history for history in reversed(histories)}
         merged = Machine(
             source=self.source,
@@ -284,13 +291,13 @@ class _Merge:
         field = field_at(Machine, path)
         passes = field.stability in ("state", "volatile") or field.counter
         if passes and path.startswith("gpus["):
-            of_sample = [one for one in reports if one[0] in self.sample]
+            of_sample = [report for report in reports if report[0] in self.sample]
             if not of_sample:
                 return type(reports[0][1])() if isinstance(reports[0][1], Struct) else field.default
             reports = of_sample
         known = [(name, value) for name, value in reports if field.is_known(value)]
         if path == _STATUS:  # an error wins, also over an output of nvidia-smi without one
-            known = [one for one in known if one[1] != "ok"][:1] or known
+            known = [report for report in known if report[1] != "ok"][:1] or known
         if not known:
             return reports[0][1]
         first = known[0][1]
@@ -307,8 +314,8 @@ class _Merge:
                 for k in sorted({k for _, values in lists for k in values})
             )
         if path.endswith(f".{_ONE_READING}"):
-            reported = [one for one in known if one[1] != type(one[1])()] or known
-            whole = [one for one in reported if within(path, "reasons") not in self.reserved[one[0]]]
+            reported = [report for report in known if report[1] != type(report[1])()] or known
+            whole = [report for report in reported if within(path, "reasons") not in self.reserved[report[0]]]
             return (whole or reported)[0][1]
         if isinstance(first, Struct):
             return type(first)(
@@ -320,7 +327,7 @@ class _Merge:
         if isinstance(first, dict):
             keys = dict.fromkeys(key for _, value in known for key in value)
             return {k: self._fact(within(path, k), [(n, v[k]) for n, v in known if k in v]) for k in keys}
-        exact = [one for one in known if not self._is_vague(*one, path)] or known
+        exact = [report for report in known if not self._is_vague(*report, path)] or known
         first = exact[0][1]
         if field.counter and isinstance(first, int):
             return max(value for _, value in exact)
@@ -384,10 +391,12 @@ def joined_bandwidth(measured: Sequence[Bandwidth]) -> Bandwidth | None:
             values += tuple(value for value in getattr(bandwidth, name) if value not in values)
         joined[name] = values if name == "samples" else tuple(dict.fromkeys(values))
     for name in ("level", "measured_at", "duration_s", "driver_version", "cuda_version"):
-        joined[name] = next((v for one in measured if (v := getattr(one, name)) is not None), None)
+        joined[name] = next(
+            (v for bandwidth in measured if (v := getattr(bandwidth, name)) is not None), None
+        )
     return Bandwidth(
-        source=" + ".join(dict.fromkeys(one.source for one in measured)),
-        complete=all(one.complete for one in measured),
+        source=" + ".join(dict.fromkeys(bandwidth.source for bandwidth in measured)),
+        complete=all(bandwidth.complete for bandwidth in measured),
         **joined,
     )
 

@@ -127,7 +127,7 @@ def add(machines: Sequence[Machine], text: str) -> list[Machine]:
     known = ledger.filled(text).keys() - own if not machines else ()
     counts = LineCounts(source=SOURCE, read=len(own), known=len(known), not_understood=0)
     machine = replace(_machine(messages, text, machines), lines=() if machines else (counts,))
-    return [*(ledger.without(one, own) for one in machines), machine]
+    return [*(ledger.without(machine, own) for machine in machines), machine]
 
 
 def _messages(text: str) -> list[Message]:
@@ -141,15 +141,15 @@ def _messages(text: str) -> list[Message]:
             continue
         ahead = line = line[:_LONGEST]
         if line[:1] in "|#DIT":
-            ahead = "\n".join(one[:_LONGEST] for one in lines[number - 1 : number + _AHEAD])
+            ahead = "\n".join(line[:_LONGEST] for line in lines[number - 1 : number + _AHEAD])
         shape = re.sub(r"\d+", "0", line)
         if ahead is not line or shape not in shapes:
             fits = (row for row in _MESSAGES if (at := row[3].search(ahead)) and at.start() <= len(line))
             shapes[shape] = next(fits, None)
         row = shapes[shape]
-        if row is not None and (found := row[3].search(ahead)):
-            messages.append(Message(number, *row[:3], found))
-            end = number + found[0].strip("\n").count("\n")
+        if row is not None and (match := row[3].search(ahead)):
+            messages.append(Message(number, *row[:3], match))
+            end = number + match[0].strip("\n").count("\n")
     return messages
 
 
@@ -171,7 +171,7 @@ def _machine(messages: Sequence[Message], text: str, machines: Sequence[Machine]
         said.setdefault("failed", said["lost"])
     status = next((one for one in _ORDER if one in said), None)
     versions = [match[1] if (match := form.search(text)) else None for form in _VERSIONS]
-    best = [one for one in messages if one.status != "else"] or messages
+    best = [message for message in messages if message.status != "else"] or messages
     words = {(one.program, _in_words(one)[:_MAX_WORDS]): None for one in best if one.program}
     machine = Machine(
         source=SOURCE,

@@ -97,8 +97,8 @@ def is_line(line: str) -> bool:
 
 def version_in(line: str) -> tuple[str, str | None] | None:
     """Return NCCL's version in a line, and the CUDA version that it was built for."""
-    found = _VERSION.search(line)
-    return None if found is None else (found[1], found[2])
+    match = _VERSION.search(line)
+    return None if match is None else (match[1], match[2])
 
 
 def deciding(settings: Iterable[str]) -> dict[str, None]:
@@ -183,8 +183,8 @@ class NcclLog:
         """
         if version := version_in(line):
             self.facts["version"] = version[0]
-        if "NCCL WARN" in line and (found := _WARN.search(line)):
-            self.warnings[" ".join(found[1].split())[:200]] = None
+        if "NCCL WARN" in line and (match := _WARN.search(line)):
+            self.warnings[" ".join(match[1].split())[:200]] = None
         settings = settings_in(line) if is_line(line) else []
         self.settings |= dict.fromkeys(settings)
         shown = deciding(settings)
@@ -229,27 +229,27 @@ class NcclLog:
 
     def message(self, host: str, text: str) -> dict[str, None]:
         """Read a message of a process on a host, and return what it shows about NCCL's copies."""
-        if found := _EDGE.search(text):
-            a, a_gpu, b, b_gpu, via = found.groups()
+        if match := _EDGE.search(text):
+            a, a_gpu, b, b_gpu, via = match.groups()
             via = _CARD_NUMBER.sub("", via).strip().replace("direct shared memory", "SHM/direct")
             self.edges[Ends(host, int(a), a_gpu or "", int(b), b_gpu or ""), via] = None
             kind, *more = via.split("/")
             shown = [kind] if kind != "NET" else [kind, "/".join((kind, *more[:1])), *{"GDRDMA"} & {*more}]
             return dict.fromkeys(shown)
-        elif found := _RING.search(text):
-            self.rings[" ".join(found[1].split())] = None
-        elif found := _RANK.search(text):
-            self.count, self.nodes = int(found["ranks"]), max(self.nodes, int(found["nodes"] or 1))
-            if found["bus"]:
-                self.ranks.setdefault((host, int(found["rank"])), (found["nvml"], found["bus"]))
-        elif found := _PATHS.search(text):
-            for other, kind in _PATH.findall(found[2]):
+        elif match := _RING.search(text):
+            self.rings[" ".join(match[1].split())] = None
+        elif match := _RANK.search(text):
+            self.count, self.nodes = int(match["ranks"]), max(self.nodes, int(match["nodes"] or 1))
+            if match["bus"]:
+                self.ranks.setdefault((host, int(match["rank"])), (match["nvml"], match["bus"]))
+        elif match := _PATHS.search(text):
+            for other, kind in _PATH.findall(match[2]):
                 if kind in _HOPS:
-                    self.hops[host, found[1], other] = _HOPS[kind]
-        elif found := _NO_P2P.search(text):
-            self.no_p2p[host, found[1] or found[3], found[2] or found[4], found[1] is not None] = None
-        elif found := _USING.search(text):
-            cards = _CARD.findall(found[1])
+                    self.hops[host, match[1], other] = _HOPS[kind]
+        elif match := _NO_P2P.search(text):
+            self.no_p2p[host, match[1] or match[3], match[2] or match[4], match[1] is not None] = None
+        elif match := _USING.search(text):
+            cards = _CARD.findall(match[1])
             self.cards |= {(host, name): (port, kind) for name, port, kind in cards}
             return {f"card {name}": None for name, _, _ in cards}
         else:
@@ -259,16 +259,16 @@ class NcclLog:
     def about_all(self, text: str) -> dict[str, None]:
         """Read a message about the whole communicator, and return what it shows about NCCL's copies."""
         for name, form in (("network", _NETWORK), ("cuda", _CUDA), ("channels", _CHANNELS)):
-            if found := form.search(text):
-                self.facts[name] = ".".join(found.groups()).strip()
+            if match := form.search(text):
+                self.facts[name] = ".".join(match.groups()).strip()
         for channel, first, rank, last in _TREE.findall(text) if "Trees" in text else ():
             parent = first if "/" in last else last  # up to 2.6 the parent comes first
             self.trees.setdefault(int(channel), {})[int(rank)] = int(parent) if parent.isdecimal() else -1
-        found = _NVLS.search(text)
-        if found and not self.nvls:
-            self.nvls = int(found[2]) > 0 if found[2] else not found[1]
-        if found and (found[1] or found[2]):
-            return {"NVLS" if int(found[2] or 0) else "no NVLS": None}
+        match = _NVLS.search(text)
+        if match and not self.nvls:
+            self.nvls = int(match[2]) > 0 if match[2] else not match[1]
+        if match and (match[1] or match[2]):
+            return {"NVLS" if int(match[2] or 0) else "no NVLS": None}
         return {"COLLNET": None} if "via COLLNET/" in text else {}
 
     @property

@@ -70,8 +70,8 @@ class _Reading:
 
     def take(self, number: int, line: str) -> bool:
         """Read one line. Returns False if it is not about GPUs."""
-        if found := _FOUND.search(line):
-            self.block = _Device(int(found[1]), number)
+        if match := _FOUND.search(line):
+            self.block = _Device(int(match[1]), number)
             self.devices.append(self.block)
         elif created := _CREATED.search(line):
             address = kernel_address(created[3])

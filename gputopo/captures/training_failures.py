@@ -19,10 +19,10 @@ def failure_in(lines: Sequence[str]) -> str | None:
     end = lines[-_MAX_LINES:]
     for pattern, words in _CAUSES:
         for line in end:
-            if (found := pattern.search(line)) is not None:
-                text = found[0].strip()
+            if (match := pattern.search(line)) is not None:
+                text = match[0].strip()
                 return _short(words if text.lower() == words else f"{words}: {text}")
-    errors = [found[1] for line in end if (found := _ERROR.match(line.strip()))]
+    errors = [match[1] for line in end if (match := _ERROR.match(line.strip()))]
     return _short(errors[-1]) if errors else None
 
 

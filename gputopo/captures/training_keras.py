@@ -58,22 +58,22 @@ def parse_keras(text: str, *, origin: str) -> Measurement:
     epochs = list(_epochs(lines))
     counted = epochs[1:] or epochs
     batch, devices = (
-        int(found[1]) if (found := pattern.search(text)) else None for pattern in (_BATCH, _DEVICES)
+        int(match[1]) if (match := pattern.search(text)) else None for pattern in (_BATCH, _DEVICES)
     )
     samples = _first(_SAMPLES, lines)
     is_of_samples = "/sample" in text or (
         samples is not None and counted and int(samples) == counted[0].steps
     )
     images = 1 if is_of_samples else batch
-    tracked = [float(found[1]) for line in lines if (found := _TRACKED.match(line))]
-    speeds = [images / one.seconds_per_step for one in counted if images]
+    tracked = [float(match[1]) for line in lines if (match := _TRACKED.match(line))]
+    speeds = [images / epoch.seconds_per_step for epoch in counted if images]
     speed = tracked[-1] if tracked else median(speeds) if speeds else None
     error = None
     if speed and not tracked:
         spread = stdev(speeds) / len(speeds) ** 0.5 if len(speeds) > 1 else 0.0
         # A rounded value is anywhere within half a unit: its standard deviation is half a unit over the root
         # of 3.
-        error = math.hypot(spread, speed * median(one.digits for one in counted) / math.sqrt(3))
+        error = math.hypot(spread, speed * median(epoch.digits for epoch in counted) / math.sqrt(3))
     reason = "the log ends before the first epoch does"
     if counted:
         step_ms = 1000 * median(epoch.seconds_per_step for epoch in counted)
@@ -85,12 +85,12 @@ def parse_keras(text: str, *, origin: str) -> Measurement:
         images_per_sec=speed,
         median=speed,
         uncertainty=error,
-        steps=None if is_of_samples else sum(one.steps for one in counted) or None,
+        steps=None if is_of_samples else sum(epoch.steps for epoch in counted) or None,
         n_gpus=devices or 1,
         batch_per_gpu=batch // (devices or 1) if batch else None,
         model=_first(_MODEL, lines) or "unknown",
         framework="keras",
-        version=found[1] if (found := VERSION.search(text)) else None,
+        version=match[1] if (match := VERSION.search(text)) else None,
     )
 
 
@@ -99,7 +99,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _first(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
-    return next((found[1] for line in lines if (found := pattern.match(line))), None)
+    return next((match[1] for line in lines if (match := pattern.match(line))), None)
 
 
 def _epochs(lines: Sequence[str]) -> Iterator[_Epoch]:
@@ -126,11 +126,11 @@ def is_horovod(text: str) -> bool:
 def parse_horovod(text: str, *, origin: str) -> Measurement:
     """Return the run of a log; it failed, with the reason, if the log has no total."""
     lines = text.splitlines()
-    stated = {found[1]: found[2] for line in lines if (found := _OF_HOROVOD.match(line))}
+    stated = {match[1]: match[2] for line in lines if (match := _OF_HOROVOD.match(line))}
     total, count = _TOTAL.search(text), _COUNT.search(text)
     speed = float(total[3]) if total else 0.0
     deviation = float(total[4]) / 1.96 if total else 0.0
-    iterations = sum("Iter #" in one for one in lines)
+    iterations = sum("Iter #" in line for line in lines)
     batch = stated.get("Batch size", "")
     return Measurement(
         source=origin,

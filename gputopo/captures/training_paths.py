@@ -31,16 +31,16 @@ _NUMBERED = re.compile(r"^\d{1,3}_")  # a number added to the file's name
 def facts_of(path: str) -> dict[str, Any]:
     """Return the conditions in a path, by field of `Measurement`; empty for a path of another form."""
     path = path.replace("\\", "/")
-    found = _OF_2020.search(path)
-    if found is not None:
-        name = _NUMBERED.sub("", found["box"])
-        facts = {**_config(found), "machine": name, "xla": "_XLA" in name}
+    match = _OF_2020.search(path)
+    if match is not None:
+        name = _NUMBERED.sub("", match["box"])
+        facts = {**_config(match), "machine": name, "xla": "_XLA" in name}
         if box := _BOX.match(name):
             card = re.sub(r"^(?:LambdaCloud_)?(?:\d{1,2}x)?", "", _TAG.sub("", box["gpu"]))
             facts |= {"cpu": box["cpu"].replace("_", " "), "gpu": card.replace("_", " ").strip()}
         return facts
-    found = _OF_2018.search(path)
-    return _config(found) if found is not None else {}
+    match = _OF_2018.search(path)
+    return _config(match) if match is not None else {}
 
 
 def _config(found: re.Match[str]) -> dict[str, Any]:

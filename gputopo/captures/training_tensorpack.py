@@ -38,7 +38,7 @@ def parse(text: str, *, origin: str) -> Measurement:
     lines = text.splitlines()
     flags = _tensorpack_flags(lines)
     listed = sum(one.strip().isdecimal() for one in flags.get("gpu", "").split(","))
-    towers = [found for line in lines if (found := _TOWERS.search(line))]
+    towers = [match for line in lines if (match := _TOWERS.search(line))]
     counts = [int(tower[1]) if tower[1] else int(tower[2]) + 1 for tower in towers]
     count = max(counts, default=listed) or 1
     words = flags.get("batch") or flags.get("batch-size") or flags.get("batch_size") or ""
@@ -48,7 +48,7 @@ def parse(text: str, *, origin: str) -> Measurement:
     speed = median(counted) if counted else None
     complete = speed is not None and speed > 0
     spread = stdev(counted) / len(counted) ** 0.5 if len(counted) > 1 else None
-    found = VERSION.search(text)
+    match = VERSION.search(text)
     reason = "the log ends before the first epoch does"
     if batch is None and any(map(_EPOCH.search, lines)):
         reason = "it has epochs, but neither throughput nor batch: its log does not show the command"
@@ -62,17 +62,17 @@ def parse(text: str, *, origin: str) -> Measurement:
         n_gpus=count,
         batch_per_gpu=batch,
         framework=TENSORPACK,
-        version=found[1] if found else None,
+        version=match[1] if match else None,
         **_tensorpack_conditions(flags),
     )
 
 
 def _tensorpack_flags(lines: Sequence[str]) -> dict[str, str]:
     for line in lines:
-        if (found := _ARGV.search(line)) is not None:
+        if (match := _ARGV.search(line)) is not None:
             return {
-                "script": found[1].split()[0],
-                **{n: v or "true" for n, v in _TENSORPACK_FLAG.findall(found[1])},
+                "script": match[1].split()[0],
+                **{n: v or "true" for n, v in _TENSORPACK_FLAG.findall(match[1])},
             }
     return {}
 
@@ -82,9 +82,9 @@ def _speeds(lines: Sequence[str], joint_batch: int | None) -> list[float]:
     tracked, by_time = [], []
     last = 0
     for line in lines:
-        if (found := _THROUGHPUT.search(line)) is not None:
-            factor = 1 if found[1] == "samples" else joint_batch
-            tracked += [float(found[2]) * factor] if factor else []
+        if (match := _THROUGHPUT.search(line)) is not None:
+            factor = 1 if match[1] == "samples" else joint_batch
+            tracked += [float(match[2]) * factor] if factor else []
         elif (epoch := _EPOCH.search(line)) is not None:
             steps = int(epoch[2]) - last
             seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(epoch[3]))

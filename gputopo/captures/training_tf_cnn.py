@@ -117,8 +117,8 @@ def _header(lines: Sequence[str]) -> dict[str, str]:
     for line in lines:
         if line[:1] in _NO_FIELD or line[4:5] == "-":  # a rule, a tag, a date
             continue
-        if (found := _FIELD.match(line)) is not None:
-            fields.setdefault(found[1], found[2])
+        if (match := _FIELD.match(line)) is not None:
+            fields.setdefault(match[1], match[2])
         elif "Batch size" in fields and (each := _PER_DEVICE.match(line)) is not None:
             fields.setdefault("per device", each[1])
     return fields
@@ -127,8 +127,8 @@ def _header(lines: Sequence[str]) -> dict[str, str]:
 def _flags(lines: Sequence[str]) -> dict[str, str]:
     """Return the flags of the command, if the log shows it (`set -x`)."""
     for line in lines:
-        if _SCRIPT in line and (found := _COMMAND.search(line)) is not None:
-            return {name: value or ("false" if no else "true") for no, name, value in _FLAG.findall(found[1])}
+        if _SCRIPT in line and (match := _COMMAND.search(line)) is not None:
+            return {name: value or ("false" if no else "true") for no, name, value in _FLAG.findall(match[1])}
     return {}
 
 
@@ -186,8 +186,8 @@ def _gpus(lines: Sequence[str]) -> tuple[dict[int, str], dict[int, float]]:
     for line in lines:
         if "evice" not in line and "Clock" not in line:
             continue
-        if (found := _FOUND.search(line)) is not None:
-            device = int(found[1])
+        if (match := _FOUND.search(line)) is not None:
+            device = int(match[1])
         elif (
             clock := _CLOCK_OF_2.search(line) or _CLOCK_OF_1.search(line)
         ) is not None and device is not None:

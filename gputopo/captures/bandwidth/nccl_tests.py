@@ -95,8 +95,8 @@ _PER_HALF = (3, 4, 5, 8)  # columns of a half: without errors, with, with simult
 
 def program_of(line: str) -> str | None:
     """Return the program that a command line starts, without `_perf`."""
-    found = _PROGRAM.search(line)
-    return found[1] if found else None
+    match = _PROGRAM.search(line)
+    return match[1] if match else None
 
 
 def version_of(code: int) -> str:
@@ -157,8 +157,8 @@ class _Reader:
         """Read a line of NCCL's own log."""
         if not nccl_log.is_line(line):
             return False
-        if found := _BEGUN.match(line):
-            self.begun_row = found[1]
+        if match := _BEGUN.match(line):
+            self.begun_row = match[1]
         if version := nccl_log.version_in(line):
             self._next_if_ended()
             self.run.nccl_version = version[0] + (f" (CUDA {version[1]})" if version[1] else "")
@@ -216,8 +216,8 @@ class _Reader:
         """Read a row. Returns False if the line is not a row, or if its numbers contradict each other."""
         if self.begun_row and _REST.match(line):
             line, self.begun_row = f"{self.begun_row} {line}", ""
-        found = _ROW.match(_BETWEEN.sub(" ", line))
-        row = self._parsed(int(found[1]), found[3], found[4].split()) if found else None
+        match = _ROW.match(_BETWEEN.sub(" ", line))
+        row = self._parsed(int(match[1]), match[3], match[4].split()) if match else None
         if row is None:
             return False
         if row.bytes == 0:

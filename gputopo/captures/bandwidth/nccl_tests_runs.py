@@ -185,11 +185,11 @@ def _separate(runs: Sequence[NcclRun]) -> Failure | None:
     """
     listed = {id(run.ranks): run.ranks for run in runs}  # a cycle has the previous run's ranks
     ranks = [rank for each in listed.values() for rank in each]
-    timed = [one for run in runs for row in run.rows for one in row.timed]
+    timed = [half for run in runs for row in run.rows for half in row.timed]
     processes = sum(rank.number == rank.group == 0 for rank in ranks)
     if processes < 2 or not timed:
         return None
-    alone = not any(one.bus_gb_per_s for one in timed) and processes == len(ranks)
+    alone = not any(half.bus_gb_per_s for half in timed) and processes == len(ranks)
     tables = [id(run.ranks) for run in runs if run.rows]
     mixed = any(
         one.host != other.host and (one.number, one.group) == (other.number, other.group)
@@ -341,7 +341,7 @@ def programs_in(words: str) -> set[str]:
 def _failures(run: NcclRun, kind: Kind, place: End) -> dict[Failure, None]:
     """Return the failures, including sizes with wrong results."""
     wrong = {
-        row.bytes: max(timed.wrong or 0, *(one.wrong or 0 for one in row.timed))
+        row.bytes: max(timed.wrong or 0, *(half.wrong or 0 for half in row.timed))
         for row in run.rows
         for timed in row.timed
         if timed.wrong

@@ -65,7 +65,7 @@ def detect(text: str) -> bool:
 def parse(text: str, *, origin: str) -> Machine:
     """Read every JSON object of iperf3 in the text. Raises InputError if one is cut or invalid."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
-    machines = [_parse_iperf3(one, origin) for one in documents]
+    machines = [_parse_iperf3(document, origin) for document in documents]
     return runs.of_documents(machines, IPERF3, origin=origin, hint=_HINT)
 
 

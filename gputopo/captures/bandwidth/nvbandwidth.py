@@ -54,7 +54,7 @@ def detect_json(text: str) -> bool:
 def parse_json(text: str, *, origin: str) -> Machine:
     """Read every JSON object of nvbandwidth in the text. Raises InputError if one is cut or invalid."""
     documents = runs.documents(text, _START, origin=origin, hint=_HINT)
-    machines = [_parse_document(one["nvbandwidth"], origin=origin) for one in documents]
+    machines = [_parse_document(document["nvbandwidth"], origin=origin) for document in documents]
     return runs.of_documents(machines, SOURCE, origin=origin, hint=_HINT)
 
 
@@ -309,8 +309,8 @@ class _Reader:
 
 def _split(name: str) -> tuple[str, Part | None]:
     """Return a name without the part of a bidirectional test (`_read1`, `_total`), and the part."""
-    found = _NAMED_PART.search(name)
-    return (name, None) if found is None else (name[: found.start()], _PARTS[found["one"] or "total"])
+    match = _NAMED_PART.search(name)
+    return (name, None) if match is None else (name[: match.start()], _PARTS[match["one"] or "total"])
 
 
 PROGRAM = Program(detect, read)

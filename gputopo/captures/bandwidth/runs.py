@@ -65,7 +65,7 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
         read = found.read(origin=origin)
         machines.append(read.machine)
         understood |= {part.start - 1 + line for line in read.understood}
-    if not _differ([_samples(one) for one in machines]):
+    if not _differ([_samples(machine) for machine in machines]):
         return whole.read(origin=origin)
     machine = joined(_numbered(parts), machines, source, origin=origin)
     return ProgramRead(machine, frozenset(understood))
@@ -74,9 +74,9 @@ def read(text: str, scan: Callable[[str, _S | None], _S], source: str, *, origin
 def documents(text: str, start: re.Pattern[str], *, origin: str, hint: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects in a text that start with `start`. Raises InputError if one is cut."""
     end = 0
-    while found := start.search(text, end):
+    while match := start.search(text, end):
         try:
-            document, end = json.JSONDecoder().raw_decode(text, found.start())
+            document, end = json.JSONDecoder().raw_decode(text, match.start())
         except RecursionError as error:
             raise InputError(f"{origin} is JSON that is nested too deep", hint) from error
         except ValueError as error:

@@ -65,5 +65,5 @@ def vendor_by_name(name: str) -> str | None:
 
 def device_by_name(name: str) -> str | None:
     """Return the number that lspci prints for a device that is not in its list of names: `Device 2330`."""
-    found = _UNKNOWN.search(name)
-    return found[1].lower() if found else None
+    match = _UNKNOWN.search(name)
+    return match[1].lower() if match else None

@@ -43,13 +43,13 @@ class Unanswered(NamedTuple):
 
 def parse_unanswered(line: str) -> Unanswered | None:
     """Parse such a line; returns None for any other line."""
-    found = _NO_HANDLE.fullmatch(line.strip())
-    if found is None:
+    match = _NO_HANDLE.fullmatch(line.strip())
+    if match is None:
         return None
     return Unanswered(
-        number=None if found["number"] is None else int(found["number"]),
-        address=None if found["address"] is None else kernel_address(found["address"]),
-        reason=values.clean(found["reason"] or "")[:80] or "no answer",
+        number=None if match["number"] is None else int(match["number"]),
+        address=None if match["address"] is None else kernel_address(match["address"]),
+        reason=values.clean(match["reason"] or "")[:80] or "no answer",
     )
 
 
@@ -188,7 +188,7 @@ def driver(reported: Iterable[tuple[Named, str]]) -> tuple[Driver, dict[str, str
     """
     facts: dict[str, Any] = {}
     missing: dict[str, str] = {}
-    for named, text in sorted(reported, key=lambda one: one[0].rank):
+    for named, text in sorted(reported, key=lambda report: report[0].rank):
         value = values.parse(named.kind, text)
         if value.value is not None:
             facts.setdefault(named.fact, value.value)
@@ -236,7 +236,7 @@ def machine(
         driver=found,
         gpus=tuple(gpus),
         missing=missing,
-        unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda one: one.line))),
+        unread=tuple(dict.fromkeys(sorted(not_understood, key=lambda line: line.line))),
         gaps=tuple(gaps),
         samples=() if at is None else (Sample(source=source, time=at),),
     )

@@ -89,7 +89,7 @@ class Names(NamedTuple):
     def completed(self, path: str) -> str:
         """Return the path of a fragment with the headings cut off above it, if exactly one path fits."""
         known = {*self.facts, *self.processes, *self.sections}
-        whole = [one for one in known if one.endswith(f"/{path}")] if path not in known else []
+        whole = [report for report in known if report.endswith(f"/{path}")] if path not in known else []
         return whole[0] if len(whole) == 1 else path
 
     def below(self, section: str) -> list[Named]:

@@ -110,7 +110,11 @@ def parse(text: str, *, origin: str) -> Machine:
     lines = read_lines(text, take)
     if not reported:
         raise InputError(f"{origin} has no GPU of `nvidia-smi nvlink -s` in it", _HINT)
-    source = SOURCE if any(one.links or one.refused or one.is_cut for one in reported.values()) else LIST
+    source = (
+        SOURCE
+        if any(report.links or report.refused or report.is_cut for report in reported.values())
+        else LIST
+    )
     machine = replace(_machine(reported), source=source, driver=driver, unread=lines.unread(source))
     return with_lost(machine, lost.values())
 

@@ -110,7 +110,7 @@ def parse(text: str, *, origin: str) -> Machine:
         return bool(outputs) and outputs[-1].take(number, line)
 
     strays = read_lines(text, take).unread(SOURCE)
-    if not any(one.gpus or one.unanswered for one in outputs):
+    if not any(output.gpus or output.unanswered for output in outputs):
         raise InputError(f"{origin}: no GPU in this table of `nvidia-smi`", _HINT)
     machines = [output.machine() for output in outputs]
     identities = [identity_of(one, "one of the tables") for one in machines]

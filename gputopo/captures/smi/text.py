@@ -83,8 +83,10 @@ def parse(text: str, *, origin: str) -> Machine:
     reading = _Reading(flat=flat, headed=headed or not _sections(lines))
     for line in lines:
         reading.take(line)
-    refuse_others([one.identity for one in reading.outputs if one.rows()], origin)
-    outputs = [one for one in reading.outputs if one.rows() or one.unanswered or one.attached == "0"]
+    refuse_others([output.identity for output in reading.outputs if output.rows()], origin)
+    outputs = [
+        output for output in reading.outputs if output.rows() or output.unanswered or output.attached == "0"
+    ]
     if not outputs:
         raise InputError(f"{origin}: no GPU in this `nvidia-smi -q` text", _HINT)
     keys = list(dict.fromkeys(key for output in outputs for key in output.rows()))
@@ -95,7 +97,7 @@ def parse(text: str, *, origin: str) -> Machine:
     return replace(
         merged,
         source=SOURCE if len(merged.samples) < 2 else merged.source,
-        unread=tuple(sorted(merged.unread, key=lambda one: one.line)),
+        unread=tuple(sorted(merged.unread, key=lambda line: line.line)),
     )
 
 

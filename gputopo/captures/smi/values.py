@@ -82,12 +82,12 @@ def parse(kind: str, text: str, *, bare: bool = False) -> ReportedValue:
 
 def parse_time(text: str) -> str | None:
     """Return the time of an output in ISO 8601, or None if it is not in a format of nvidia-smi."""
-    if found := _TIME_OF_QUERY.fullmatch(text.strip()):
-        return f"{found[1]}-{found[2]}-{found[3]}T{found[4]}"
-    found = _TIME_OF_LOG.fullmatch(clean(text))
-    if found is None or found[1] not in _MONTHS:
+    if match := _TIME_OF_QUERY.fullmatch(text.strip()):
+        return f"{match[1]}-{match[2]}-{match[3]}T{match[4]}"
+    match = _TIME_OF_LOG.fullmatch(clean(text))
+    if match is None or match[1] not in _MONTHS:
         return None
-    return f"{found[4]}-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}T{found[3]}"
+    return f"{match[4]}-{_MONTHS.index(match[1]) + 1:02}-{int(match[2]):02}T{match[3]}"
 
 
 def _number(kind: str, text: str, bare: bool) -> ReportedValue | None:
@@ -116,8 +116,8 @@ def _form(
     def parse_form(text: str) -> ReportedValue | None:
         if no_value.fullmatch(text):
             return ReportedValue(None, f"the driver reports {text}")
-        found = form.fullmatch(text)
-        return None if found is None else ReportedValue(convert(found[1]))
+        match = form.fullmatch(text)
+        return None if match is None else ReportedValue(convert(match[1]))
 
     return parse_form
 

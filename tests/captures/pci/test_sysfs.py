@@ -1,16 +1,15 @@
 """Copied trees: they read as the machine they were copied from."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gputopo.captures import reading
+from gputopo.cli.source import begin
 from gputopo.probes import collect, pci
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
-from tests.kit import commands
 from tests.kit.scenarios import SCENARIOS
 from tests.kit.sysfs import write_tree
 
@@ -48,7 +47,6 @@ def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
         reading.load([str(write_tree(SCENARIO, tmp_path / "tree"))])  # no one to read it
 
 
-def test_inspect_reads_a_copied_tree_from_the_command_line(copied: Path, tmp_path: Path) -> None:
-    ran = commands.run("-m", "gputopo", "inspect", "--from", str(copied), "--json")
-    assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["machine"]["source"] == "sysfs"
+def test_commands_read_a_copied_tree(copied: Path) -> None:
+    with begin([str(copied)]) as machine:
+        assert machine().source == "sysfs"
