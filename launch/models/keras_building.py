@@ -78,6 +78,11 @@ class KerasModel:
         self.says: tuple[str, ...] = tuple(self._says(traced))
 
     @property
+    def constraints(self) -> list[Any]:
+        """Each trained variable's constraint, which changes its value after an update; None: none."""
+        return [variable.constraint for variable in self.keras.trainable_variables]
+
+    @property
     def short_types(self) -> tuple[str, ...]:
         """The types other than float32 that its layers always compute in."""
         return tuple(other_types(computes_in(self.keras), "fp32"))
@@ -160,17 +165,15 @@ class KerasModel:
 def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     """Build a Keras model in the data format and precision of a spec (None: NHWC, float32).
 
-    Its variables are on the host, or on the device where a Keras program keeps them. Raises UsageError if the
-    model cannot be built.
+    Its variables are on the host. Raises UsageError if the model cannot be built.
     """
     _require_tensorflow()
-    device = spec.ps_device if spec is not None and spec.method is not None else None
     compute = "fp32" if spec is None else spec.precision.compute
     # The user's function sets its own layout: (224, 224, 3) as channels first would be a different model.
     channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
     seed = 0 if spec is None else spec.seed
     keras.utils.set_random_seed(seed)  # initial values come from Keras's global generator
-    with tf.device(device or HOST), _settings(compute, channels_first=channels_first):
+    with tf.device(HOST), _settings(compute, channels_first=channels_first):
         if asked.kind == "keras":
             model = _application(asked.attribute)
             built = KerasModel(model, name=f"keras:{asked.attribute}", ending="linear")

@@ -56,7 +56,7 @@ class TowerMath:
         ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                passed = self._pass(tower, number, weights, state, images)
+                passed = self.run_model(tower, number, weights, state, images)
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
@@ -73,7 +73,7 @@ class TowerMath:
             return loss, gradients, passed.state
 
         made: tuple[Tensor, list[Tensor], list[Tensor]]
-        made = self._compiled(both)(number, images, labels, weights, state, factors)
+        made = self.compiled(both)(number, images, labels, weights, state, factors)
         return made
 
     def forward(
@@ -83,11 +83,11 @@ class TowerMath:
         images, labels = self._source.read(tower, fed)
 
         def once(number: Tensor, images: Tensor, weights: list[Tensor], state: list[Tensor]) -> Tensor:
-            return self._pass(tower, number, weights, state, images, training=False).logits
+            return self.run_model(tower, number, weights, state, images, training=False).logits
 
-        return self._compiled(once)(number, images, weights, state), labels
+        return self.compiled(once)(number, images, weights, state), labels
 
-    def _pass(
+    def run_model(
         self,
         tower: int,
         number: Tensor,
@@ -97,12 +97,13 @@ class TowerMath:
         *,
         training: bool = True,
     ) -> Forward:
+        """Run the model on a tower's images."""
         images = tf.cast(images, TYPES[self._spec.precision.compute])
         rows = self._rows[tower]
         rows = replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
         return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
-    def _compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """Compile by XLA if requested. Each tower is compiled by itself, as XLA compiles for one device."""
         if not self._spec.precision.xla:
             return work

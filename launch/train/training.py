@@ -147,7 +147,7 @@ def stepper_of(
     """
     require_kernels(spec)
     if spec.method is not None:
-        from gputopo.launch.compare.keras_step import MethodStep  # loads Keras, which takes seconds
+        from gputopo.launch.compare.methods import MethodStep
 
         return MethodStep(model, spec)
     if spec.strategy is not None:
