@@ -20,7 +20,7 @@ _DYNAMIC = re.compile(
 )
 # Generated files in which Keras lists its public names; the path depends on the version of Keras.
 _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
-_APPLICATION = re.compile(r"^from keras\.src\.applications\.\w+ import (\w+)", re.M)
+_APPLICATION = re.compile(r"^from keras\.src\.applications\.\w+ import(?: \(\s+| )(\w+)", re.M)
 
 
 def require_there(name: str) -> None:
