@@ -12,7 +12,7 @@ import tensorflow as tf
 from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.train.inputs.fed import Batch, Maker
-from gputopo.launch.train.inputs.records import BadRecords, FileReading
+from gputopo.launch.train.inputs.records import BadRecords, untuned
 from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
 from gputopo.values.run.device_names import host_of
@@ -135,11 +135,11 @@ class Pipeline(Protocol):
     def endless(self) -> bool:
         """Whether the data start again at the end."""
 
-    def batches(self, first_image: int, share: Share, care: FileReading | None) -> Dataset:
+    def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of a share's images and labels, starting at place `first_image` of the order.
 
-        `care`: reports bad records, and stops or skips them by its policy. None: a bad record raises an
-        error, or has a label out of range.
+        `careful`: note bad records in `bad`, which stops the run or skips them. Otherwise a bad record raises
+        an error, or has a label out of range.
         """
 
     def reaches(self, first_image: int) -> bool:
@@ -243,13 +243,12 @@ class PipelineMaker(Maker):
                 f"The input continues at image {first} in another order than without the interruption: "
                 "reading up to it would take too long.",
             )
-        care = FileReading(self._pipeline.bad) if self._careful else None
         here = next(share.device for share in self._shares if share.host is None)
         readers = []
         for share in self._shares:
-            away = share.host is not None and care is None
+            away = share.host is not None and not self._careful
             with tf.device(share.device if away else here):
-                made = plainly(self._pipeline.batches)(first, share, care)
+                made = plainly(self._pipeline.batches)(first, share, careful=self._careful)
                 marked = Marked(made) if away else None
                 dataset = made if marked is None else marked.dataset
                 readers.append(_Reader(share, iter(untuned(dataset.prefetch(share.pulls))), marked))
@@ -308,24 +307,3 @@ def _release(error: BaseException | None) -> None:
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
-
-
-def with_threads(made: Dataset, threads: int) -> Dataset:
-    """Return the dataset with a private thread pool. Its order stays deterministic."""
-    options = tf.data.Options()
-    options.threading.private_threadpool_size = threads
-    options.deterministic = True
-    return made.with_options(options)
-
-
-def untuned(made: Dataset) -> Dataset:
-    """Return the dataset without tf.data's autotuning thread.
-
-    All parameters of gputopo's pipelines are fixed, so there is nothing to tune. The thread sleeps for as
-    long as the pipeline has run, up to a minute, and is sometimes not woken when the iterator is dropped
-    (TensorFlow 2.21: 8 of 20 iterators, each 2 s old). The program then hangs until the thread wakes up by
-    itself.
-    """
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return made.with_options(options)

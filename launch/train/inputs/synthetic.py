@@ -19,7 +19,7 @@ from gputopo.launch.train.inputs.fed import (
     signature_of,
     staged,
 )
-from gputopo.launch.train.inputs.pipeline import untuned
+from gputopo.launch.train.inputs.records import untuned
 from gputopo.launch.train.inputs.source import Fact, InputSource, Shape, own_rows
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.run.device_names import host_of
