@@ -88,7 +88,12 @@ class Absence(Observer):
         self._is_there, self._rank, self._emit = is_there, rank, emit
         self._watchdog = Watchdog(PATIENCE, time.monotonic())
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="absence", daemon=True)
+
+        def watch() -> None:
+            while not self._over.wait(_LOOK_S):
+                self.look(time.monotonic())
+
+        self._thread = threading.Thread(target=watch, name="absence", daemon=True)
 
     def after(self, step: Step, outcome: StepOutcome) -> None:
         """Record a step. Watching starts after the first step, which compiles."""
@@ -109,10 +114,6 @@ class Absence(Observer):
             self._emit(
                 Silent(time_s=time.time(), rank=self._rank, seconds=seconds, during=during, process=does)
             )
-
-    def _watch(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            self.look(time.monotonic())
 
 
 class Hosts:

@@ -128,44 +128,47 @@ class StrategyStep(GraphStep):
 
     def _outcome(self, number: Tensor, of_host: Tensor, fed: Sequence[Tensor]) -> tuple[Tensor, ...]:
         begin = clock([])
+
+        def replica() -> tuple[Any, ...]:
+            tower = _tower()
+            made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
+            loss, *gradients = made
+            return loss, gradients, state, marks
+
         local = self._strategy.experimental_local_results
         with self._strategy.scope():
-            losses, gradients, states, marks = self._strategy.run(self._replica, (number, fed, begin))
+            losses, gradients, states, marks = self._strategy.run(replica)
             marks = local(marks)
             with tf.control_dependencies(marks):
-                totals = self._totals(gradients)
-                there = self._there(totals)
+                # Gradients [variable], each of all replicas -> totals [variable][place]
+                pairs = list(zip(gradients, self._trained, strict=True))
+                sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+                totals = [local(total) for total in sums]
+                # The time when all sums were on this host's devices; if it is the only one, do not wait.
+                places = zip(zip(*totals, strict=True), self._devices, strict=True)
+                there = clock(
+                    [self.marks.arrived(own, device) for own, device in places] if self.hosts else []
+                )
                 updates = self.updater.update(list(zip(*totals, strict=True)), number)
                 first = [local(state)[0] for state in states]
                 accepted = self.updater.accepted([first] * len(self.placement.states))
                 updates += write_state(self.placement, accepted)
         with tf.device(HOST):
-            rows = self._rows(local(losses), marks, of_host)
+            # [towers, 6]: each tower's loss and marks, and its host's values from `enter`. They are exchanged
+            # while gradients are.
+            rows = tf.stack(
+                [
+                    tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
+                    for loss, of_tower in zip(local(losses), marks, strict=True)
+                ]
+            )
+            rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
             own = tf.stack([there, clock([rows])])
             with tf.control_dependencies(updates):
                 loss, of_marks, of_hosts = (tf.identity(one) for one in tf.split(rows, (1, 3, 2), axis=1))
                 probes = tf.add_n(self.marks.probes)
             losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
             return losses, tf.identity(begin), of_marks, of_hosts, own, probes
-
-    def _rows(self, losses: Sequence[Tensor], marks: Sequence[Tensor], of_host: Tensor) -> Tensor:
-        """Return [towers, 6] for all hosts: each tower's loss and marks, and its host's values from `enter`.
-
-        The hosts exchange them while they exchange gradients.
-        """
-        rows = [
-            tf.concat([[tf.cast(loss, tf.float64)], of_tower, of_host], axis=0)
-            for loss, of_tower in zip(losses, marks, strict=True)
-        ]
-        own = tf.stack(rows)
-        return own if self.hosts is None else self.hosts.of_all_towers(own)
-
-    def _replica(self, number: Tensor, fed: Sequence[Tensor], begin: Tensor) -> tuple[Any, ...]:
-        """Build one replica: its weights, both passes and its marks."""
-        tower = _tower()
-        made, _, state, marks = self.passed(tower, number, fed, [begin], scope=f"tower_{tower}/")
-        loss, *gradients = made
-        return loss, gradients, state, marks
 
     def read(self, place: int, device: str) -> tuple[list[Tensor], list[Tensor]]:
         """Read a replica's own copies, or copy the server's variables to its device."""
@@ -179,22 +182,6 @@ class StrategyStep(GraphStep):
             with tf.device(device):
                 values.append(tf.identity(value))
         return values
-
-    def _totals(self, gradients: Sequence[Any]) -> list[Sequence[Tensor]]:
-        """Add up the replicas' gradients by the strategy. Return [variable][place]."""
-        pairs = list(zip(gradients, self._trained, strict=True))
-        sums = self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-        return [self._strategy.experimental_local_results(one) for one in sums]
-
-    def _there(self, totals: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Return the time when all sums were on this host's devices.
-
-        If it is the only host, return the present time without waiting.
-        """
-        if self.hosts is None:
-            return clock([])
-        places = zip(zip(*totals, strict=True), self._devices, strict=True)
-        return clock([self.marks.arrived(own, device) for own, device in places])
 
     def _reduce(self, values: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """Reduce by the strategy, as a `Reducer`, for the test of the sums."""

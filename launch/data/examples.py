@@ -29,8 +29,11 @@ def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def wrong_fields(record: bytes) -> str | int:
     """Return why a record is not an example with one label, or the label if nothing is wrong."""
-    fields = _fields(record)
-    if fields is None:
+    from google.protobuf.message import DecodeError
+
+    try:
+        fields = tf.train.Example.FromString(record).features.feature
+    except DecodeError:
         return "it is not an Example message"
     if PICTURE not in fields:
         names = sorted(fields)
@@ -65,15 +68,6 @@ def wrong_picture(record: bytes) -> str:
     except tf.errors.OpError:
         return "it has no image that can be decoded"
     return "its boxes are not within its image"
-
-
-def _fields(record: bytes) -> Any:
-    from google.protobuf.message import DecodeError
-
-    try:
-        return tf.train.Example.FromString(record).features.feature
-    except DecodeError:
-        return None
 
 
 def _values(feature: Any, kind: str) -> Any:

@@ -1,13 +1,13 @@
 """Data folders: the data set and its files, and the damage that can be found without reading the data."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
+import numpy as np
 
 from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
 from gputopo.launch.data.tfrecords import walk
@@ -114,14 +114,15 @@ def require_sound(data: DataFolder, subset: Subset) -> None:
 
     Checks lengths, and labels in CIFAR-10's binary version. The error is the same as when the record is read.
     """
-    damaged = check(data, subset)
+    for damage in check(data, subset):
+        raise bad_record(*damage)
     try:
-        if not damaged and data.form == "binary":
-            damaged = list(islice(_bad_labels(data.of(subset)), 1))
+        for file in data.of(subset) if data.form == "binary" else ():
+            labels = file.read_bytes()[::RECORD_BYTES]
+            for number in np.flatnonzero(np.frombuffer(labels, np.uint8) >= CLASSES):
+                raise bad_record(file, int(number), bad_label(labels[number]))
     except OSError as error:
         raise _unreadable(data.folder, error) from error
-    for path, record, why in damaged:
-        raise bad_record(path, record, why)
 
 
 def bad_record(path: Path, record: int, why: str) -> InputError:
@@ -130,14 +131,6 @@ def bad_record(path: Path, record: int, why: str) -> InputError:
         f"{path}, record {record}: {why}",
         "download the file again, or skip such records with --bad-records skip",
     )
-
-
-def _bad_labels(files: Sequence[Path]) -> Iterator[tuple[Path, int, str]]:
-    for file in files:
-        labels = file.read_bytes()[::RECORD_BYTES]
-        if max(labels) >= CLASSES:
-            number = next(number for number, label in enumerate(labels) if label >= CLASSES)
-            yield file, number, bad_label(labels[number])
 
 
 def count(data: DataFolder, subset: Subset) -> int | None:
@@ -257,16 +250,11 @@ def listed(path: Path | str, name: str, subset: Subset) -> Listing:
 
 def require_same(path: Path, subset: Subset, own: Listing, others: Mapping[str, Listing]) -> None:
     """Raise InputError if a host's files differ from rank 0's (`own`). `others`: by a text for each host."""
-    found = {
-        host: what
-        for host, there in others.items()
-        if (what := _difference(path, subset, own, there, host)) is not None
-    }
-    if not found:
-        return
-    (_, what), *rest = found.items()
-    also = f"; the same on {', '.join(host for host, _ in rest)}" if rest else ""
-    raise InputError(f"{what}{also}", _HINT)
+    differences = {host: _difference(path, subset, own, there, host) for host, there in others.items()}
+    hosts = [host for host, difference in differences.items() if difference is not None]
+    if hosts:
+        also = f"; the same on {', '.join(hosts[1:])}" if hosts[1:] else ""
+        raise InputError(f"{differences[hosts[0]]}{also}", _HINT)
 
 
 def _difference(path: Path, subset: Subset, own: Listing, there: Listing, host: str) -> str | None:

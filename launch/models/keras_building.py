@@ -7,7 +7,6 @@ gradients and updates. The initial values come from Keras.
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import keras
@@ -70,12 +69,19 @@ class KerasModel:
             ending = ending_of(traced.output)
         self.head = head_of(model, self.classes, ending)
         self.loss: Loss = "sigmoid" if self.classes == 1 else "softmax"
-        self.layout = _layout(model) if len(shape) == 3 else None
+        formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
+        layouts = [layout for name, layout in _LAYOUTS.items() if name in formats]
+        self.layout = layouts[0] if layouts and len(shape) == 3 else None
         self.variables = [_spec(one) for one in model.trainable_variables]
         self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
         self.state = [_spec(one) for one in self._frozen]
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self.says: tuple[str, ...] = tuple(self._says(traced))
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it has random layers."""
+        return any(is_seed(variable) for variable in self.keras.non_trainable_variables)
 
     @property
     def constraints(self) -> list[Any]:
@@ -124,7 +130,8 @@ class KerasModel:
             for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
             if not is_seed(one)
         ]
-        return Forward(self.head.logits(only(outputs)), new_state, summed(added))
+        total = tf.add_n([tf.cast(loss, tf.float32) for loss in added]) if added else None
+        return Forward(self.head.logits(only(outputs)), new_state, total)
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each example [batch]."""
@@ -152,7 +159,7 @@ class KerasModel:
     def _says(self, traced: TracedModel | None) -> Iterator[str]:
         yield self.head.says
         yield from left_out(self.keras, self.head)
-        if any(is_seed(one) for one in self.keras.non_trainable_variables):
+        if self.is_random:
             yield (
                 "Random layers use the step and the first row of each device as seed, so devices "
                 "drop different units."
@@ -167,7 +174,11 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
 
     Its variables are on the host. Raises UsageError if the model cannot be built.
     """
-    _require_tensorflow()
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"Keras computes with {keras.backend.backend()} here, not with TensorFlow",
+            "set KERAS_BACKEND=tensorflow",
+        )
     compute = "fp32" if spec is None else spec.precision.compute
     # The user's function sets its own layout: (224, 224, 3) as channels first would be a different model.
     channels_first = asked.kind == "keras" and spec is not None and spec.data_format == "NCHW"
@@ -183,11 +194,7 @@ def build_keras(asked: ModelName, spec: RunSpec | None) -> KerasModel:
     require_trainable(built.keras, name, spec)
     if asked.kind == "own" and spec is not None and spec.lifecycle.export is not None:
         built.require_any_batch(name)
-    if (
-        spec is not None
-        and spec.precision.xla
-        and any(is_seed(one) for one in built.keras.non_trainable_variables)
-    ):
+    if spec is not None and spec.precision.xla and built.is_random:
         built.says += ("Random layers of Keras use other random numbers with --xla than without it.",)
     if spec is not None and built.layout not in (None, spec.data_format):
         built.says += (
@@ -213,11 +220,6 @@ def _application(name: str) -> keras.Model:
         return application(name)
 
 
-def summed(losses: Sequence[Tensor]) -> Tensor | None:
-    """Add up the losses that a model adds, in float32. Return None if there are none."""
-    return tf.add_n([tf.cast(one, tf.float32) for one in losses]) if losses else None
-
-
 def seeds(rows: TowerRows) -> Iterator[Tensor]:
     """Yield seeds [2] (int64) for the random layers in this step and for these rows.
 
@@ -231,13 +233,6 @@ def seeds(rows: TowerRows) -> Iterator[Tensor]:
             made = tf.stack([layer, step + rows.first * _SEEDS_PER_ROW])
         yield made
         number += 1
-
-
-def _layout(model: keras.Model) -> DataFormat | None:
-    """Return the image layout that a model's layers require, or None if no layer requires one."""
-    formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
-    found = [layout for name, layout in _LAYOUTS.items() if name in formats]
-    return found[0] if found else None
 
 
 @contextmanager
@@ -254,18 +249,5 @@ def _settings(compute: str, *, channels_first: bool) -> Iterator[None]:
         keras.config.set_dtype_policy(before[1])
 
 
-def _require_tensorflow() -> None:
-    if keras.backend.backend() != "tensorflow":
-        raise UsageError(
-            f"Keras computes with {keras.backend.backend()} here, not with TensorFlow",
-            "set KERAS_BACKEND=tensorflow",
-        )
-
-
 def _spec(variable: Any) -> VariableSpec:
-    values = partial(_value, variable)
-    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=values)
-
-
-def _value(variable: Any) -> Any:
-    return variable.value.numpy()
+    return VariableSpec(variable.path, tuple(variable.shape), 0.0, values=lambda: variable.value.numpy())

@@ -47,7 +47,9 @@ def only(outputs: Any) -> Any:
 
 def _inputs(model: keras.Model, name: str) -> Shape:
     if getattr(model, "inputs", None):
-        return _one([tuple(one.shape) for one in model.inputs], name, "inputs")
+        if len(model.inputs) != 1:
+            raise UsageError(f"the model '{name}' has {len(model.inputs)} inputs", _ONE_EACH)
+        return tuple(model.inputs[0].shape)
     if not model.built:
         return None, None
     given = model.get_build_config() or {}
@@ -67,12 +69,6 @@ def _outputs(model: keras.Model, name: str) -> Shape:
     if isinstance(made, Mapping) or len(of_outputs) != 1:
         raise UsageError(f"the model '{name}' has {len(of_outputs)} outputs", _ONE_EACH)
     return tuple(of_outputs[0].shape)
-
-
-def _one(found: Sequence[Shape], name: str, what: str) -> Shape:
-    if len(found) != 1:
-        raise UsageError(f"the model '{name}' has {len(found)} {what}", _ONE_EACH)
-    return found[0]
 
 
 def _shown(shape: Sequence[int | None]) -> str:
@@ -128,16 +124,22 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
     """Raise UsageError if a run cannot train the model, or cannot train it as the model requires."""
     if not model.trainable_variables:
         raise UsageError(f"the model '{name}' has nothing to train", "give it layers with trainable weights")
-    other = [one.path for one in model.trainable_variables if one.dtype != "float32"]
+    other = [variable for variable in model.trainable_variables if variable.dtype != "float32"]
     if other:
-        kind = next(one.dtype for one in model.trainable_variables if one.dtype != "float32")
+        paths = named([variable.path for variable in other])
         raise UsageError(
-            f"the model '{name}' stores weights as {kind} ({named(other)}), and runs keep them in float32",
+            f"the model '{name}' stores weights as {other[0].dtype} ({paths}), and runs keep them in float32",
             "remove the layers' dtype and use --precision, or use a policy such as mixed_bfloat16",
         )
-    if spec is not None:
-        _require_type(model, name, spec)
-        _require_trainer(model, name, spec)
+    if spec is None:
+        return
+    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
+    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
+        raise UsageError(
+            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
+            "remove --precision, or let the model follow Keras's policy (no dtype arguments)",
+        )
+    _require_trainer(model, name, spec)
 
 
 def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
@@ -173,15 +175,6 @@ def other_types(found: set[str], compute: str) -> list[str]:
 def is_seed(variable: Any) -> bool:
     """Return whether a Keras variable is the seed of a random layer."""
     return bool(variable.path.rpartition("/")[2] == "seed_generator_state")
-
-
-def _require_type(model: keras.Model, name: str, spec: RunSpec) -> None:
-    wanted = keras.DTypePolicy(POLICIES[spec.precision.compute]).compute_dtype
-    if wanted not in {layer.compute_dtype for layer in layers_of(model)}:
-        raise UsageError(
-            f"no layer of the model '{name}' computes in {wanted}: it sets its own types",
-            "remove --precision, or let the model follow Keras's policy (no dtype arguments)",
-        )
 
 
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:

@@ -95,7 +95,9 @@ class _Counted:
                 variables.update((one.name, used) for one in operation.outputs if used)
                 continue
             features.update(one.name for one in operation.outputs if _has_numbers(one))
-            inner = _function(graph, operation)
+            attribute = _FUNCTIONS.get(operation.type)
+            function = attribute and graph._get_function(operation.get_attr(attribute).name)
+            inner = getattr(function, "graph", None)
             if inner is not None:
                 given = list(zip(inner.inputs, inputs, strict=False))
                 carried = _carried(inner) if "While" in operation.type else set[str]()
@@ -126,14 +128,6 @@ def _has_numbers(tensor: Tensor) -> bool:
     return bool(tensor.dtype.is_floating or tensor.dtype == tf.variant)
 
 
-def _function(graph: Any, operation: Operation) -> Any | None:
-    """Return the graph of the function that an operation calls."""
-    attribute = _FUNCTIONS.get(operation.type)
-    if attribute is None:
-        return None
-    return getattr(graph._get_function(operation.get_attr(attribute).name), "graph", None)
-
-
 def _live(graph: Any) -> set[str]:
     """Return the operations that an output of the graph depends on."""
     live: set[str] = set()
@@ -148,17 +142,13 @@ def _live(graph: Any) -> set[str]:
 
 def _carried(body: Any) -> set[str]:
     """Return the inputs of a loop's body that hold results of the previous iteration."""
-    return {
-        before.name
-        for before, after in zip(body.inputs, body.outputs, strict=True)
-        if _has_numbers(before) and _origin(after).name != before.name
-    }
-
-
-def _origin(tensor: Tensor) -> Tensor:
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor
+    carried = set()
+    for before, after in zip(body.inputs, body.outputs, strict=True):
+        while after.op.type == "Identity":
+            after = after.op.inputs[0]
+        if _has_numbers(before) and after.name != before.name:
+            carried.add(before.name)
+    return carried
 
 
 def _products(operation: Operation) -> int:

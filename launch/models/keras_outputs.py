@@ -111,20 +111,16 @@ def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tenso
 
     Return None if it is not a Keras loss, or takes labels of the other kind (`sparse`: class numbers).
     """
-    loss = own if isinstance(own, keras.losses.Loss) else _loss_named(own)
-    if loss is None or ("sparse" in _name(own).lower()) != sparse:
+    if ("sparse" in _name(own).lower()) != sparse:
         return None
-    called: Callable[[Tensor, Tensor], Tensor] = loss.call if isinstance(loss, keras.losses.Loss) else loss
-    return called
-
-
-def _loss_named(own: Any) -> Any:
-    if isinstance(own, str):
-        try:
-            return keras.losses.get(own)
-        except ValueError:
-            return None
-    return own if callable(own) and getattr(own, "__module__", "").startswith("keras") else None
+    try:
+        loss = keras.losses.get(own)  # an instance or a function as it is
+    except ValueError:
+        return None
+    if isinstance(loss, keras.losses.Loss):
+        called: Callable[[Tensor, Tensor], Tensor] = loss.call
+        return called
+    return loss if getattr(loss, "__module__", "").startswith("keras") else None
 
 
 def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: bool) -> bool:

@@ -51,21 +51,18 @@ def cut_normal(stream: Stream, shape: tuple[int, ...], deviation: float) -> Tens
     return tf.reshape(_cut_at_two(size, key, counter, deviation)[:, : math.prod(shape[1:])], shape)
 
 
-def _drawn_and_cut(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
+# A tf.function for any `size`: its ops work in place; eager ops would allocate memory (50 MiB in AlexNet).
+@tf.function(  # type: ignore[untyped-decorator]
+    input_signature=[
+        tf.TensorSpec(*spec)
+        for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
+    ]
+)
+def _cut_at_two(size: Tensor, key: Tensor, counter: Tensor, deviation: Tensor) -> Tensor:
     drawn = tf.raw_ops.StatelessRandomNormalV2(
         shape=size, key=key, counter=counter, alg=_PHILOX, dtype=tf.float32
     )
     return tf.clip_by_value(drawn, -2.0, 2.0) * deviation
-
-
-# A tf.function for any `size`: its ops work in place; eager ops would allocate memory (50 MiB in AlexNet).
-_cut_at_two = tf.function(
-    _drawn_and_cut,
-    input_signature=[
-        tf.TensorSpec(*spec)
-        for spec in (((2,), tf.int64), ((1,), tf.uint64), ((2,), tf.uint64), ((), tf.float32))
-    ],
-)
 
 
 def integers(stream: Stream, rows: int, below: int, *, first_row: int = 0) -> Tensor:
@@ -190,7 +187,10 @@ class GraphLayers:
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         around = "SAME" if padding == "SYMMETRIC" and stride == 1 else padding  # the same with stride 1
         if around == "SYMMETRIC":  # oneDNN has no gradient for explicit padding in the op itself
-            x, around = tf.pad(x, self._symmetric(height, width)), "VALID"
+            none, (up, left) = [0, 0], ((height - 1) // 2, (width - 1) // 2)
+            sides = [[up, height - 1 - up], [left, width - 1 - left]]
+            x = tf.pad(x, [none, *sides, none] if self._last else [none, none, *sides])
+            around = "VALID"
         x = tf.nn.conv2d(x, self._weight(x), stride, around, self.data_format)
         if norm is not None:
             x = self.norm(x, norm)
@@ -306,11 +306,6 @@ class GraphLayers:
 
     def _to_format(self, x: Tensor) -> Tensor:
         return x if self._last else tf.transpose(x, (0, 3, 1, 2))
-
-    def _symmetric(self, height: int, width: int) -> list[list[int]]:
-        none = [0, 0]
-        sides = [[(span - 1) // 2, span - 1 - (span - 1) // 2] for span in (height, width)]
-        return [none, *sides, none] if self._last else [none, none, *sides]
 
 
 def _activated(x: Tensor, activation: Activation | None) -> Tensor:

@@ -40,7 +40,11 @@ class Drills(Observer):
 
     def __init__(self, spec: RunSpec) -> None:
         self._drills = spec.drills
-        self._towers = {_number(spec, tower): tower for tower in range(len(spec.devices))}
+        # By number of a tower's device in outputs: the GPU's number, or the tower's number on a CPU.
+        self._towers = {}
+        for device in spec.devices:
+            has_number = spec.backend == "gpu" and not spec.servers and device.gpu is not None
+            self._towers[device.gpu if has_number else device.tower] = device.tower
         self._step = -(10**9)
 
     def before(self, number: int) -> None:
@@ -185,9 +189,3 @@ def wait(began_s: float, ended_s: float, factor: float) -> float:
     while factor < 1 and time.time() < until_s:
         time.sleep(0)
     return until_s
-
-
-def _number(spec: RunSpec, tower: int) -> int:
-    """Return the number of a tower's device in outputs: the GPU's number, or the tower's number on a CPU."""
-    gpu = spec.devices[tower].gpu
-    return tower if spec.backend == "cpu" or spec.servers or gpu is None else gpu

@@ -77,7 +77,12 @@ class TrainingStep(GraphStep):
             for groups in tower_groups(self.spec):  # the groups of a host run one after another
                 start = [begin]
                 for group in groups:
-                    passed = [self._forward_backward(tower, number, fed, start) for tower in group]
+                    passed = []
+                    for tower in group:
+                        (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
+                        with tf.device(HOST):
+                            loss = tf.identity(loss)
+                        passed.append(_Tower(loss, weights, gradients, state, marks))
                     start = [tower.marks for tower in passed]
                     towers += passed
                     if waits == "own_copy":
@@ -97,15 +102,6 @@ class TrainingStep(GraphStep):
                 marks = tf.stack([tower.marks for tower in towers])  # [towers, 3]
                 # The probes are outputs so that no optimizer drops their copies to the host.
                 return losses, tf.identity(begin), marks, tf.add_n(self.marks.probes), *self._exchange
-
-    def _forward_backward(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
-    ) -> _Tower:
-        """Build both passes of one tower and its time marks. It starts after `start`."""
-        (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
-        with tf.device(HOST):
-            loss = tf.identity(loss)
-        return _Tower(loss, weights, gradients, state, marks)
 
     def _reduce_update(
         self,

@@ -42,6 +42,12 @@ class TowerMath:
 
         All are float32. The loss scale is removed from the loss and the gradients.
         """
+        # The factor makes the sum of the towers' gradients their mean, with the same weight for all examples.
+        share = self._rows[tower].batch / self._spec.joint_batch
+        if self._spec.variable_update == "independent":
+            share = 1.0
+        elif self._spec.grad_reduce == "sum":
+            share = len(self._rows) * self._rows[tower].batch / self._spec.joint_batch
         images, labels = self._source.read(tower, fed)  # [batch, h, w, c]; [batch]
         scale = self._scale.of(tower)
         factors = [] if scale is None else [scale, 1.0 / scale]
@@ -60,7 +66,7 @@ class TowerMath:
                 loss = tf.reduce_mean(loss_of(self._model, passed.logits, labels))  # of [batch]
                 if passed.added is not None:
                     loss += passed.added
-                scaled = loss * self._share(tower)
+                scaled = loss * share
                 if factors:
                     scaled *= factors[0]
             # A user's model may hold variables that its output does not depend on.
@@ -109,17 +115,6 @@ class TowerMath:
             return work
         compiled: Callable[..., Any] = tf.function(work, jit_compile=True, autograph=False)
         return compiled
-
-    def _share(self, tower: int) -> float:
-        """Return the factor of a tower's loss that makes the sum of gradients their mean; 1.0 if independent.
-
-        It is the tower's share of the examples, so that all examples have the same weight. If the spec
-        requests the sum of gradients, it is multiplied by the number of towers.
-        """
-        if self._spec.variable_update == "independent":
-            return 1.0
-        times = len(self._rows) if self._spec.grad_reduce == "sum" else 1
-        return times * self._rows[tower].batch / self._spec.joint_batch
 
 
 def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:

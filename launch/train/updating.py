@@ -186,11 +186,12 @@ class Updater:
         if self._scale is None:
             return states
         accepted = []
-        for place, (old, new) in enumerate(zip(self._variables.states, states, strict=False)):
-            decision = self._decisions[place]
-            accepted.append(
-                [_chosen(decision, variable, value) for variable, value in zip(old, new, strict=True)]
-            )
+        for place, (variables, new) in enumerate(zip(self._variables.states, states, strict=False)):
+            chosen = []
+            for variable, value in zip(variables, new, strict=True):
+                with tf.device(variable.device):
+                    chosen.append(tf.where(self._decisions[place], value, variable.read_value()))
+            accepted.append(chosen)
         return accepted
 
     def _shared_of(self, variables: Sequence[Any]) -> dict[str, list[Any]]:
@@ -236,13 +237,19 @@ class Updater:
         ready = []
         for place, gradients in zip(places, totals, strict=True):
             variables = self._variables.places[place]
-            own = [_decayed(*pair, decay) for pair in zip(variables, gradients, strict=True)]
+            own = list(gradients)
+            for number, variable in enumerate(variables if decay else ()):
+                with tf.device(variable.device), tf.control_dependencies([own[number]]):  # else long before
+                    own[number] += decay * variable.read_value()
             if self._spec.gradient_clip is not None:
                 limit = self._spec.gradient_clip
                 own = _each(variables, own, lambda x: tf.clip_by_value(x, -limit, limit))  # noqa: B023
             if self._spec.gradient_clip_norm is not None:
                 if factor is None or self._independent:
-                    factor = _norm_factor(variables, own, self._spec.gradient_clip_norm)
+                    norm = self._spec.gradient_clip_norm
+                    squares = _each(variables, own, lambda x: tf.reduce_sum(tf.square(x)))
+                    with tf.device(HOST):
+                        factor = norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
                 own = _each(variables, own, lambda x: x * factor)  # noqa: B023
             ready.append(own)
         return ready
@@ -268,13 +275,6 @@ def learning_rate(schedule: Schedule, base: float, number: Tensor) -> Tensor:
         return tf.cast(base * factor, tf.float32)
 
 
-def _decayed(variable: Any, gradient: Tensor, decay: float) -> Tensor:
-    if not decay:
-        return gradient
-    with tf.device(variable.device), tf.control_dependencies([gradient]):  # else it runs long before
-        return gradient + decay * variable.read_value()
-
-
 def _factor(schedule: Schedule, step: Tensor) -> Tensor:
     if schedule.kind == "piecewise":
         passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.float64), tf.int32))
@@ -285,17 +285,6 @@ def _factor(schedule: Schedule, step: Tensor) -> Tensor:
         done = tf.minimum(step / schedule.decay_steps, 1.0)
         return 0.5 * (1.0 + tf.cos(math.pi * done))
     return tf.constant(1.0, tf.float64)
-
-
-def _chosen(decision: Tensor, variable: Any, value: Tensor) -> Tensor:
-    with tf.device(variable.device):
-        return tf.where(decision, value, variable.read_value())
-
-
-def _norm_factor(variables: Sequence[Any], gradients: Sequence[Tensor], norm: float) -> Tensor:
-    squares = _each(variables, gradients, lambda x: tf.reduce_sum(tf.square(x)))
-    with tf.device(HOST):
-        return norm / tf.maximum(tf.sqrt(tf.add_n(squares)), norm)
 
 
 def _each(

@@ -177,42 +177,26 @@ def _pipeline(
         training=spec.task != "eval",
         seed=spec.seed,
     )
-    notices = (*found.notices, _summary(found, subset, shares, several=bool(spec.servers)))
-    paths = found.of(subset)
+    paths, threads = found.of(subset), _threads(shares)
+    summary = (
+        f"Input: {found.name} from {len(paths)} {subset} file{'' if len(paths) == 1 else 's'} in "
+        f"{found.folder}, on {threads} private thread{'' if threads == 1 else 's'}"
+        f"{' of each host' if spec.servers else ''}; {NORMALISATION}."
+    )
+    notices = (*found.notices, summary)
     if found.name == "cifar10":
         return Cifar10(*read(paths, bad), recipe, bad, notices)
-    _require_same_files(found, subset, [share for share in shares if share.host is not None])
-    if spec.data.cache is not None:
-        _require_memory_on_hosts(paths, spec.data.cache, shares)
-    return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
-
-
-def _require_same_files(found: DataFolder, subset: Subset, others: Sequence[Share]) -> None:
-    """Raise InputError if another host of the run does not have the files that it will read."""
     there: dict[str, Listing] = {}
-    for share in others:
-        answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
-        there[share.host or ""] = msgspec.json.decode(answer, type=Listing)
-    if others:
-        require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
-
-
-def _require_memory_on_hosts(paths: Sequence[Path], form: CacheForm, shares: Sequence[Share]) -> None:
-    """Raise CacheMemoryError for the first host that cannot cache all records: each host caches all."""
     for share in shares:
-        free = None
         if share.host is not None:
-            free = int(ask_host(share.device, "free_bytes", dtype=tf.int64))
-        require_cache_memory(paths, form, free=free, host=share.host)
-
-
-def _summary(found: DataFolder, subset: Subset, shares: Sequence[Share], *, several: bool) -> str:
-    files = len(found.of(subset))
-    return (
-        f"Input: {found.name} from {files} {subset} file{'' if files == 1 else 's'} in {found.folder}, "
-        f"on {_threads(shares)} private thread{'' if _threads(shares) == 1 else 's'}"
-        f"{' of each host' if several else ''}; {NORMALISATION}."
-    )
+            answer = ask_host(share.device, "files", str(found.folder), found.name, subset, dtype=tf.string)
+            there[share.host] = msgspec.json.decode(answer, type=Listing)
+    if there:
+        require_same(found.folder, subset, listed(found.folder, found.name, subset), there)
+    for share in shares if spec.data.cache is not None else ():  # each host caches all records
+        free = None if share.host is None else int(ask_host(share.device, "free_bytes", dtype=tf.int64))
+        require_cache_memory(paths, spec.data.cache, free=free, host=share.host)
+    return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
 
 
 def _threads(shares: Sequence[Share]) -> int | str:

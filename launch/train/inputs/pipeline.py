@@ -40,12 +40,13 @@ class Marked:
         # After a failure the number of tries is greater than the number of batches, and no try follows.
         tries = tf.data.Dataset.counter().map(lambda number: (number, self._taken.read_value()))
         tries = tries.take_while(lambda number, taken: number == taken)
-        whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(self._counted)
-        self.dataset: Dataset = whole.ignore_errors(log_warning=True).concatenate(marker(_FAILED))
 
-    def _counted(self, _: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        with tf.control_dependencies([self._taken.assign_add(1)]):
-            return tf.identity(batch[0]), tf.identity(batch[1])
+        def counted(_: Tensor, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            with tf.control_dependencies([self._taken.assign_add(1)]):
+                return tf.identity(batch[0]), tf.identity(batch[1])
+
+        whole = tf.data.Dataset.zip(tries, made.concatenate(marker())).map(counted)
+        self.dataset: Dataset = whole.ignore_errors(log_warning=True).concatenate(marker(_FAILED))
 
 
 def ended(labels: np.ndarray[Any, Any]) -> bool:
@@ -190,7 +191,10 @@ class PipelineMaker(Maker):
         except (StopIteration, InputError) as error:
             self._stopped = number, error
             self._readers = None
-            _release(error)
+            cause: BaseException | None = error
+            while cause is not None:  # a pipeline in their frames can prevent the interpreter from exiting
+                traceback.clear_frames(cause.__traceback__)
+                cause = cause.__cause__ or cause.__context__
             raise
 
     def _made(self, number: int) -> Batch:
@@ -300,10 +304,3 @@ class _Reader:
                     labels = tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)
                 filled.append((images, labels))
         return filled
-
-
-def _release(error: BaseException | None) -> None:
-    """Clear the frames of an error: a pipeline in them can prevent the interpreter from exiting."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__

@@ -36,23 +36,17 @@ HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
 # RuntimeError: raised if a flipped bit means "encrypted" or an unknown compression.
 _DAMAGE = (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, KeyError, ValueError, RuntimeError)
-_OPTIMIZERS = {"gputopo": "of gputopo's own optimizer", "keras": "of Keras's optimizer (--strategy kuza55)"}
 
 Array = np.ndarray[Any, Any]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.checkpoint/1"):
-    """Describes the run that a checkpoint is from.
-
-    `optimizer_of`: the program whose optimizer was used. Older versions used Keras's with `--strategy
-    kuza55`, whose arrays have the same shapes but other meanings.
-    """
+    """Describes the run that a checkpoint is from."""
 
     steps: int = 0  # steps trained so far
     model: str
     classes: int
     optimizer: str
-    optimizer_of: str = "gputopo"
     variable_update: str
     places: int = 1  # number of sets of variables
     seed: int
@@ -92,17 +86,12 @@ class Checkpoint:
             raise _damaged(self.path, error) from error
 
 
-def path_of(folder: Path, steps: int) -> Path:
-    """Return the path of the checkpoint after `steps` steps."""
-    return folder / f"checkpoint-{steps:08d}.npz"
-
-
 def write(folder: Path, header: Header, arrays: Iterable[tuple[str, Array]]) -> Checkpoint:
     """Write a checkpoint atomically: to a temporary file, then fsync, then rename.
 
     Raises DiskError if it cannot be written; earlier checkpoints are not changed.
     """
-    path = path_of(folder, header.steps)
+    path = folder / f"checkpoint-{header.steps:08d}.npz"
     with _replacing(path) as stream, zipfile.ZipFile(stream, "w", allowZip64=True) as file:
         shapes, finite = {}, True
         for name, array in arrays:
@@ -261,7 +250,6 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
         ("the model", header.model, wanted.model),
         ("the number of classes", header.classes, wanted.classes),
         ("the optimizer", header.optimizer, wanted.optimizer),
-        ("the state", _OPTIMIZERS[header.optimizer_of], _OPTIMIZERS[wanted.optimizer_of]),
     ]
     if header.alone or wanted.alone:
         compared.append(("", _towers(header), _towers(wanted)))
@@ -309,22 +297,14 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
         ) from error
     for path in paths:
         try:
-            header = _header(path)
+            with zipfile.ZipFile(path) as file:
+                if HEADER in file.namelist():  # else it is another .npz
+                    header = schema.decode(file.read(HEADER), Header, origin=str(path))
+                    found.append(Checkpoint(path, header))
         except (*_DAMAGE, OSError) as error:
             if _NAME.fullmatch(path.name):
                 damaged.append(_damaged(path, error))
-            continue
-        if header is not None:
-            found.append(Checkpoint(path, header))
     return found, damaged
-
-
-def _header(path: Path) -> Header | None:
-    """Read the header. Return None if the .npz is not a gputopo checkpoint."""
-    with zipfile.ZipFile(path) as file:
-        if HEADER not in file.namelist():
-            return None
-        return schema.decode(file.read(HEADER), Header, origin=str(path))
 
 
 def _towers(header: Header) -> str:

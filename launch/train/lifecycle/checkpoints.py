@@ -12,7 +12,7 @@ from gputopo import __version__
 from gputopo.launch.models.model import Model
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
-from gputopo.launch.train.lifecycle.checkpoint_files import Array, Checkpoint, Header
+from gputopo.launch.train.lifecycle.checkpoint_files import Checkpoint, Header
 from gputopo.launch.train.stepper import Stepper
 from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
 from gputopo.values.run.spec import RunSpec
@@ -52,7 +52,11 @@ class Checkpoints:
             elif resumes:
                 self._notice(f"There is no checkpoint in {self._folder}: training starts from the beginning.")
         if self._step.from_first is not None and resumes:
-            return self._share(self._step.from_first, trained)
+            # Processes of other hosts read no checkpoint: they get rank 0's variables and start.
+            share(self._saved_variables(), self._step.from_first)
+            (place,) = self._step.from_first([tf.constant((trained, *self._begun), tf.int64)])
+            trained, *begun = (int(number) for number in place.numpy())
+            self._step.source.start_at(*begun)
         return trained
 
     def save_if_due(self, steps: int) -> None:
@@ -70,7 +74,8 @@ class Checkpoints:
             return
         self._emit(PhaseBegun(time_s=time.time(), phase="checkpoint"))
         began = time.perf_counter()
-        written = files.write(self._folder, self._header(steps), self._values())
+        arrays = ((name, variables[0].numpy()) for name, variables in self._saved_variables().items())
+        written = files.write(self._folder, self._header(steps), arrays)
         removed = files.prune(self._folder, self._spec.lifecycle.keep_checkpoints)
         self._saved = steps
         self._emit(
@@ -113,14 +118,6 @@ class Checkpoints:
         self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=header.steps))
         return header.steps
 
-    def _share(self, from_first: Callable[[Iterable[Any]], list[Any]], trained: int) -> int:
-        """Send rank 0's variables and start to the processes of other hosts, which read no checkpoint."""
-        share({**self._copies(), **_scale(self._step)}, from_first)
-        (place,) = from_first([tf.constant((trained, *self._begun), tf.int64)])
-        trained, *begun = (int(number) for number in place.numpy())
-        self._step.source.start_at(*begun)
-        return trained
-
     def _notice(self, says: str) -> None:
         self._emit(Noticed(time_s=time.time(), says=says))
 
@@ -144,9 +141,8 @@ class Checkpoints:
                 copies[f"shared/{place}/{number}"] = list(same)
         return copies
 
-    def _values(self) -> Iterator[tuple[str, Array]]:
-        for name, variables in {**self._copies(), **_scale(self._step)}.items():
-            yield name, variables[0].numpy()
+    def _saved_variables(self) -> Copies:
+        return {**self._copies(), **_scale(self._step)}
 
 
 def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Checkpoint, list[str]]:

@@ -167,17 +167,16 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
     groups = groups or halves(len(devices))
 
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return [_by_groups(values, devices, groups, number) for number, values in enumerate(gradients)]
+        sums = []
+        for number, values in enumerate(gradients):
+            leaders, main = leaders_of(groups, number)
+            of_groups = to_leaders(values, devices, groups, leaders)
+            with tf.device(devices[leaders[main]]):
+                total = add(of_groups)
+            sums.append(from_leaders([total] * len(groups), devices, groups, leaders))
+        return sums
 
     return reduce
-
-
-def _by_groups(values: Sequence[Tensor], devices: Sequence[str], groups: Groups, number: int) -> list[Tensor]:
-    leaders, main = leaders_of(groups, number)
-    of_groups = to_leaders(values, devices, groups, leaders)
-    with tf.device(devices[leaders[main]]):
-        total = add(of_groups)
-    return from_leaders([total] * len(groups), devices, groups, leaders)
 
 
 def to_leaders(
@@ -321,6 +320,28 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
         with tf.device(device):
             tokens.append(tf.Variable(0.0, trainable=False, name="token"))
 
+    def reduced(value: Tensor, tower: int, instance: int) -> Tensor:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=tf.constant(len(devices)),
+            group_key=tf.constant(group),
+            instance_key=tf.constant(instance),
+            ordering_token=[tokens[tower].handle],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint=hint,
+            timeout_seconds=COLLECTIVE_TIMEOUT_S,
+        )
+
+    return _last_first(devices, reduced)
+
+
+def _last_first(devices: Sequence[str], reduced: Callable[[Tensor, int, int], Tensor]) -> Reducer:
+    """Reduce one variable after the other on each device, the last variable first.
+
+    `reduced`: makes the op of a value, a tower, and the number of the collective in this process.
+    """
+
     def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
         sums = []
@@ -328,9 +349,8 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
             instance = next(_instances)
             row = []
             for tower, device in enumerate(devices):
-                key = (len(devices), group, instance)
                 with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(_collective_reduce(values[tower], key, tokens[tower], hint))
+                    row.append(reduced(values[tower], tower, instance))
                 before[tower] = [row[-1]]
             sums.append(row)
         return sums[::-1]
@@ -341,24 +361,13 @@ def _of_all(devices: Sequence[str], *, hint: str) -> Reducer:
 def nccl_op(devices: Sequence[str]) -> Reducer:
     """Reduce by NcclAllReduce, one variable after the other on each device, the last variable first."""
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        before: list[list[Tensor]] = [[] for _ in devices]
-        sums = []
-        for values in reversed(gradients):
-            name = f"gputopo_{next(_instances)}"
-            row = []
-            for tower, device in enumerate(devices):
-                with tf.device(device), tf.control_dependencies(before[tower]):
-                    row.append(
-                        tf.raw_ops.NcclAllReduce(
-                            input=values[tower], reduction="sum", num_devices=len(devices), shared_name=name
-                        )
-                    )
-                before[tower] = [row[-1]]
-            sums.append(row)
-        return sums[::-1]
+    def reduced(value: Tensor, _: int, instance: int) -> Tensor:
+        name = f"gputopo_{instance}"
+        return tf.raw_ops.NcclAllReduce(
+            input=value, reduction="sum", num_devices=len(devices), shared_name=name
+        )
 
-    return reduce
+    return _last_first(devices, reduced)
 
 
 def tf_hierarchical(devices: Sequence[str], *, packs: int = 1) -> Reducer:
@@ -387,18 +396,3 @@ def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
         ]
 
     return reduce
-
-
-def _collective_reduce(value: Tensor, key: tuple[int, int, int], token: Any, hint: str) -> Tensor:
-    size, group, instance = key
-    return tf.raw_ops.CollectiveReduceV2(
-        input=value,
-        group_size=tf.constant(size),
-        group_key=tf.constant(group),
-        instance_key=tf.constant(instance),
-        ordering_token=[token.handle],
-        merge_op="Add",
-        final_op="Id",
-        communication_hint=hint,
-        timeout_seconds=COLLECTIVE_TIMEOUT_S,
-    )

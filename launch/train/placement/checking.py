@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.device_names import short_name
 from gputopo.values.run.spec import RunSpec
@@ -94,16 +93,3 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
                 )
             placed[device] += variable.shape.num_elements() * variable.dtype.size
     return dict(placed)
-
-
-def expected_devices(spec: RunSpec, sizes: Sequence[int]) -> list[list[str]]:
-    """Return the spec's device for each stored variable of each set.
-
-    `sizes`: number of elements of each of the model's variables.
-    """
-    devices = [device.device for device in spec.devices]
-    if spec.variable_update != "parameter_server":
-        return [[device] * len(sizes) for device in devices]
-    if spec.exchange.ps_spread:
-        return [[owner for owners in owners_of(sizes, devices) for owner in owners]]
-    return [[spec.ps_device or "/CPU:0"] * len(sizes)]

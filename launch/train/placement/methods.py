@@ -58,7 +58,11 @@ def small_joined(reducer: Reducer, devices: Sequence[str], small_bytes: int, max
         joined = []
         for run in runs:
             of_run = [gradients[number] for number in run]
-            joined.append(of_run[0] if len(run) == 1 else _joined(devices, of_run))
+            if len(run) == 1:
+                joined.append(of_run[0])
+                continue
+            by_tower = zip(*of_run, strict=True)
+            joined.append([_flat(device, own) for device, own in zip(devices, by_tower, strict=True)])
         sums: list[list[Tensor]] = []
         for run, of_towers in zip(runs, reducer(joined), strict=True):
             if len(run) == 1:
@@ -107,11 +111,6 @@ def moved_together(values: Sequence[Tensor], source: str, device: str) -> list[T
         for number, value in zip(of_kind, apart, strict=True):
             moved[number] = value
     return moved
-
-
-def _joined(devices: Sequence[str], gradients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    by_tower = zip(*gradients, strict=True)
-    return [_flat(device, own) for device, own in zip(devices, by_tower, strict=True)]
 
 
 def _flat(device: str, tensors: Sequence[Tensor]) -> Tensor:

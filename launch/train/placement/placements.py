@@ -7,6 +7,7 @@ is weight decay or the optimizer changes them for zeros. The losses are for w(t)
 gradients on every tower between steps, and one more set of weights for the staged server.
 """
 
+import itertools
 import math
 import time
 import traceback
@@ -84,8 +85,8 @@ class Placement:
 
     def check(self, spec: RunSpec) -> dict[str, int]:
         """Return the bytes of trained variables by device. Raises HardwareError if a device is wrong."""
-        sizes = [variable.shape.num_elements() for variable in self.places[0]]
-        return checking.check_variables(zip(self.stored, checking.expected_devices(spec, sizes), strict=True))
+        wanted: list[list[str]] = [[device.device] * len(self.stored[0]) for device in spec.devices]
+        return checking.check_variables(zip(self.stored, wanted, strict=True))
 
 
 class ParameterServer(Placement):
@@ -99,6 +100,7 @@ class ParameterServer(Placement):
         self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         self._devices = devices
+        self._servers = list(itertools.chain.from_iterable(servers))
         self.places = (create_spread(model, servers, seed),)
         self.states = (create_state(model, servers[0][0]),)
 
@@ -106,6 +108,10 @@ class ParameterServer(Placement):
     def stored(self) -> Sequence[Sequence[Any]]:
         """The variables, with the parts of cut variables in order."""
         return (stored_of(self.places[0]),)
+
+    def check(self, spec: RunSpec) -> dict[str, int]:
+        """Return the bytes of variables by server. Raises HardwareError if a device is wrong."""
+        return checking.check_variables([(self.stored[0], self._servers)])
 
     def weights(self, tower: int) -> list[Tensor]:
         """Copy the servers' weights to the tower."""
@@ -193,7 +199,12 @@ class StagedServer(ParameterServer):
         self, model: Model, devices: Sequence[str], servers: Sequence[Sequence[str]], seed: int
     ) -> None:
         super().__init__(model, devices, servers, seed)
-        self._staged = [_copies(self.places[0], device) for device in devices]
+        values = [variable.read_value() for variable in self.places[0]]
+        self._staged = []
+        for device in devices:
+            with tf.device(device):
+                copies = [tf.Variable(value, trainable=False, name="staged/weights") for value in values]
+            self._staged.append(copies)
         self._gradients = Carried(model, devices)
 
     def weights(self, tower: int) -> list[Tensor]:
@@ -290,15 +301,6 @@ class Carried:
         for of_tower in self._variables:
             for variable in of_tower:
                 variable.assign(tf.zeros(variable.shape))
-
-
-def _copies(variables: Sequence[Any], device: str) -> list[Any]:
-    copies = []
-    for variable in variables:
-        value = variable.read_value()
-        with tf.device(device):
-            copies.append(tf.Variable(value, trainable=False, name="staged/weights"))
-    return copies
 
 
 def place(model: Model, spec: RunSpec, emit: Emit = lambda event: None) -> Placement:

@@ -17,6 +17,7 @@ from gputopo.launch.train.op_errors import first_line
 from gputopo.launch.train.placement.algorithms import Reducer, self_test
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
 from gputopo.launch.train.placement.methods import reducer_of
+from gputopo.launch.train.placement.variables import read
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
 from gputopo.values.run.spec import RunSpec
@@ -58,7 +59,7 @@ class Bench:
 
         def build() -> list[Tensor]:
             with home():
-                return self._probes(reducer(self._read()))
+                return self._probes(reducer([read(row) for row in self._sources]))
 
         graph = tf.compat.v1.wrap_function(build, [])
 
@@ -71,16 +72,6 @@ class Bench:
             return seconds
 
         return call
-
-    def _read(self) -> list[list[Tensor]]:
-        read = []
-        for row in self._sources:
-            values = []
-            for device, source in zip(self._devices, row, strict=True):
-                with tf.device(device):
-                    values.append(source.read_value())
-            read.append(values)
-        return read
 
     def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Return a number on the host for each device: the first elements of its sums, added up on it.
@@ -177,7 +168,11 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
     began = time.perf_counter()
     for way, one in ways.items():
         try:
-            calls[way] = _warm_call(bench, one, devices)
+            name = one.all_reduce or "copy"
+            reducer = reducer_of(name, devices, one.exchange)
+            self_test(reducer, name, devices, one.exchange.transfer)
+            calls[way] = bench.call_of(reducer)
+            calls[way]()  # the first call builds
         except (HardwareError, tf.errors.OpError) as error:
             if way == COPIES:
                 raise
@@ -189,16 +184,6 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
         for way, call in calls.items():
             found[way].append(call())
     return {way: statistics.median(one) for way, one in found.items()}, failed
-
-
-def _warm_call(bench: Bench, spec: RunSpec, devices: Sequence[str]) -> Callable[[], float]:
-    """Test the sums of a reduction, and call it once."""
-    name = spec.all_reduce or "copy"
-    reducer = reducer_of(name, devices, spec.exchange)
-    self_test(reducer, name, devices, spec.exchange.transfer)
-    call = bench.call_of(reducer)
-    call()
-    return call
 
 
 def _moved(spec: RunSpec) -> RunSpec:
