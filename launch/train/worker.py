@@ -13,7 +13,6 @@ Otherwise SIGTERM ends it at once. A worker of rank 1 or above ignores both unti
 import faulthandler
 import os
 import re
-import select
 import signal
 import sys
 import threading
@@ -23,10 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end, launcher_stopped
+from gputopo.launch.failure import MORE_SPACE, UNREACHABLE, asked_to_end
 from gputopo.launch.train.lifecycle.folders import DiskError
 from gputopo.launch.train.op_errors import cause_and_remedy, first_line, unreachable_rank
-from gputopo.launch.train.parent import LOOK_S, await_stopped_parent
+from gputopo.launch.train.parent import end_without_launcher
 from gputopo.launch.train.user_lines import line_in
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
@@ -73,15 +72,8 @@ def main(arguments: list[str]) -> int:
     if spec.rank:
         emit(PhaseBegun(time_s=time.time(), rank=spec.rank, phase=SERVING))  # rank 0 may start its worker
     elif spec.servers:
-
-        def end_without_launcher() -> None:
-            """End this process once its launcher was stopped so long that the other hosts have ended."""
-            stopped_s = await_stopped_parent(lambda: threading.Event().wait(LOOK_S))
-            if select.select([], [events_fd], [], 0)[1]:  # a stopped launcher does not empty it
-                emit(launcher_stopped(spec.servers[0].host, stopped_s, time_s=time.time()))
-            os._exit(ExitCode.HARDWARE)
-
-        threading.Thread(target=end_without_launcher, name="ending", daemon=True).start()
+        ending = (spec.servers[0].host, events_fd)
+        threading.Thread(target=end_without_launcher, args=ending, name="ending", daemon=True).start()
     try:
         failure = _work(spec, emit, came)
         if spec.rank and (failure is None or failure.kind == UNREACHABLE):

@@ -56,7 +56,7 @@ def _measure(model: str, devices: int, pairs: int) -> None:
     step_s = statistics.median(seconds["bare"][3:])
     loop = Loop(steps["marked"], spec, emit=lambda event: None)
     assert outcome is not None
-    event_s = _time_of(lambda: encode_line(loop._event(1, step_s, outcome)))
+    event_s = _time_of(lambda: encode_line(loop.step_event(1, step_s, outcome)))
     print(
         f"{model} on {devices} CPU devices: a step takes {1e3 * step_s:.1f} ms without marks,"
         f" {100 * (statistics.median(ratios) - 1):+.2f} % with them (half of the pairs within"

@@ -72,8 +72,9 @@ class _InputLoop(Loop):
     def _first_step(self, number: int) -> None:
         self._one(number)
 
-    def _event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
-        return msgspec.structs.replace(super()._event(number, seconds, outcome), global_step=None)
+    def step_event(self, number: int, seconds: float, outcome: StepOutcome) -> Step:
+        """Return the event of a step, in which nothing is trained."""
+        return msgspec.structs.replace(super().step_event(number, seconds, outcome), global_step=None)
 
 
 class Arrival(Stepper):
