@@ -23,7 +23,7 @@ from gputopo.launch.train.loss_scale import LossScale
 from gputopo.launch.train.marks import TowerClock, clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import add, on
-from gputopo.launch.train.placement.devices import HOST, require
+from gputopo.launch.train.placement.devices import HOST, require_device
 from gputopo.launch.train.placement.variables import (
     VariableSet,
     assign,
@@ -87,7 +87,7 @@ class MethodStep(GraphStep):
         self._server = spec.ps_device or HOST
         self._devices = [device.device for device in spec.devices]
         for device in {*self._devices, self._server}:
-            require(device)
+            require_device(device)
         self.placement = VariableSet(
             (create(model, self._server, spec.seed),), (create_state(model, self._server),)
         )

@@ -17,7 +17,7 @@ from gputopo.launch.train.inputs.factory import source_of
 from gputopo.launch.train.marks import clock
 from gputopo.launch.train.placement import checking
 from gputopo.launch.train.placement.algorithms import self_test
-from gputopo.launch.train.placement.devices import HOST, home, require
+from gputopo.launch.train.placement.devices import HOST, home, require_device
 from gputopo.launch.train.placement.variables import VariableSet, create, create_state, write_state
 from gputopo.launch.train.stepper import StepOutcome, unequal_batches
 from gputopo.launch.train.towers import TowerMath
@@ -66,7 +66,7 @@ class StrategyStep(GraphStep):
         self._first = spec.own_devices[0].tower
         self._server = (spec.ps_device or HOST) if self._asked.kind == "central" else None
         for device in {*self._devices, self._server or host_of(self._devices[0])}:
-            require(device)
+            require_device(device)
         self._strategy = strategy or strategy_of(self._asked, self._devices, self._server or HOST)
         hosts = None if strategy is None else Hosts(spec)
         with tf.device(HOST):
@@ -74,18 +74,18 @@ class StrategyStep(GraphStep):
             still = [variable.read_value() for variable in create_state(model, HOST)]
         with self._strategy.scope():
             self._trained = [
-                tf.Variable(value, name=one.name, aggregation=tf.VariableAggregation.SUM)
-                for one, value in zip(model.variables, first, strict=True)
+                tf.Variable(value, name=variable.name, aggregation=tf.VariableAggregation.SUM)
+                for variable, value in zip(model.variables, first, strict=True)
             ]
             # A central strategy requires an aggregation if replicas may assign; these replicas do not.
             self._moving = [
                 tf.Variable(
                     value,
                     trainable=False,
-                    name=one.name,
+                    name=variable.name,
                     aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 )
-                for one, value in zip(model.state, still, strict=True)
+                for variable, value in zip(model.state, still, strict=True)
             ]
         self.placement = VariableSet(self._places(self._trained), self._places(self._moving))
         self_test(

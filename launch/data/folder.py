@@ -52,7 +52,7 @@ class DataFolder:
         return self.files[subset]
 
 
-def find(folder: Path, name: str | None = None) -> DataFolder:
+def find_data(folder: Path, name: str | None = None) -> DataFolder:
     """Find the data set in a folder. `name`: the requested data set; None: any, imagenet if both are there.
 
     Raises InputError if the folder is missing or does not hold the requested data set.
@@ -203,7 +203,7 @@ def _cifar10(folder: Path, listed: Sequence[str]) -> DataFolder | None:
 def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputError:
     if not listed:
         return InputError(f"{folder} is empty", _MAKE)
-    packed = next((one for one in listed if one.endswith(_ARCHIVES)), None)
+    packed = next((name for name in listed if name.endswith(_ARCHIVES)), None)
     if packed is not None:
         return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
     if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
@@ -240,7 +240,7 @@ class Listing(msgspec.Struct, frozen=True):
 def listed(path: Path | str, name: str, subset: Subset) -> Listing:
     """List the files of a data set's subset in a folder on this host."""
     try:
-        files = find(Path(path), name).of(subset)
+        files = find_data(Path(path), name).of(subset)
         return Listing({file.name: file.stat().st_size for file in files})
     except InputError as error:
         return Listing({}, error.what)

@@ -52,7 +52,7 @@ class Written:
     bytes: int
 
 
-def make(folder: Path, request: DataRequest) -> Written:
+def make_data(folder: Path, request: DataRequest) -> Written:
     """Write a data folder, which must be new or empty.
 
     Raises InputError if it is not empty, DiskError if it cannot be written, and HardwareError without

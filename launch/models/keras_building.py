@@ -72,9 +72,9 @@ class KerasModel:
         formats = {getattr(layer, "data_format", None) for layer in layers_of(model)}
         layouts = [layout for name, layout in _LAYOUTS.items() if name in formats]
         self.layout = layouts[0] if layouts and len(shape) == 3 else None
-        self.variables = [_spec(one) for one in model.trainable_variables]
-        self._frozen = [one for one in model.non_trainable_variables if not is_seed(one)]
-        self.state = [_spec(one) for one in self._frozen]
+        self.variables = [_spec(variable) for variable in model.trainable_variables]
+        self._frozen = [variable for variable in model.non_trainable_variables if not is_seed(variable)]
+        self.state = [_spec(variable) for variable in self._frozen]
         self._takes_training = "training" in inspect.signature(model.call).parameters
         self.says: tuple[str, ...] = tuple(self._says(traced))
 
@@ -114,12 +114,15 @@ class KerasModel:
     ) -> Forward:
         """Run the model. Its random layers draw different numbers for each step and each tower."""
         trained = [
-            tf.cast(one, variable.dtype)
-            for one, variable in zip(weights, self.keras.trainable_variables, strict=True)
+            tf.cast(weight, variable.dtype)
+            for weight, variable in zip(weights, self.keras.trainable_variables, strict=True)
         ]
         given = iter(state)
         seed = seeds(rows)
-        rest = [next(seed) if is_seed(one) else next(given) for one in self.keras.non_trainable_variables]
+        rest = [
+            next(seed) if is_seed(variable) else next(given)
+            for variable in self.keras.non_trainable_variables
+        ]
         mode = {"training": training} if self._takes_training else {}  # like Keras's fit
         with Foreign(*self.fails):
             outputs, new, added = self.keras.stateless_call(
@@ -127,8 +130,8 @@ class KerasModel:
             )
         new_state = [
             value
-            for one, value in zip(self.keras.non_trainable_variables, new, strict=True)
-            if not is_seed(one)
+            for variable, value in zip(self.keras.non_trainable_variables, new, strict=True)
+            if not is_seed(variable)
         ]
         total = tf.add_n([tf.cast(loss, tf.float32) for loss in added]) if added else None
         return Forward(self.head.logits(only(outputs)), new_state, total)

@@ -95,8 +95,8 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 
     def once(rows: Tensor) -> Tensor:
         outputs, _, losses = model.stateless_call(
-            [one.value for one in model.trainable_variables],
-            [one.value for one in model.non_trainable_variables],
+            [variable.value for variable in model.trainable_variables],
+            [variable.value for variable in model.non_trainable_variables],
             rows,
             return_losses=True,
         )
@@ -111,7 +111,7 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 
 def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
     """Raise UsageError if a model uses variables that Keras does not list."""
-    known = {id(one.value) for one in (*model.variables, *model.metrics_variables)}
+    known = {id(variable.value) for variable in (*model.variables, *model.metrics_variables)}
     unknown = [one.name for one in traced.read if id(one) not in known]
     if unknown:
         raise UsageError(
@@ -179,14 +179,14 @@ def is_seed(variable: Any) -> bool:
 
 def _require_trainer(model: keras.Model, name: str, spec: RunSpec) -> None:
     """Raise UsageError if the model needs something that Keras's trainer does and gputopo's does not."""
-    constrained = [one.path for one in model.trainable_variables if one.constraint is not None]
+    constrained = [variable.path for variable in model.trainable_variables if variable.constraint is not None]
     if constrained and spec.method is None and spec.task == "train":
         raise UsageError(
             f"the model '{name}' has constraints on weights ({named(constrained)}), which gputopo's "
             "optimizers ignore",
             "use --strategy kuza55, which applies them, or remove the constraints",
         )
-    joined = [one.name for one in layers_of(model) if getattr(one, "synchronized", False) is True]
+    joined = [layer.name for layer in layers_of(model) if getattr(layer, "synchronized", False) is True]
     if joined and spec.strategy is None and spec.task == "train" and len(spec.devices) > 1:
         raise UsageError(
             f"the model '{name}' has norms over the batches of all devices ({named(joined)}), but here "

@@ -23,7 +23,7 @@ _APPLICATIONS = ("applications/__init__.py", "api/applications/__init__.py")
 _APPLICATION = re.compile(r"^from keras\.src\.applications\.\w+ import(?: \(\s+| )(\w+)", re.M)
 
 
-def require_there(name: str) -> None:
+def require_code(name: str) -> None:
     """Raise UsageError if the code of a Keras or user model does not exist.
 
     The current folder is searched, as in Python.

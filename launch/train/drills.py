@@ -121,7 +121,7 @@ class _DrilledClock(TowerClock):
             spoils = self._drills.spoils
             factor = host_call(lambda: np.float32(np.nan if spoils() else 1.0), [], tf.float32)
         with tf.device(self.device), tf.control_dependencies(after):
-            return [tf.identity(one) if factor is None else one * factor for one in made]
+            return [tf.identity(tensor) if factor is None else tensor * factor for tensor in made]
 
     def _late(self, fault: str, began: Tensor, ended: Tensor) -> Tensor:
         def held(began_s: Any, ended_s: Any) -> Any:

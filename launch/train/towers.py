@@ -106,7 +106,7 @@ class TowerMath:
         """Run the model on a tower's images."""
         images = tf.cast(images, TYPES[self._spec.precision.compute])
         rows = self._rows[tower]
-        rows = replace(rows, stream=replace(rows.stream, step=number, compiled=self._spec.precision.xla))
+        rows = replace(rows, stream=replace(rows.stream, step=number))
         return self._model.forward(weights, state, images, rows, self._spec.data_format, training=training)
 
     def compiled(self, work: Callable[..., Any]) -> Callable[..., Any]:

@@ -167,7 +167,8 @@ class Updater:
         """
         variables = self._variables.places[place]
         shared = {
-            device: [one.read_value() for one in scalars] for device, scalars in self._shared[place].items()
+            device: [scalar.read_value() for scalar in scalars]
+            for device, scalars in self._shared[place].items()
         }
         ops = []
         for number, variable in enumerate(variables):

@@ -127,7 +127,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
 
     import_s = time.perf_counter() - began
     try:
-        devices.set_up(spec)
+        devices.set_up_devices(spec)
         options = {} if spec.task == "input" else {"stopped": lambda: bool(came)}
         if spec.rank is not None:
             from gputopo.launch.compare import multi_worker
@@ -149,7 +149,7 @@ def _work(spec: RunSpec, emit: Callable[[Event], None], came: Sequence[int]) -> 
                 "input": evaluating.measure_input,
             }
             tasks[spec.task](
-                models.build(spec.model, spec),
+                models.build_model(spec.model, spec),
                 spec,
                 emit,
                 start=WorkerStart(import_s, versions, (*says, *bf16_remark(spec, cpu_flags()))),

@@ -36,13 +36,13 @@ def main() -> None:
 
 def _measure(model: str, devices: int, pairs: int) -> None:
     from gputopo.launch.train.loop import Loop
-    from gputopo.launch.train.placement.devices import set_up
+    from gputopo.launch.train.placement.devices import set_up_devices
     from gputopo.values.run.events import Device, encode_line
     from tests.launch.specs import cpu_spec
 
     towers = tuple(Device(tower=n, device=f"/CPU:{n}", hop_to_variables="host") for n in range(devices))
     spec = cpu_spec(model=model, devices=towers, batch_size=MODELS[model][0], learning_rate=1e-4)
-    set_up(spec)
+    set_up_devices(spec)
     steps = {"marked": _built(spec, marked=True), "bare": _built(spec, marked=False)}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     outcome = None
@@ -77,7 +77,7 @@ def _built(spec: Any, *, marked: bool) -> Any:
     from gputopo.launch.train.marks import Marks
     from gputopo.launch.train.training import stepper_of
 
-    model = models.build(spec.model, spec)
+    model = models.build_model(spec.model, spec)
     if marked:
         return stepper_of(model, spec)
 

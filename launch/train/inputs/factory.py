@@ -55,7 +55,7 @@ def data_set_source(model: Shape, spec: RunSpec) -> FedSource:
     Raises InputError if the folder or its records cannot be used, UsageError if the data set does not fit the
     model, and CacheMemoryError if the cache does not fit into memory.
     """
-    found = folder.find(Path(spec.data.folder or ""), spec.data.name)
+    found = folder.find_data(Path(spec.data.folder or ""), spec.data.name)
     require_fit(found, model, spec.model)
     if found.name == "cifar10" and (spec.data.cache or spec.data.resize != Data().resize):
         raise UsageError(

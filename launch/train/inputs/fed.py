@@ -219,4 +219,4 @@ def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
 def on_host(batch: Batch) -> list[Tensor]:
     """Convert arrays to tensors on the host; leave tensors on their device."""
     with tf.device(HOST):
-        return [one if tf.is_tensor(one) else tf.constant(one) for one in batch]
+        return [tensor if tf.is_tensor(tensor) else tf.constant(tensor) for tensor in batch]

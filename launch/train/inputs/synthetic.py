@@ -39,7 +39,7 @@ class SyntheticSource(InputSource):
             made = examples(model, rows, seed=spec.seed, data_format=spec.data_format)
             with tf.device(device.device):
                 self._examples[device.tower] = [
-                    tf.Variable(one, trainable=False, name="input") for one in made
+                    tf.Variable(tensor, trainable=False, name="input") for tensor in made
                 ]
 
     def describe(self) -> Mapping[str, Fact]:

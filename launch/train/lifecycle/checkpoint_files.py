@@ -234,7 +234,7 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
     removed = []
     for finite in (True, False):
-        of_a_kind = [one for one in ordered if one.header.finite == finite]
+        of_a_kind = [checkpoint for checkpoint in ordered if checkpoint.header.finite == finite]
         for checkpoint in of_a_kind[max(keep, 1) :]:
             checkpoint.path.unlink(missing_ok=True)
             removed.append(checkpoint.path)

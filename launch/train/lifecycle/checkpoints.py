@@ -129,7 +129,7 @@ class Checkpoints:
 
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
-        names = files.names_of([one.name for one in self._model.variables])
+        names = files.names_of([variable.name for variable in self._model.variables])
         own = self._step.own_slots
         for place, slots in _sets(self._spec, self._step.slots):
             for name, *of_places in zip(names, *slots, strict=True):
@@ -181,7 +181,7 @@ def variables_of(model: Model, spec: RunSpec, placement: Any, *, together: bool 
         ("variables", model.variables, placement.places),
         ("state", model.state, placement.states),
     ):
-        names = files.names_of([one.name for one in specs])
+        names = files.names_of([spec.name for spec in specs])
         for place, sets in _sets(spec, places, together=together):
             for name, *same in zip(names, *sets, strict=True):
                 copies[f"{kind}/{place}/{name}"] = list(same)

@@ -136,8 +136,8 @@ def serving(model: Model, weights: Sequence[Array], state: Sequence[Array]) -> A
     def serve(images: Any) -> dict[str, Any]:  # [n, h, w, c]
         rows = TowerRows(0, _ANY, Stream(0, 0))
         passed = model.forward(
-            [one.read_value() for one in module.weights],
-            [one.read_value() for one in module.statistics],
+            [weight.read_value() for weight in module.weights],
+            [variable.read_value() for variable in module.statistics],
             images,
             rows,
             "NHWC",

@@ -18,7 +18,9 @@ from gputopo.workload.spreading import MIN_CHUNK
 Array = np.ndarray[Any, Any]
 Tensor = Any
 
-Reducer = Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
+Gradients = Sequence[Sequence[Tensor]]
+"""[variable][tower] for a reduction, [tower][variable] elsewhere."""
+Reducer = Callable[[Gradients], list[list[Tensor]]]
 """[variable][tower] -> the sums, [variable][tower]. May be built into several graphs.
 
 Inputs and sums are on the towers' devices. All towers get bitwise identical sums.
@@ -34,9 +36,14 @@ _BASE_AND_DIGITS: dict[str, tuple[int, int]] = {"fp32": (10, 15), "fp16": (2, 11
 _ROWS = 2 * MIN_CHUNK
 
 
-def unreduced(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+def unreduced(gradients: Gradients) -> list[list[Tensor]]:
     """Return the gradients unchanged: a `Reducer` for one device."""
     return [list(values) for values in gradients]
+
+
+def transposed(rows: Gradients) -> list[list[Tensor]]:
+    """Swap rows and columns: [tower][variable] and [variable][tower]."""
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def add(values: Sequence[Tensor]) -> Tensor:
@@ -50,6 +57,10 @@ def on(device: str, value: Tensor) -> Tensor:
         return tf.identity(value)
 
 
+class WrongSumError(HardwareError):
+    """A reduction returned a wrong sum."""
+
+
 def self_test(
     reducer: Reducer,
     name: str,
@@ -61,14 +72,14 @@ def self_test(
 ) -> None:
     """Check every sum of `probe_sums`.
 
-    Raises HardwareError with the wrong sum. The test is needed because HierarchicalCopyAllReduce of
+    Raises WrongSumError. The test is needed because HierarchicalCopyAllReduce of
     TensorFlow 2.21 silently loses one device's gradients if the number of devices is odd.
     """
     sums, expected = probe_sums(reducer, devices, transfer, first=first, towers=towers)
     for device, found in zip(devices, sums, strict=True):
         if not np.array_equal(found, expected):
             wrong = tuple(np.argwhere(found != expected)[0])
-            raise HardwareError(
+            raise WrongSumError(
                 f"the reduction '{name}' is wrong on {device}: "
                 f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",
                 "try --variable-update parameter_server, and check the links with 'gputopo inspect'",
@@ -119,12 +130,7 @@ def copy(devices: Sequence[str]) -> Reducer:
     If a variable is larger than a fair share, each GPU adds a part of it (`owners_of`).
     Transfers for each variable or part: n - 1 copies to its device and n - 1 from it.
     """
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        owners = owners_of([values[0].shape.num_elements() for values in gradients], devices)
-        return [_shuffle(values, devices, gather) for values, gather in zip(gradients, owners, strict=True)]
-
-    return reduce
+    return _gathered(devices, lambda sizes: owners_of(sizes, devices))
 
 
 def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
@@ -132,11 +138,7 @@ def pscpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
 
     Transfers for each variable: n copies to the host and n from it. A chunk is added as soon as it arrives.
     """
-
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
-        return [_shuffle(values, devices, [HOST] * parts) for values in gradients]
-
-    return reduce
+    return _gathered(devices, lambda sizes: [[HOST] * parts] * len(sizes))
 
 
 def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
@@ -146,11 +148,35 @@ def psgpu(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     device and n - 1 from it.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def gather(sizes: Sequence[int]) -> list[list[str]]:
+        turns = itertools.cycle(devices)
+        return [list(itertools.islice(turns, parts)) for _ in sizes]
+
+    return _gathered(devices, gather)
+
+
+def _gathered(devices: Sequence[str], gather: Callable[[Sequence[int]], Sequence[Sequence[str]]]) -> Reducer:
+    """Add each part of each variable on one device, and copy the sums back.
+
+    `gather`: returns the devices of the parts of each variable, from the variables' sizes in elements.
+    """
+
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums = []
-        for number, values in enumerate(gradients):
-            gather = [devices[(number * parts + part) % len(devices)] for part in range(parts)]
-            sums.append(_shuffle(values, devices, gather))
+        parts_on = gather([values[0].shape.num_elements() for values in gradients])
+        for values, owners in zip(gradients, parts_on, strict=True):
+            sizes = chunk_sizes(values[0].shape.num_elements(), len(owners), MIN_CHUNK, UNIT)
+            if len(sizes) == 1:
+                with tf.device(owners[0]):
+                    total = add(values)
+                sums.append([on(device, total) for device in devices])
+                continue
+            cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
+            totals = []
+            for part, owner in zip(range(len(sizes)), owners, strict=False):
+                with tf.device(owner):
+                    totals.append(add([of_tower[part] for of_tower in cut]))
+            sums.append([join_on(device, totals, values[0].shape) for device in devices])
         return sums
 
     return reduce
@@ -166,7 +192,7 @@ def hierarchical(devices: Sequence[str], *, groups: Groups = ()) -> Reducer:
     """
     groups = groups or halves(len(devices))
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums = []
         for number, values in enumerate(gradients):
             leaders, main = leaders_of(groups, number)
@@ -201,22 +227,6 @@ def from_leaders(
     return [sums[tower] for tower in range(len(devices))]
 
 
-def _shuffle(values: Sequence[Tensor], devices: Sequence[str], gather: Sequence[str]) -> list[Tensor]:
-    """Add chunk p of all values on `gather[p]`, and join the chunks on every device."""
-    size = values[0].shape.num_elements()
-    sizes = chunk_sizes(size, len(gather), MIN_CHUNK, UNIT)
-    if len(sizes) == 1:
-        with tf.device(gather[0]):
-            total = add(values)
-        return [on(device, total) for device in devices]
-    cut = [cut_on(device, value, sizes) for device, value in zip(devices, values, strict=True)]
-    totals = []
-    for part, device in zip(range(len(sizes)), gather, strict=False):
-        with tf.device(device):
-            totals.append(add([of_tower[part] for of_tower in cut]))
-    return [join_on(device, totals, values[0].shape) for device in devices]
-
-
 def cut_on(device: str, value: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Cut a tensor into flat chunks of these sizes, on a device.
 
@@ -249,7 +259,7 @@ def ring(devices: Sequence[str], *, parts: int = 1) -> Reducer:
     ring.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         return [_around(values, devices, parts, number) for number, values in enumerate(gradients)]
 
     return reduce
@@ -294,7 +304,7 @@ def collective(devices: Sequence[str], *, hint: str) -> Reducer:
     leaders = list(zip(*hosts, strict=False))
     between = [_of_all([devices[tower] for tower in own], hint=hint) for own in leaders]
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         sums: list[list[Tensor]] = [[] for _ in gradients]
         for lane, (own, reducer) in enumerate(zip(leaders, between, strict=True)):
             numbers = range(lane, len(gradients), len(leaders))
@@ -342,7 +352,7 @@ def _last_first(devices: Sequence[str], reduced: Callable[[Tensor, int, int], Te
     `reduced`: makes the op of a value, a tower, and the number of the collective in this process.
     """
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         before: list[list[Tensor]] = [[] for _ in devices]
         sums = []
         for values in reversed(gradients):
@@ -387,7 +397,7 @@ def one_device(devices: Sequence[str]) -> Reducer:
 def _distributed(devices: Sequence[str], operations: Any) -> Reducer:
     from tensorflow.python.distribute.values import PerReplica  # no public name is callable
 
-    def reduce(gradients: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+    def reduce(gradients: Gradients) -> list[list[Tensor]]:
         values = [PerReplica(tuple(of_towers)) for of_towers in gradients]
         sums = operations.batch_reduce(tf.distribute.ReduceOp.SUM, [(value, value) for value in values])
         return [

@@ -14,9 +14,9 @@ import tensorflow as tf
 from gputopo.launch.hosts.addresses import free_port
 from gputopo.launch.models.models import shapes_of
 from gputopo.launch.train.op_errors import first_line
-from gputopo.launch.train.placement.algorithms import Reducer, self_test
+from gputopo.launch.train.placement.algorithms import Gradients, Reducer, WrongSumError
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
-from gputopo.launch.train.placement.methods import reducer_of
+from gputopo.launch.train.placement.methods import tested_reducer
 from gputopo.launch.train.placement.variables import read
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
@@ -27,10 +27,6 @@ Tensor = Any
 # The values are small whole numbers, so that every sum is exact in float32 in any order, and a lost, doubled
 # or exchanged tensor changes it: (index + 7 x variable) mod 61, plus 64 x tower.
 _PERIOD, _SHIFT, _STEP = 61, 7, 64
-
-
-class WrongSumError(HardwareError):
-    """A reduction returned a wrong sum."""
 
 
 class Bench:
@@ -73,7 +69,7 @@ class Bench:
 
         return call
 
-    def _probes(self, sums: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    def _probes(self, sums: Gradients) -> list[Tensor]:
         """Return a number on the host for each device: the first elements of its sums, added up on it.
 
         It depends on every sum, so that it cannot be computed before all sums are on that device.
@@ -168,10 +164,7 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
     began = time.perf_counter()
     for way, one in ways.items():
         try:
-            name = one.all_reduce or "copy"
-            reducer = reducer_of(name, devices, one.exchange)
-            self_test(reducer, name, devices, one.exchange.transfer)
-            calls[way] = bench.call_of(reducer)
+            calls[way] = bench.call_of(tested_reducer(one.all_reduce or "copy", devices, one.exchange))
             calls[way]()  # the first call builds
         except (HardwareError, tf.errors.OpError) as error:
             if way == COPIES:

@@ -50,7 +50,7 @@ def require_kernels(spec: RunSpec) -> None:
         return
     is_nchw_on_cpu = spec.data_format == "NCHW" and spec.backend == "cpu"
     nearest = "--data-format NHWC" if is_nchw_on_cpu else "--precision fp32"
-    for device in dict.fromkeys(one.device for one in spec.own_devices):
+    for device in dict.fromkeys(device.device for device in spec.own_devices):
         try:
             try_step(device, compute, spec.data_format)
         except _CANNOT as why:
@@ -82,7 +82,7 @@ def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> No
             x = layers.average_pool(layers.max_pool(x, 2, 2), 2, 2)
             loss = tf.reduce_sum(tf.cast(x, tf.float32))
             gradients = tape.gradient(loss, weights)
-            updated = [one - change for one, change in zip(weights, gradients, strict=True)]
+            updated = [weight - change for weight, change in zip(weights, gradients, strict=True)]
             with tf.device("/CPU:0"):
                 return [tf.identity(one) for one in updated]
 

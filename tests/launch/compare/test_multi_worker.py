@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.launch.data.make import DataRequest, make
+from gputopo.launch.data import DataRequest, make_data
 from gputopo.launch.supervise.watchdog import SIGN_S
 from gputopo.launch.train.lifecycle.checkpoint_files import newest, path_of
 from gputopo.values.run.device_names import device_name
@@ -76,7 +76,7 @@ def by_one(folder: Path, spec: RunSpec) -> list[Event]:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hosts")
-    make(root / "data", DataRequest(name="imagenet", count=40, side=48, classes=20))
+    make_data(root / "data", DataRequest(name="imagenet", count=40, side=48, classes=20))
     cut = sorted((root / "data").glob("train-*"))[0]
     cut.write_bytes(cut.read_bytes()[:-7])
     return root

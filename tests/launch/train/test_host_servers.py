@@ -136,7 +136,7 @@ from gputopo.values.run.spec import RunSpec
 from gputopo.launch.train.placement import checking, devices
 from gputopo.values import schema
 spec = schema.decode(open(sys.argv[1], "rb").read(), RunSpec, origin="")
-devices.set_up(spec)
+devices.set_up_devices(spec)
 with devices.joined(spec):
     there = spec.devices[1].device
     with tf.device(there):
