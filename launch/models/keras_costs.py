@@ -93,7 +93,7 @@ class _Counted:
         for operation in graph.get_operations():
             if operation.name not in live:
                 continue
-            inputs = [input_.name for input_ in operation.inputs]
+            inputs = [tensor.name for tensor in operation.inputs]
             used = set[int]().union(*(variables.get(name, ()) for name in inputs))
             if not features.intersection(inputs):
                 variables.update((output.name, used) for output in operation.outputs if used)
@@ -123,7 +123,7 @@ class _Counted:
         self._used.update(new)
         block.multiply_accumulates += products
         added = (
-            operation.type in _ADDITIONS and sum(input_.name in features for input_ in operation.inputs) > 1
+            operation.type in _ADDITIONS and sum(tensor.name in features for tensor in operation.inputs) > 1
         )
         if products or added or operation.type in _FEATURES:
             block.features += _elements(operation.outputs[0])
@@ -142,7 +142,7 @@ def _live(graph: Any) -> set[str]:
         operation = waiting.pop()
         if operation.name not in live:
             live.add(operation.name)
-            waiting += [input_.op for input_ in operation.inputs]
+            waiting += [tensor.op for tensor in operation.inputs]
     return live
 
 
@@ -159,7 +159,7 @@ def _carried(body: Any) -> set[str]:
 
 def _products(operation: Operation) -> int:
     """Return the multiply-accumulates of an operation."""
-    kind, inputs = operation.type, [_sides(input_) for input_ in operation.inputs]
+    kind, inputs = operation.type, [_sides(tensor) for tensor in operation.inputs]
     made = _elements(operation.outputs[0])
     if kind in ("Conv2D", "Conv3D"):
         return made * math.prod(inputs[1][:-1])

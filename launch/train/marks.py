@@ -190,10 +190,10 @@ def exchange_of(
     made: dict[int, list[Tensor]] = {}
     born: dict[Operation, int | None] = {}  # by op that has a sum: the host that made it first
     for op in ops:
-        waits_for[op] = frozenset().union(*(waits_for.get(input_.op, frozenset()) for input_ in op.inputs))
+        waits_for[op] = frozenset().union(*(waits_for.get(tensor.op, frozenset()) for tensor in op.inputs))
         reader = rank_of(op.device)
         if waits_for[op] == everyone:
-            earlier = [born[input_.op] for input_ in op.inputs if input_.op in born]
+            earlier = [born[tensor.op] for tensor in op.inputs if tensor.op in born]
             born[op] = earlier[0] if earlier else reader
             if not earlier and reader is not None:
                 made.setdefault(reader, []).append(op.outputs[0])

@@ -13,7 +13,7 @@ from gputopo.launch.data import cifar_files
 from gputopo.launch.data.examples import LABELS, parsed, wrong_picture
 from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.inputs import records as read_records
-from gputopo.launch.train.inputs.pipeline import Share
+from gputopo.launch.train.inputs.pipeline import Pipeline, Share
 from gputopo.launch.train.inputs.preprocessing import (
     ORDER,
     Preprocessing,
@@ -31,8 +31,8 @@ Bytes = cifar_files.Bytes
 
 
 @dataclass(frozen=True)
-class Cifar10:
-    """CIFAR-10. Training: endless, in an order derived from the seed. Evaluation: once.
+class Cifar10(Pipeline):
+    """CIFAR-10.
 
     Labels are 0 to 9 as in the files. `images` [n, 32, 32, 3] and `labels` [n] contain only the good records.
     Rank 0 reads them, and each host gets all of them at the start.
@@ -69,19 +69,6 @@ class Cifar10:
 
         epochs = tf.data.Dataset.range(first_image // count, tf.int64.max)
         return epochs.flat_map(epoch).skip(first_image % count)
-
-    @property
-    def endless(self) -> bool:
-        """Whether the data start again at the end, as in training."""
-        return self.recipe.training
-
-    def reaches(self, first_image: int) -> bool:
-        """Return True: skipping image numbers is fast."""
-        return True
-
-    def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
-        """Return True: bad records were skipped when the files were read."""
-        return True
 
 
 def read(paths: tuple[Path, ...], bad: BadRecords) -> tuple[Bytes, Bytes]:
@@ -131,8 +118,8 @@ _BATCHING = 4  # batches that are assembled in parallel
 
 
 @dataclass(frozen=True)
-class ImageNet:
-    """ImageNet. Training: endless, in an order derived from the seed. Evaluation: once, in the files' order.
+class ImageNet(Pipeline):
+    """ImageNet, in an evaluation in the files' order.
 
     `cache`: keep records in memory after the first pass, raw or decoded; None: read them again in each pass.
     """
@@ -161,11 +148,6 @@ class ImageNet:
     def reaches(self, first_image: int) -> bool:
         """Return whether the records before an image are few enough to read and skip."""
         return first_image * self._mean_bytes <= MAX_SKIPPED_BYTES
-
-    @property
-    def endless(self) -> bool:
-        """Whether the data start again at the end, as in training."""
-        return self.recipe.training
 
     def label_is_good(self, labels: Labels) -> bool:
         """Return whether all labels are classes of the model."""

@@ -4,7 +4,7 @@ import itertools
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -12,6 +12,7 @@ import tensorflow as tf
 from gputopo.launch.data.examples import NO_LABEL
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.train.inputs.fed import Batch, Maker
+from gputopo.launch.train.inputs.preprocessing import Preprocessing
 from gputopo.launch.train.inputs.records import BadRecords, untuned
 from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
@@ -121,20 +122,21 @@ def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
     return found
 
 
-class Pipeline(Protocol):
-    """A data set as batches, in the order of the joint batches' rows."""
+class Pipeline:
+    """A data set as batches, in the order of the joint batches' rows.
 
-    @property
-    def bad(self) -> BadRecords:
-        """The records that could not be used."""
+    Training is endless, in an order derived from the seed. An evaluation reads the data once. `bad`: the
+    records that could not be used. `notices`: remarks on the data that must be reported.
+    """
 
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Remarks on the data that must be reported."""
+    recipe: Preprocessing
+    bad: BadRecords
+    notices: tuple[str, ...]
 
     @property
     def endless(self) -> bool:
-        """Whether the data start again at the end."""
+        """Whether the data start again at the end, as in training."""
+        return self.recipe.training
 
     def batches(self, first_image: int, share: Share, *, careful: bool) -> Dataset:
         """Make a dataset of a share's images and labels, starting at place `first_image` of the order.
@@ -142,12 +144,15 @@ class Pipeline(Protocol):
         `careful`: note bad records in `bad`, which stops the run or skips them. Otherwise a bad record raises
         an error, or has a label out of range.
         """
+        raise NotImplementedError
 
     def reaches(self, first_image: int) -> bool:
         """Return whether it can start at an image in the same order as after reading all images before it."""
+        return True
 
     def label_is_good(self, labels: np.ndarray[Any, Any]) -> bool:
         """Return whether a batch's labels are all in range."""
+        return True
 
 
 class PipelineMaker(Maker):
