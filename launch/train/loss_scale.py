@@ -49,6 +49,11 @@ class LossScale:
         with tf.device(HOST):
             return tf.constant(self._spec.loss_scale, tf.float32)
 
+    def skipped(self, place: int) -> Tensor:
+        """Return the number of steps that an automatic scale has skipped in a place, on the host."""
+        with tf.device(HOST):
+            return self.variables[place if self._own else 0][2].read_value()
+
     def decide(self, totals: Sequence[Sequence[Tensor]], variables: Sequence[Sequence[Any]]) -> list[Tensor]:
         """Return for each place whether its step is applied: a bool on the host.
 

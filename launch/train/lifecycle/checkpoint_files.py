@@ -7,7 +7,6 @@ is JSON in the member `checkpoint.json`. The zip's CRC-32 of every member detect
 |------------------------------|--------------------------------------------------------------------|
 | variables/PLACE/NAME         | a trained variable; one place, or one per tower if independent     |
 | slots/PLACE/NAME/NUMBER      | the optimizer's state for this variable                            |
-| shared/PLACE/NUMBER          | the optimizer's state for all variables together                   |
 | state/PLACE/NAME             | moving statistics                                                  |
 | scale/NUMBER                 | the state of an automatic loss scale                               |
 """

@@ -130,15 +130,10 @@ class Checkpoints:
     def _copies(self) -> Copies:
         copies = variables_of(self._model, self._spec, self._step.placement)
         names = files.names_of([variable.name for variable in self._model.variables])
-        own = self._step.own_slots
         for place, slots in _sets(self._spec, self._step.slots):
             for name, *of_places in zip(names, *slots, strict=True):
-                for number, same in enumerate(zip(*(one[:own] for one in of_places), strict=True)):
+                for number, same in enumerate(zip(*of_places, strict=True)):
                     copies[f"slots/{place}/{name}/{number}"] = list(same)
-            # Every device has a copy of these; one is saved, as checkpoints do not depend on the devices.
-            shared = [one[own:] for of_place in slots for one in of_place if len(one) > own]
-            for number, same in enumerate(zip(*shared, strict=True)):
-                copies[f"shared/{place}/{number}"] = list(same)
         return copies
 
     def _saved_variables(self) -> Copies:

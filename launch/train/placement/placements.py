@@ -138,10 +138,9 @@ class AsynchronousServer(ParameterServer):
     """A parameter server that each tower changes by its own gradients as soon as it has them.
 
     A tower does not wait for the others to read, compute or apply, so its weights may or may not include
-    their changes. No change is lost: TensorFlow's training ops lock the variable and its slots. Only the two
-    powers of Adam's betas are read and written without a lock. The towers of one step start together. Each
-    adds its part of the step's weight decay, and its gradients are clipped separately. Transfers per step: as
-    ParameterServer.
+    their changes. No change is lost: TensorFlow's training ops lock the variable and its slots. The towers
+    of one step start together. Each adds its part of the step's weight decay, and its gradients are clipped
+    separately. Transfers per step: as ParameterServer.
     """
 
     waits: Waits = "each_tower"
