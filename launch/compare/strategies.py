@@ -165,7 +165,7 @@ class StrategyStep(GraphStep):
             rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
             own = tf.stack([there, clock([rows])])
             with tf.control_dependencies(updates):
-                loss, of_marks, of_hosts = (tf.identity(one) for one in tf.split(rows, (1, 3, 2), axis=1))
+                loss, of_marks, of_hosts = map(tf.identity, tf.split(rows, (1, 3, 2), axis=1))
                 probes = tf.add_n(self.marks.probes)
             losses = tf.cast(tf.reshape(loss, (-1,)), tf.float32)
             return losses, tf.identity(begin), of_marks, of_hosts, own, probes
@@ -206,7 +206,10 @@ class StrategyStep(GraphStep):
         """
         name = _NAMES.get(self._asked.kind) or type(self._strategy).__name__.removesuffix("V1")
         nodes = (node for node in self.graph_nodes() if not node.name.startswith(SCOPE))
-        found = {(node.op, _hint(node)) for node in nodes if node.op in _COLLECTIVES}
+        found = set()
+        for node in nodes:
+            if node.op in _COLLECTIVES:
+                found.add((node.op, str(node.attr["communication_hint"].s.decode())))
         ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
         if self._asked.kind in ("central", "one-device"):
             what = "one set of variables"
@@ -218,10 +221,6 @@ class StrategyStep(GraphStep):
             by = _OPERATIONS.get(self._asked.reduction or "", "TensorFlow's choice")
             what = f"gradients reduced by {by}: {ran or 'copies that are added up'}"
         return f"Strategy {self.spec.strategy}: tf.distribute {name}, {what}, in gputopo's training loop."
-
-
-def _hint(node: Any) -> str:
-    return str(node.attr["communication_hint"].s.decode()) if "communication_hint" in node.attr else ""
 
 
 def _tower() -> int:

@@ -60,7 +60,7 @@ def find_data(folder: Path, name: str | None = None) -> DataFolder:
     listed = _listing(folder)
     sets = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
     if not sets:
-        inner = [folder / one for one in _INNER if one in listed and (folder / one).is_dir()]
+        inner = [folder / part for part in _INNER if part in listed and (folder / part).is_dir()]
         sets = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
     if not sets:
         raise _nothing(folder, listed, name)
@@ -206,7 +206,7 @@ def _nothing(folder: Path, listed: Sequence[str], name: str | None) -> InputErro
     packed = next((name for name in listed if name.endswith(_ARCHIVES)), None)
     if packed is not None:
         return InputError(f"{folder} holds no data set but {packed}", f"unpack it there: tar xf {packed}")
-    if any(one.startswith("cifar-100") for one in (folder.name, *listed)):
+    if any(entry.startswith("cifar-100") for entry in (folder.name, *listed)):
         return InputError(
             f"{folder} holds CIFAR-100, which no model of gputopo supports", f"get CIFAR-10; {_MAKE}"
         )

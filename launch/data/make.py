@@ -73,7 +73,7 @@ def make_data(folder: Path, request: DataRequest) -> Written:
             raise InputError(f"{folder} already exists", "use a new folder, or remove it first")
         # Do not replace an empty folder: it may be a mount point, a link, or the shell's working folder.
         beside = folder if there else folder.parent
-        new = [one for one in (beside, *beside.parents) if not one.exists()]
+        new = [path for path in (beside, *beside.parents) if not path.exists()]
         beside.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished.", dir=beside))
         try:
@@ -90,9 +90,9 @@ def make_data(folder: Path, request: DataRequest) -> Written:
                 unfinished.rename(folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
-            for one in new:
+            for path in new:
                 with contextlib.suppress(OSError):  # another program wrote into it
-                    one.rmdir()
+                    path.rmdir()
             raise
     except OSError as error:
         raise DiskError(

@@ -112,7 +112,7 @@ def traced_of(model: keras.Model, shape: Sequence[int], *, batch: int | None = 1
 def require_listed(traced: TracedModel, model: keras.Model, name: str) -> None:
     """Raise UsageError if a model uses variables that Keras does not list."""
     known = {id(variable.value) for variable in (*model.variables, *model.metrics_variables)}
-    unknown = [one.name for one in traced.read if id(one) not in known]
+    unknown = [variable.name for variable in traced.read if id(variable) not in known]
     if unknown:
         raise UsageError(
             f"the model '{name}' reads variables that Keras does not list: {named(unknown)}",

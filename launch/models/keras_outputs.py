@@ -103,7 +103,9 @@ def before_activation(outputs: Tensor, ending: Ending) -> Tensor | None:
 
 def ending_of(output: Tensor) -> Ending:
     """Return the last activation, found from the op that made the output."""
-    return next((one for one in _ACTIVATIONS if before_activation(output, one) is not None), "linear")
+    return next(
+        (ending for ending in _ACTIVATIONS if before_activation(output, ending) is not None), "linear"
+    )
 
 
 def _per_example(own: Any, *, sparse: bool) -> "Callable[[Tensor, Tensor], Tensor] | None":

@@ -72,7 +72,7 @@ def application(name: str) -> keras.Model:
     known = applications()
     found = known.get(name.lower())
     if found is None:
-        raise no_application(name, [one.__name__ for one in known.values()])
+        raise no_application(name, [build.__name__ for build in known.values()])
     with Foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
         # Without its softmax a model has the same variables, and the loss of logits is exact.
         model = found(weights=None, classifier_activation=None)

@@ -209,11 +209,10 @@ class FedSource(InputSource):
 
 def signature_of(spec: RunSpec, shape: Sequence[int]) -> list[Any]:
     """Return the TensorSpecs for this process's part of a joint batch: images and labels of each tower."""
-    return [
-        one
-        for rows in own_rows(spec)
-        for one in (tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64))
-    ]
+    signature = []
+    for rows in own_rows(spec):
+        signature += [tf.TensorSpec((rows.batch, *shape), tf.float32), tf.TensorSpec((rows.batch,), tf.int64)]
+    return signature
 
 
 def on_host(batch: Batch) -> list[Tensor]:

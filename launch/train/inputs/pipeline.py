@@ -242,7 +242,7 @@ class PipelineMaker(Maker):
         if ends:
             raise StopIteration
         filled = (reader.filled(own) for reader, own in zip(readers, parts, strict=True))
-        return [one for of_host in filled for part in of_host for one in part]
+        return [tensor for of_host in filled for part in of_host for tensor in part]
 
     def _started(self, number: int) -> list["_Reader"]:
         step, image = self._base

@@ -111,7 +111,7 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
     Without `verify` only headers are read. Raises InputError if the folder cannot be read.
     """
     found, damaged = _read_headers(folder)
-    for checkpoint in sorted(found, key=lambda one: one.header.steps, reverse=True):
+    for checkpoint in sorted(found, key=lambda checkpoint: checkpoint.header.steps, reverse=True):
         try:
             if not checkpoint.header.finite:
                 raise _unusable(checkpoint.path, "has numbers that are not finite")
@@ -230,7 +230,7 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     and other files are kept. Returns the removed checkpoints.
     """
     found, _ = _read_headers(folder)
-    ordered = sorted(found, key=lambda one: one.header.steps, reverse=True)
+    ordered = sorted(found, key=lambda checkpoint: checkpoint.header.steps, reverse=True)
     removed = []
     for finite in (True, False):
         of_a_kind = [checkpoint for checkpoint in ordered if checkpoint.header.finite == finite]

@@ -196,7 +196,7 @@ def _sets(
 
 def _scale(step: Stepper) -> Copies:
     scales = [] if step.scale is None else step.scale.variables
-    return {f"scale/{number}": [one] for number, one in enumerate(chain.from_iterable(scales))}
+    return {f"scale/{number}": [variable] for number, variable in enumerate(chain.from_iterable(scales))}
 
 
 def _shapes(copies: Copies) -> dict[str, tuple[int, ...]]:

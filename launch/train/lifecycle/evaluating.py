@@ -170,9 +170,13 @@ class ForwardStep(GraphStep):
             for groups in tower_groups(self.spec):
                 start = [begin]
                 for numbers in groups:
-                    group = [self._tower(tower, number, fed, start) for tower in numbers]
-                    start = [marks for _, marks in group]
-                    towers += group
+                    begun = len(towers)
+                    for tower in numbers:
+                        _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
+                        with tf.device(HOST):
+                            row = tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64)
+                        towers.append((row, marks))
+                    start = [marks for _, marks in towers[begun:]]
             with tf.device(HOST):
                 rows = tf.stack([tf.concat([*tower, of_host], axis=0) for tower in towers])  # [towers, 9]
                 rows = rows if self.hosts is None else self.hosts.of_all_towers(rows)
@@ -191,14 +195,6 @@ class ForwardStep(GraphStep):
         loss = tf.reduce_sum(tf.where(real > 0, of_each, tf.zeros_like(of_each)))
         loss /= tf.maximum(count, 1.0)
         return [logits], (loss, count, hits(self._model, logits, labels))
-
-    def _tower(
-        self, tower: int, number: Tensor, fed: Sequence[Tensor], start: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Build one tower: return [loss, number of examples, two hits], and its marks [3]."""
-        _, _, (loss, count, right), marks = self.passed(tower, number, fed, start)
-        with tf.device(HOST):
-            return tf.cast(tf.concat([[loss, count], right], axis=0), tf.float64), marks
 
 
 def pass_forward(

@@ -77,7 +77,10 @@ def require_empty(folder: Path) -> None:
     """Remove the remains of killed exports from a folder. Raises UsageError if it is not empty then."""
     for path in folder.iterdir():
         temporary = _TEMPORARY.fullmatch(path.name)
-        if temporary and not _runs(int(temporary["pid"])):
+        # In a container its PID may now be this process's own.
+        if temporary and (
+            int(temporary["pid"]) == os.getpid() or not psutil.pid_exists(int(temporary["pid"]))
+        ):
             shutil.rmtree(path, ignore_errors=True)
     if any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty", "use a new folder with --export")
@@ -97,8 +100,3 @@ def move_all(source: Path, target: Path) -> None:
         for path in moved:
             path.rename(source / path.name)
         raise
-
-
-def _runs(pid: int) -> bool:
-    """Return whether another process has this PID. In a container it may now be this process's own PID."""
-    return pid != os.getpid() and psutil.pid_exists(pid)

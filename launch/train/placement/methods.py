@@ -119,7 +119,7 @@ def _flat(device: str, tensors: Sequence[Tensor]) -> Tensor:
 def _unpacked(device: str, parts: Sequence[Tensor], shapes: Sequence[Any]) -> list[Tensor]:
     whole = join_on(device, parts, (-1,))
     cut = cut_on(device, whole, [shape.num_elements() for shape in shapes])
-    return [join_on(device, [one], shape) for one, shape in zip(cut, shapes, strict=True)]
+    return [join_on(device, [part], shape) for part, shape in zip(cut, shapes, strict=True)]
 
 
 ALGORITHMS: dict[str, Callable[..., Reducer]] = {

@@ -127,7 +127,11 @@ def joined_fastest(spec: RunSpec, emit: Emit) -> Iterator[tuple[RunSpec, tuple[s
             yield other, says
             return
     gc.collect()  # objects left on the servers cannot be deleted later
-    with joined(_moved(spec)):
+    # A new address for rank 0: its first server cannot be ended and keeps the old one.
+    own, *others = spec.servers
+    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
+    servers = (msgspec.structs.replace(own, address=address), *others)
+    with joined(msgspec.structs.replace(spec, servers=servers)):
         yield spec, says
 
 
@@ -149,7 +153,9 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 def said(seconds: Mapping[str, float], failed: Mapping[str, str], way: str) -> str:
     """Return a text with the times of an exchange of all gradients, and the way that is used."""
-    found = [f"{name} {1e3 * one:.{0 if one >= 0.01 else 1}f} ms" for name, one in seconds.items()]
+    found = [
+        f"{name} {1e3 * taken_s:.{0 if taken_s >= 0.01 else 1}f} ms" for name, taken_s in seconds.items()
+    ]
     found += [f"{name} failed ({why})" for name, why in failed.items()]
     return f"exchange between hosts: {', '.join(found)}: {way}"
 
@@ -162,9 +168,9 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
     calls: dict[str, Callable[[], float]] = {}
     failed: dict[str, str] = {}
     began = time.perf_counter()
-    for way, one in ways.items():
+    for way, run in ways.items():
         try:
-            calls[way] = bench.call_of(tested_reducer(one.all_reduce or "copy", devices, one.exchange))
+            calls[way] = bench.call_of(tested_reducer(run.all_reduce or "copy", devices, run.exchange))
             calls[way]()  # the first call builds
         except (HardwareError, tf.errors.OpError) as error:
             if way == COPIES:
@@ -176,11 +182,4 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
     while len(found[COPIES]) < ROUNDS and (not found[COPIES] or time.perf_counter() - began < LIMIT_S):
         for way, call in calls.items():
             found[way].append(call())
-    return {way: statistics.median(one) for way, one in found.items()}, failed
-
-
-def _moved(spec: RunSpec) -> RunSpec:
-    """Return the run with a new address for rank 0, whose first server cannot be ended and keeps the old."""
-    own, *others = spec.servers
-    address = f"{own.address.rpartition(':')[0]}:{free_port()}"
-    return msgspec.structs.replace(spec, servers=(msgspec.structs.replace(own, address=address), *others))
+    return {way: statistics.median(times) for way, times in found.items()}, failed

@@ -84,6 +84,6 @@ def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> No
             gradients = tape.gradient(loss, weights)
             updated = [weight - change for weight, change in zip(weights, gradients, strict=True)]
             with tf.device("/CPU:0"):
-                return [tf.identity(one) for one in updated]
+                return [tf.identity(weight) for weight in updated]
 
     tf.compat.v1.wrap_function(both, [])()
