@@ -57,10 +57,7 @@ def wrong_fields(record: bytes) -> str | int:
 
 
 def wrong_picture(record: bytes) -> str:
-    """Return why a record's image, or a crop that its boxes allow, cannot be decoded."""
-    fields = wrong_fields(record)
-    if isinstance(fields, str):
-        return fields
+    """Return why the image of an example, or a crop that its boxes allow, cannot be decoded."""
     encoded = tf.train.Example.FromString(record).features.feature[PICTURE].bytes_list.value[0]
     try:
         with tf.device("/CPU:0"):

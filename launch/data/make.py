@@ -121,15 +121,13 @@ def drawn(number: int, *, classes: int, side: int, seed: int) -> tuple[Pixels, i
 
 def stretched(coarse: Any, height: int, width: int) -> Any:
     """Resize [h, w, 3] to [height, width, 3] by linear interpolation."""
-    down = np.linspace(0, coarse.shape[0] - 1, height)
-    across = np.linspace(0, coarse.shape[1] - 1, width)
-    top, left = np.floor(down).astype(int), np.floor(across).astype(int)
-    below = np.minimum(top + 1, coarse.shape[0] - 1)
-    right = np.minimum(left + 1, coarse.shape[1] - 1)
-    y, x = (down - top)[:, None, None], (across - left)[None, :, None]
-    upper = coarse[top][:, left] * (1 - x) + coarse[top][:, right] * x
-    lower = coarse[below][:, left] * (1 - x) + coarse[below][:, right] * x
-    return upper * (1 - y) + lower * y
+
+    def weights(size: int, cells: int) -> Any:  # [size, cells]
+        places = np.linspace(0, cells - 1, size)[:, None]
+        return np.maximum(1 - np.abs(places - np.arange(cells)), 0)
+
+    down, across = weights(height, coarse.shape[0]), weights(width, coarse.shape[1])
+    return np.einsum("yh,xw,hwc->yxc", down, across, coarse, optimize=True)
 
 
 def write_imagenet(

@@ -16,7 +16,7 @@ from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # has no
 
 from gputopo.launch.data.examples import wrong_fields
 from gputopo.launch.data.folder import bad_record
-from gputopo.launch.data.tfrecords import walk, wrong_record
+from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError
 
 Dataset = Any
@@ -131,7 +131,7 @@ def _readable(path: Path, bad: BadRecords) -> Iterator[tuple[int, bytes]]:
         try:
             record, offset = reader.read(offset)
         except tf.errors.DataLossError:
-            bad.note(path, number, wrong_record(path, number))
+            bad.note(path, number, "its checksum does not match its bytes")
             offset = walk(path, max_records=number + 1).bytes
         else:
             if record:

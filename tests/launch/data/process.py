@@ -10,7 +10,7 @@ from typing import Any
 
 from gputopo.launch.data import DataRequest, folder, make_data
 from gputopo.launch.data.make import serialized
-from gputopo.launch.data.tfrecords import walk, wrong_record
+from gputopo.launch.data.tfrecords import walk
 from gputopo.launch.train.lifecycle.folders import DiskError
 from tests.launch.train.inputs import folders
 from tests.launch.train.small_disk import small_disk
@@ -33,7 +33,6 @@ def known_fields(root: Path) -> Any:
     return {
         "records": len(found),
         "walked": walk(path).records,
-        "wrong": wrong_record(path, 2),
         "fields": fields,
     }
 
@@ -44,7 +43,7 @@ def wrong(root: Path) -> Any:
     undecodable = folders.record(3, encoded=b"\xff\xd8\xff\xe0 this is no picture")
     return {
         "fields": {kind: wrong_fields(record) for kind, record in folders.schemas().items()},
-        "pictures": [wrong_picture(undecodable), wrong_picture(folders.record(None))],
+        "picture": wrong_picture(undecodable),
     }
 
 
