@@ -27,7 +27,7 @@ from gputopo.launch.models.keras_checks import (
     traced_of,
 )
 from gputopo.launch.models.keras_outputs import Ending, ending_of, head_of, left_out
-from gputopo.launch.models.keras_sources import Foreign, application, own_model
+from gputopo.launch.models.keras_sources import application, foreign, own_model
 from gputopo.launch.models.layers import DataFormat, TowerRows
 from gputopo.launch.models.model import Forward, VariableSpec
 from gputopo.launch.spec.model_names import ModelName
@@ -63,7 +63,7 @@ class KerasModel:
         )
         traced = None
         if ending is None:
-            with Foreign(*self.fails):
+            with foreign(*self.fails):
                 traced = traced_of(model, shape)
             require_listed(traced, model, name)
             ending = ending_of(traced.output)
@@ -124,7 +124,7 @@ class KerasModel:
             for variable in self.keras.non_trainable_variables
         ]
         mode = {"training": training} if self._takes_training else {}  # like Keras's fit
-        with Foreign(*self.fails):
+        with foreign(*self.fails):
             outputs, new, added = self.keras.stateless_call(
                 trained, rest, self.own_layout(images, data_format), return_losses=True, **mode
             )

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from gputopo.launch.models.keras_sources import Foreign
+from gputopo.launch.models.keras_sources import foreign
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import RunSpec
 
@@ -63,7 +63,7 @@ def _outputs(model: keras.Model, name: str) -> Shape:
     known = getattr(model, "inputs", None)
     if not known and not model.built:
         return None, 1
-    with Foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
+    with foreign(f"the model '{name}' has no known shapes", "give it a keras.Input, or build() it"):
         made = model.compute_output_spec(known[0] if known else keras.KerasTensor(_inputs(model, name)))
     of_outputs = list(made) if isinstance(made, (list, tuple, Mapping)) else [made]
     if isinstance(made, Mapping) or len(of_outputs) != 1:
@@ -144,7 +144,7 @@ def require_trainable(model: keras.Model, name: str, spec: RunSpec | None) -> No
 
 def require_any_batch(model: keras.Model, shape: Sequence[int], name: str) -> None:
     """Raise UsageError if the model needs a fixed batch size: an export accepts any size."""
-    with Foreign(
+    with foreign(
         f"the model '{name}' does not take a batch of any size, as --export needs it to",
         "use keras.ops.shape(x)[0] instead of x.shape[0], or remove --export",
     ):

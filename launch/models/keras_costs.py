@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from gputopo.launch.models.keras_building import KerasModel
 from gputopo.launch.models.keras_checks import shapes_of, traced_of
-from gputopo.launch.models.keras_sources import Foreign
+from gputopo.launch.models.keras_sources import foreign
 from gputopo.launch.spec.model_names import KERAS_CPU_BATCH, KERAS_GPU_BATCH, KERAS_LEARNING_RATE
 from gputopo.workload.sketch import Block, BlockCost
 from gputopo.workload.workloads import Workload
@@ -41,7 +41,7 @@ def count_costs(built: KerasModel, name: str) -> Workload:
     Raises UsageError if its forward pass fails.
     """
     shape, _ = shapes_of(built.keras, name)
-    with Foreign(*built.fails):
+    with foreign(*built.fails):
         graph = traced_of(built.keras, shape).output.graph
     counted = _Counted(
         [variable.value.handle for variable in built.keras.trainable_variables], built.variables

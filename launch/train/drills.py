@@ -82,7 +82,9 @@ class DrilledStep(TrainingStep):
 
     def __init__(self, model: Model, spec: RunSpec, placement: Placement, source: InputSource) -> None:
         self.drills = Drills(spec)
-        super().__init__(model, spec, placement, drilled(source, self.drills))
+        if self.drills.of(SLOW_INPUT):
+            source = cast(InputSource, LateInput(source, self.drills))
+        super().__init__(model, spec, placement, source)
 
     def observers(self, emit: Emit) -> list[Observer]:
         """Return the observers of any step, and the drills."""
@@ -171,11 +173,6 @@ class LateInput:
         time.sleep(self._late_s)
         self._fed_s = time.perf_counter()
         return fed
-
-
-def drilled(source: InputSource, drills: Drills) -> InputSource:
-    """Return the source, with a delay if there is a drill for slow input."""
-    return cast(InputSource, LateInput(source, drills)) if drills.of(SLOW_INPUT) else source
 
 
 def wait(began_s: float, ended_s: float, factor: float) -> float:

@@ -121,18 +121,12 @@ def hits(model: Model, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the numbers of examples (float32) whose label is the first guess, and among the first five.
 
     `logits` [batch, classes]; `labels` [batch], below 0 for a row without an example. Equal logits are ranked
-    by class number, as in tf.math.top_k, so that a constant output is not right. NaN is a wrong guess. Uses
-    only plain arithmetic, for which GPUs have kernels.
+    by class number, so that a constant output is not right. A row with a NaN is wrong.
     """
     if model.classes == 1:  # a single logit: yes if above zero
         right = tf.cast(tf.equal(tf.cast(tf.reshape(logits, (-1,)) > 0, labels.dtype), labels), tf.float32)
         return tf.stack([tf.reduce_sum(right), tf.reduce_sum(right)])
-    classes = tf.constant([list(range(model.classes))], labels.dtype)  # [1, classes]
-    own = tf.one_hot(labels, model.classes, dtype=logits.dtype)
-    of_label = tf.reduce_sum(tf.where(own > 0, logits, tf.zeros_like(logits)), 1, keepdims=True)  # [b, 1]
-    better = tf.logical_not(logits <= of_label)
-    first = tf.logical_and(tf.equal(logits, of_label), classes < labels[:, None])
-    before = tf.reduce_sum(tf.cast(tf.logical_or(better, first), tf.float32), 1)  # [b]
-    real = tf.cast(labels >= 0, tf.float32)
-    top1 = tf.reduce_sum(real * tf.cast(before < 1, tf.float32))
-    return tf.stack([top1, tf.reduce_sum(real * tf.cast(before < TOP, tf.float32))])
+    ranked = tf.cast(tf.math.top_k(logits, min(TOP, model.classes)).indices, labels.dtype)  # [batch, guesses]
+    is_number = tf.logical_not(tf.reduce_any(tf.math.is_nan(logits), 1, keepdims=True))
+    right = tf.cast(tf.logical_and(tf.equal(ranked, labels[:, None]), is_number), tf.float32)
+    return tf.stack([tf.reduce_sum(right[:, 0]), tf.reduce_sum(right)])

@@ -26,11 +26,10 @@ from gputopo.launch.train.placement.placements import ParameterServer, place
 from gputopo.launch.train.placement.trial_step import require_kernels
 from gputopo.launch.train.placement.variables import largest_difference, pin
 from gputopo.launch.train.step import TrainingStep
-from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
-from gputopo.values.run.events import Event, ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped, VariableSets
+from gputopo.values.run.events import ModelBuilt, Noticed, PhaseBegun, ReplicasCompared, Step
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Made = TypeVar("Made", bound=Stepper)
 
 

@@ -13,11 +13,10 @@ from gputopo.launch.models.model import Model
 from gputopo.launch.train.lifecycle import checkpoint_files as files
 from gputopo.launch.train.lifecycle import folders
 from gputopo.launch.train.lifecycle.checkpoint_files import Checkpoint, Header
-from gputopo.launch.train.stepper import Stepper
-from gputopo.values.run.events import CheckpointSaved, Event, Noticed, PhaseBegun, Resumed
+from gputopo.launch.train.stepper import Emit, Stepper
+from gputopo.values.run.events import CheckpointSaved, Noticed, PhaseBegun, Resumed
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Copies = dict[str, list[Any]]  # by name of an array: the variables that hold its value
 
 

@@ -5,7 +5,7 @@ Passes run in inference mode: norms use moving statistics; there is no dropout, 
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,12 +25,11 @@ from gputopo.launch.train.marks import HostMarks, clock
 from gputopo.launch.train.placement.devices import HOST, home, tower_groups
 from gputopo.launch.train.placement.placements import Placement, place
 from gputopo.launch.train.placement.trial_step import require_gpus
-from gputopo.launch.train.stepper import Observer, StepOutcome, Stepper, Stopped, VariableSets
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome, Stepper, Stopped, VariableSets
 from gputopo.launch.train.towers import TOP, TowerMath, hits
 from gputopo.launch.train.training import NO_START, WorkerStart, built, observers
 from gputopo.values.run.events import (
     Evaluated,
-    Event,
     Noticed,
     PhaseBegun,
     Resumed,
@@ -39,7 +38,6 @@ from gputopo.values.run.events import (
 from gputopo.values.run.spec import Exchange, RunSpec
 
 Tensor = Any
-Emit = Callable[[Event], None]
 
 
 def measure_input(

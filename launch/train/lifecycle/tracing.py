@@ -1,19 +1,18 @@
 """Profiles of chosen steps, written for TensorBoard."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
 
 from gputopo.launch.train.op_errors import disk_reason, first_line
-from gputopo.launch.train.stepper import Observer, StepOutcome
+from gputopo.launch.train.stepper import Emit, Observer, StepOutcome
 from gputopo.values.index_ranges import index_ranges
-from gputopo.values.run.events import Event, Noticed, PhaseBegun, Step, Traced
+from gputopo.values.run.events import Noticed, PhaseBegun, Step, Traced
 from gputopo.values.run.spec import RunSpec
 
 _HOST_LEVEL = 2  # every op; level 1 skips most ops, level 3 is for developers of TensorFlow
-Emit = Callable[[Event], None]
 
 
 class Tracer(Observer):

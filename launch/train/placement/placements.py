@@ -11,7 +11,7 @@ import itertools
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -33,12 +33,12 @@ from gputopo.launch.train.placement.devices import HOST, require_device
 from gputopo.launch.train.placement.methods import tested_reducer, wrapped
 from gputopo.launch.train.placement.partitioning import owners_of
 from gputopo.launch.train.placement.variables import assign, create_copies, create_spread, create_state, read
+from gputopo.launch.train.stepper import Emit
 from gputopo.values.errors import HardwareError
 from gputopo.values.run.all_reduce import parse
-from gputopo.values.run.events import BUILDING, NCCL_TEST, Event, PhaseBegun
+from gputopo.values.run.events import BUILDING, NCCL_TEST, PhaseBegun
 from gputopo.values.run.spec import RunSpec
 
-Emit = Callable[[Event], None]
 Tensor = Any
 Waits = Literal["all", "own_copy", "each_tower", "nothing"]
 """The gradients that an update waits for. all: every tower's. own_copy: only its own tower's, which has a

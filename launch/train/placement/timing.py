@@ -18,8 +18,9 @@ from gputopo.launch.train.placement.algorithms import Gradients, Reducer, WrongS
 from gputopo.launch.train.placement.devices import HOST, home, joined, settle
 from gputopo.launch.train.placement.methods import tested_reducer
 from gputopo.launch.train.placement.variables import read
+from gputopo.launch.train.stepper import Emit
 from gputopo.values.errors import HardwareError
-from gputopo.values.run.events import EXCHANGE, Event, PhaseBegun
+from gputopo.values.run.events import EXCHANGE, PhaseBegun
 from gputopo.values.run.spec import RunSpec
 
 Tensor = Any
@@ -93,8 +94,6 @@ class Bench:
                     f"the reduction '{name}' is wrong on {device}, in a timed call", "use another reduction"
                 )
 
-
-Emit = Callable[[Event], None]
 
 COPIES = "copies"
 ROUNDS = 5
