@@ -206,11 +206,11 @@ class StrategyStep(GraphStep):
         """
         name = _NAMES.get(self._asked.kind) or type(self._strategy).__name__.removesuffix("V1")
         nodes = (node for node in self.graph_nodes() if not node.name.startswith(SCOPE))
-        found = set()
+        reductions = set()
         for node in nodes:
             if node.op in _COLLECTIVES:
-                found.add((node.op, str(node.attr["communication_hint"].s.decode())))
-        ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in found))
+                reductions.add((node.op, str(node.attr["communication_hint"].s.decode())))
+        ran = " and ".join(sorted(op + (f" ({hint})" if hint else "") for op, hint in reductions))
         if self._asked.kind in ("central", "one-device"):
             what = "one set of variables"
         elif len(self.spec.devices) == 1:

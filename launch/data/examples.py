@@ -22,9 +22,9 @@ def parsed(record: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         LABEL: tf.io.FixedLenFeature((), tf.int64, NO_LABEL),
         **{side: tf.io.VarLenFeature(tf.float32) for side in _SIDES},
     }
-    found = tf.io.parse_single_example(record, expected)
-    boxes = tf.stack([found[side].values for side in _SIDES], axis=1)  # ymin, xmin, ymax, xmax
-    return found[PICTURE], found[LABEL], boxes
+    fields = tf.io.parse_single_example(record, expected)
+    boxes = tf.stack([fields[side].values for side in _SIDES], axis=1)  # ymin, xmin, ymax, xmax
+    return fields[PICTURE], fields[LABEL], boxes
 
 
 def wrong_fields(record: bytes) -> str | int:

@@ -58,13 +58,13 @@ def find_data(folder: Path, name: str | None = None) -> DataFolder:
     Raises InputError if the folder is missing or does not hold the requested data set.
     """
     listed = _listing(folder)
-    sets = [found for found in (_imagenet(folder, listed), _cifar10(folder, listed)) if found is not None]
+    sets = [data for data in (_imagenet(folder, listed), _cifar10(folder, listed)) if data is not None]
     if not sets:
         inner = [folder / part for part in _INNER if part in listed and (folder / part).is_dir()]
-        sets = [found for path in inner if (found := _cifar10(path, _listing(path))) is not None]
+        sets = [data for path in inner if (data := _cifar10(path, _listing(path))) is not None]
     if not sets:
         raise _nothing(folder, listed, name)
-    fitting = [found for found in sets if name in (None, found.name)]
+    fitting = [data for data in sets if name in (None, data.name)]
     if not fitting:
         raise InputError(
             f"{folder} holds {sets[0].name}, not {name}",
@@ -161,15 +161,15 @@ def _listing(folder: Path) -> list[str]:
 
 
 def _imagenet(folder: Path, listed: Sequence[str]) -> DataFolder | None:
-    matches = [found for found in map(_SHARD.fullmatch, listed) if found]
+    matches = [shard for shard in map(_SHARD.fullmatch, listed) if shard]
     if not matches:
         return None
     files: dict[Subset, tuple[Path, ...]] = {"train": (), "validation": ()}
     notices = []
     for subset in files:
-        matched = [found for found in matches if found[1] == subset]
-        files[subset] = tuple(folder / found[0] for found in matched)
-        totals = sorted({int(found[3]) for found in matched})
+        matched = [shard for shard in matches if shard[1] == subset]
+        files[subset] = tuple(folder / shard[0] for shard in matched)
+        totals = sorted({int(shard[3]) for shard in matched})
         if len(totals) > 1:
             sets = " and ".join(f"-of-{total:05d}" for total in totals)
             notices.append(f"{folder} has {subset} files of several sets ({sets}): all of them are read.")

@@ -162,14 +162,14 @@ def computes_in(model: keras.Model) -> set[str]:
     return {layer.compute_dtype for layer in layers_of(model) if layer._trainable_variables}
 
 
-def other_types(found: set[str], compute: str) -> list[str]:
+def other_types(types: set[str], compute: str) -> list[str]:
     """Return the types of a model's layers that differ from the run's `compute` (fp32, bf16, fp16).
 
     float32 layers in a model of a shorter type are not reported: Keras recommends float32 for the last layer.
     """
     wanted = POLICIES[compute].removeprefix("mixed_")
-    usual = {wanted, "float32"} if wanted in found else {wanted}
-    return sorted(found - usual)
+    usual = {wanted, "float32"} if wanted in types else {wanted}
+    return sorted(types - usual)
 
 
 def is_seed(variable: Any) -> bool:

@@ -130,10 +130,10 @@ def _fits(loss: Callable[[Tensor, Tensor], Tensor], classes: int, *, sparse: boo
     labels = tf.constant([0, min(1, classes - 1)], tf.int64)
     wanted = Head(classes, "linear")._wanted(labels, sparse=sparse)
     try:
-        found = loss(wanted, tf.fill((2, classes), 0.5 / classes))
+        losses = loss(wanted, tf.fill((2, classes), 0.5 / classes))
     except (ValueError, TypeError, tf.errors.InvalidArgumentError):
         return False
-    return tuple(found.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(found)))
+    return tuple(losses.shape) == (2,) and bool(tf.reduce_all(tf.math.is_finite(losses)))
 
 
 def _name(own: Any) -> str:

@@ -62,22 +62,22 @@ def application(name: str) -> keras.Model:
     model.
     """
     known = applications()
-    found = known.get(name.lower())
-    if found is None:
+    make = known.get(name.lower())
+    if make is None:
         raise no_application(name, [build.__name__ for build in known.values()])
-    with foreign(f"keras:{found.__name__} cannot be built", "try --data-format NHWC, or another model"):
+    with foreign(f"keras:{make.__name__} cannot be built", "try --data-format NHWC, or another model"):
         # Without its softmax a model has the same variables, and the loss of logits is exact.
-        model = found(weights=None, classifier_activation=None)
+        model = make(weights=None, classifier_activation=None)
         if None in model.input_shape[1:]:  # MobileNetV3 takes images of any size
             shape = tuple(_SIDE if side is None else side for side in model.input_shape[1:])
-            model = found(weights=None, classifier_activation=None, input_shape=shape)
+            model = make(weights=None, classifier_activation=None, input_shape=shape)
         return model
 
 
 def applications() -> dict[str, Callable[..., keras.Model]]:
     """Return the functions of keras.applications that build models, by lower-case name."""
-    found = inspect.getmembers(keras.applications, inspect.isfunction)
-    return {name.lower(): function for name, function in found}
+    functions = inspect.getmembers(keras.applications, inspect.isfunction)
+    return {name.lower(): function for name, function in functions}
 
 
 def own_model(asked: ModelName, seed: int) -> keras.Model:
@@ -87,20 +87,20 @@ def own_model(asked: ModelName, seed: int) -> keras.Model:
     module drew while it was imported. Raises UsageError.
     """
     name = f"{asked.module}:{asked.attribute}"
-    found = _module(asked.module)
+    attribute = _module(asked.module)
     for part in asked.attribute.split("."):
-        if not hasattr(found, part):
-            raise no_attribute(asked, part, dir(found))
-        found = getattr(found, part)
-    if isinstance(found, keras.Model):
-        return found
-    model, says = found, "is"
-    if callable(found):
+        if not hasattr(attribute, part):
+            raise no_attribute(asked, part, dir(attribute))
+        attribute = getattr(attribute, part)
+    if isinstance(attribute, keras.Model):
+        return attribute
+    model, says = attribute, "is"
+    if callable(attribute):
         keras.utils.set_random_seed(seed)
         with foreign(
             f"{name} failed", f"python -c 'import {asked.module} as m; m.{asked.attribute}()' shows it"
         ):
-            model, says = found(), "returns"
+            model, says = attribute(), "returns"
     if isinstance(model, keras.Model):
         return model
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"

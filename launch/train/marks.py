@@ -206,8 +206,8 @@ def exchange_of(
             elif waits_for.get(tensor.op) == frozenset({source}):
                 gathered.setdefault((source, reader), {})[tensor.name, op.device] = (tensor, op.device)
     return (
-        {pair: list(found.values()) for pair, found in gathered.items()},
-        {pair: list(found.values()) for pair, found in spread.items()},
+        {pair: list(tensors.values()) for pair, tensors in gathered.items()},
+        {pair: list(tensors.values()) for pair, tensors in spread.items()},
         made,
     )
 

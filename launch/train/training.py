@@ -184,15 +184,15 @@ def observers(spec: RunSpec, emit: Emit, losses: LossWatch | None = None) -> Ite
     written.
     """
     lifecycle = spec.lifecycle
-    found: list[Observer] = [losses or LossWatch(emit)]
+    watching: list[Observer] = [losses or LossWatch(emit)]
     if lifecycle.trace is not None and lifecycle.trace_steps:
         require_writable(Path(lifecycle.trace), "--trace", named_by="--output")
-        found.append(Tracer(spec, emit))
+        watching.append(Tracer(spec, emit))
     if lifecycle.tensorboard is not None:
         require_writable(Path(lifecycle.tensorboard), "--tensorboard")
-        found.append(Scalars(spec))
-    yield found
-    for observer in found:
+        watching.append(Scalars(spec))
+    yield watching
+    for observer in watching:
         observer.close()
 
 

@@ -28,8 +28,8 @@ def line_in(message: str) -> str | None:
     """Return the same from the stacks in a TensorFlow message. A Python function's stack has priority."""
     pieces = _STACK.split(message)
     stacks = sorted(zip(pieces[1::2], pieces[2::2], strict=True), key=lambda one: one[0][0] != "T")
-    found = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
-    return next((line for line in found if line is not None), None)
+    lines = (_last((file, int(line)) for file, line in _FRAME.findall(stack)) for _, stack in stacks)
+    return next((line for line in lines if line is not None), None)
 
 
 def _last(frames: Iterable[tuple[str, int]]) -> str | None:

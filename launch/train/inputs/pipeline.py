@@ -111,15 +111,15 @@ class Share:
 def shares_of(spec: RunSpec, threads: Mapping[int, int]) -> list[Share]:
     """Return each host's share for this process, in the order of ranks. `threads`: each host's, by rank."""
     even = isinstance(spec.batch_size, int)
-    found = []
+    shares = []
     for rank, of_host in threads.items():
         own = [device.rank == rank for device in spec.devices]
         towers = tuple(itertools.compress(rows_of(spec), own))
         batch = towers[0].batch if even else sum(of_tower.batch for of_tower in towers)
         device = host_of(next(itertools.compress(spec.devices, own)).device)
         words = f"{spec.servers[rank].host} (rank {rank})" if rank and spec.rank is None else None
-        found.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
-    return found
+        shares.append(Share(towers, spec.joint_batch, batch, device, of_host, words))
+    return shares
 
 
 class Pipeline:
@@ -210,8 +210,8 @@ class PipelineMaker(Maker):
         except StopIteration:
             if not self._pipeline.endless:
                 raise
-            found = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
-            raise InputError(f"there is no valid record{found}", "download the files again") from None
+            skipped = "".join(f": {notice}" for notice in self._pipeline.bad.notices)
+            raise InputError(f"there is no valid record{skipped}", "download the files again") from None
         self._pipeline.bad.batch_made()
         self._next = number + 1
         return batch
@@ -279,7 +279,7 @@ class _Reader:
 
     def parts(self, pipeline: Pipeline) -> list[Part]:
         """Return images and labels of each tower on the reading host; fewer at the end of the data."""
-        found: list[Part] = []
+        pulled: list[Part] = []
         with tf.device(self.share.device):
             for images, labels in itertools.islice(self.iterator, self.share.pulls):
                 known = labels.numpy()
@@ -289,10 +289,10 @@ class _Reader:
                     raise tf.errors.DataLossError(None, None, f"host {self.share.host} cannot read its rows")
                 if not pipeline.label_is_good(known):
                     raise tf.errors.InvalidArgumentError(None, None, "a label is out of range")
-                found.append((images, labels))
-            if not found or len(self.share.towers) == self.share.pulls:
-                return found
-            ((images, labels),) = found
+                pulled.append((images, labels))
+            if not pulled or len(self.share.towers) == self.share.pulls:
+                return pulled
+            ((images, labels),) = pulled
             base = self.share.towers[0].first
             cut = [slice(own.first - base, own.first - base + own.batch) for own in self.share.towers]
             return [(images[own], labels[own]) for own in cut]

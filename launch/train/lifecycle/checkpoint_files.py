@@ -110,8 +110,8 @@ def newest(folder: Path, *, verify: bool = True) -> tuple[Checkpoint | None, tup
     are files with numbers that are not finite, because training from them would never give finite ones.
     Without `verify` only headers are read. Raises InputError if the folder cannot be read.
     """
-    found, damaged = _read_headers(folder)
-    for checkpoint in sorted(found, key=lambda checkpoint: checkpoint.header.steps, reverse=True):
+    checkpoints, damaged = _read_headers(folder)
+    for checkpoint in sorted(checkpoints, key=lambda checkpoint: checkpoint.header.steps, reverse=True):
         try:
             if not checkpoint.header.finite:
                 raise _unusable(checkpoint.path, "has numbers that are not finite")
@@ -132,21 +132,21 @@ def to_begin(saved: Lifecycle, *, verify: bool = True) -> tuple[Checkpoint | Non
     if a new run would write into a folder with checkpoints of an earlier run.
     """
     folder = Path(saved.checkpoints or ".")
-    found, remarks = newest(folder, verify=verify)
+    checkpoint, remarks = newest(folder, verify=verify)
     resumes = saved.resume or saved.resume_or_start
-    if found is None and remarks and resumes:
+    if checkpoint is None and remarks and resumes:
         raise _all_damaged(remarks)
-    if found is None and saved.resume and not saved.resume_or_start:
+    if checkpoint is None and saved.resume and not saved.resume_or_start:
         raise InputError(
             f"there is no checkpoint in {folder} to resume",
             "give the folder of a run's checkpoints, or start from the beginning with --resume auto",
         )
-    if found is not None and not resumes:
+    if checkpoint is not None and not resumes:
         raise UsageError(
-            f"{folder} already holds a checkpoint of step {found.header.steps}",
+            f"{folder} already holds a checkpoint of step {checkpoint.header.steps}",
             "continue from it with --resume, or use another folder with --checkpoints",
         )
-    return found, remarks
+    return checkpoint, remarks
 
 
 def to_evaluate(
@@ -158,17 +158,17 @@ def to_evaluate(
     the model.
     """
     folder = Path(spec.lifecycle.checkpoints or ".")
-    found, remarks = newest(folder, verify=verify)
-    if found is None and remarks:
+    checkpoint, remarks = newest(folder, verify=verify)
+    if checkpoint is None and remarks:
         raise _all_damaged(remarks)
-    if found is None:
+    if checkpoint is None:
         raise InputError(
             f"there is no checkpoint in {folder}",
             "give the folder of a run's checkpoints with --checkpoints",
         )
-    known = _classes(spec, found) if classes is None else classes
-    require_same(found, msgspec.structs.replace(found.header, model=spec.model, classes=known))
-    return found, remarks
+    known = _classes(spec, checkpoint) if classes is None else classes
+    require_same(checkpoint, msgspec.structs.replace(checkpoint.header, model=spec.model, classes=known))
+    return checkpoint, remarks
 
 
 def require_files(spec: RunSpec) -> None:
@@ -191,9 +191,9 @@ def require_files(spec: RunSpec) -> None:
     if saved.export is not None:
         require_empty(Path(saved.export))
     if saved.checkpoints is not None:
-        found, _ = to_begin(saved, verify=False)
-        if found is not None:
-            require_same(found, header_of(spec, _classes(spec, found)))
+        checkpoint, _ = to_begin(saved, verify=False)
+        if checkpoint is not None:
+            require_same(checkpoint, header_of(spec, _classes(spec, checkpoint)))
 
 
 def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
@@ -210,10 +210,10 @@ def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
     )
 
 
-def _classes(spec: RunSpec, found: Checkpoint) -> int:
+def _classes(spec: RunSpec, checkpoint: Checkpoint) -> int:
     """Return the model's number of classes, or the checkpoint's if the model would have to be built."""
     known = spec.model in workloads.names()
-    return workloads.require(spec.model).classes if known else found.header.classes
+    return workloads.require(spec.model).classes if known else checkpoint.header.classes
 
 
 def _all_damaged(damaged: Sequence[str]) -> InputError:
@@ -229,8 +229,8 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     Checkpoints with non-finite numbers are counted separately, so that they do not replace good ones. Damaged
     and other files are kept. Returns the removed checkpoints.
     """
-    found, _ = _read_headers(folder)
-    ordered = sorted(found, key=lambda checkpoint: checkpoint.header.steps, reverse=True)
+    checkpoints, _ = _read_headers(folder)
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.header.steps, reverse=True)
     removed = []
     for finite in (True, False):
         of_a_kind = [checkpoint for checkpoint in ordered if checkpoint.header.finite == finite]
@@ -242,9 +242,9 @@ def prune(folder: Path, keep: int) -> tuple[Path, ...]:
     return tuple(removed)
 
 
-def require_same(found: Checkpoint, wanted: Header) -> None:
+def require_same(checkpoint: Checkpoint, wanted: Header) -> None:
     """Raise InputError with the differences if a run with the header `wanted` cannot use a checkpoint."""
-    header = found.header
+    header = checkpoint.header
     compared = [
         ("the model", header.model, wanted.model),
         ("the number of classes", header.classes, wanted.classes),
@@ -255,20 +255,20 @@ def require_same(found: Checkpoint, wanted: Header) -> None:
     differs = [f"{what} {was}, not {now}".lstrip() for what, was, now in compared if was != now]
     if differs:
         raise InputError(
-            f"{found.path} is a checkpoint of another run: it has {'; '.join(differs)} "
+            f"{checkpoint.path} is a checkpoint of another run: it has {'; '.join(differs)} "
             f"({header.parameters:,} parameters)",
             "use the same options as for the checkpoint, or use another folder with --checkpoints",
         )
 
 
-def require_shapes(found: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
+def require_shapes(checkpoint: Checkpoint, wanted: dict[str, tuple[int, ...]]) -> None:
     """Raise InputError if an array is missing in a checkpoint or has another shape."""
     for name, shape in wanted.items():
-        stored = found.header.arrays.get(name)
+        stored = checkpoint.header.arrays.get(name)
         if stored != shape:
             has = "nothing" if stored is None else f"shape {list(stored)}"
             raise InputError(
-                f"{found.path} is a checkpoint of another model: "
+                f"{checkpoint.path} is a checkpoint of another model: "
                 f"for {name} of shape {list(shape)} it has {has}",
                 "use the model and the number of classes of the checkpoint",
             )
@@ -285,7 +285,7 @@ def names_of(plain: Sequence[str]) -> list[str]:
 
 
 def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
-    found, damaged = [], []
+    checkpoints, damaged = [], []
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix == ".npz")
     except FileNotFoundError:
@@ -299,11 +299,11 @@ def _read_headers(folder: Path) -> tuple[list[Checkpoint], list[InputError]]:
             with zipfile.ZipFile(path) as file:
                 if HEADER in file.namelist():  # else it is another .npz
                     header = schema.decode(file.read(HEADER), Header, origin=str(path))
-                    found.append(Checkpoint(path, header))
+                    checkpoints.append(Checkpoint(path, header))
         except (*_DAMAGE, OSError) as error:
             if _NAME.fullmatch(path.name):
                 damaged.append(_damaged(path, error))
-    return found, damaged
+    return checkpoints, damaged
 
 
 def _towers(header: Header) -> str:

@@ -43,11 +43,11 @@ class Checkpoints:
         resumes = saved.resume or saved.resume_or_start
         if self._folder is not None:
             folders.require_writable(self._folder)
-            found, remarks = files.to_begin(saved)
+            checkpoint, remarks = files.to_begin(saved)
             for remark in remarks:
                 self._notice(remark)
-            if found is not None:
-                trained = self._resume(found)
+            if checkpoint is not None:
+                trained = self._resume(checkpoint)
             elif resumes:
                 self._notice(f"There is no checkpoint in {self._folder}: training starts from the beginning.")
         if self._step.from_first is not None and resumes:
@@ -88,16 +88,16 @@ class Checkpoints:
             )
         )
 
-    def _resume(self, found: Checkpoint) -> int:
-        header = found.header
-        files.require_same(found, self._header(header.steps))
+    def _resume(self, checkpoint: Checkpoint) -> int:
+        header = checkpoint.header
+        files.require_same(checkpoint, self._header(header.steps))
         copies, scale = self._copies(), _scale(self._step)
-        files.require_shapes(found, _shapes(copies))
+        files.require_shapes(checkpoint, _shapes(copies))
         if scale.keys() <= header.arrays.keys():
             copies |= scale
         else:
             self._notice("The checkpoint has no automatic loss scale: it starts from its initial value.")
-        _restore(found, copies)
+        _restore(checkpoint, copies)
         self._step.placement.reset_buffers()
         if self._spec.exchange.staged or self._spec.exchange.relaxed:
             self._notice(
@@ -114,7 +114,7 @@ class Checkpoints:
                 f"{self._spec.seed}: the result differs from an uninterrupted run."
             )
         self._saved = header.steps
-        self._emit(Resumed(time_s=time.time(), path=str(found.path), steps=header.steps))
+        self._emit(Resumed(time_s=time.time(), path=str(checkpoint.path), steps=header.steps))
         return header.steps
 
     def _notice(self, says: str) -> None:
@@ -145,14 +145,14 @@ def load_for_evaluation(model: Model, spec: RunSpec, placement: Any) -> tuple[Ch
     Returns the checkpoint and remarks. If it holds separate trainings, the first one is loaded.
     Raises InputError if there is no checkpoint, or it is from another model.
     """
-    found, damaged = files.to_evaluate(spec, model.classes)
-    remarks, header = list(damaged), found.header
+    checkpoint, damaged = files.to_evaluate(spec, model.classes)
+    remarks, header = list(damaged), checkpoint.header
     if header.alone and header.places > 1:
         remarks.append(f"The checkpoint holds {header.places} separate trainings: the first is evaluated.")
     copies = variables_of(model, spec, placement, together=True)
-    files.require_shapes(found, _shapes(copies))
-    _restore(found, copies)
-    return found, remarks
+    files.require_shapes(checkpoint, _shapes(copies))
+    _restore(checkpoint, copies)
+    return checkpoint, remarks
 
 
 def share(copies: Copies, from_first: Callable[[Iterable[Any]], list[Any]]) -> None:
@@ -202,8 +202,8 @@ def _shapes(copies: Copies) -> dict[str, tuple[int, ...]]:
     return {name: tuple(variables[0].shape) for name, variables in copies.items()}
 
 
-def _restore(found: Checkpoint, copies: Copies) -> None:
-    for name, array in found.arrays():
+def _restore(checkpoint: Checkpoint, copies: Copies) -> None:
+    for name, array in checkpoint.arrays():
         for variable in copies.get(name, ()):
             with tf.device(variable.device):
                 variable.assign(array)

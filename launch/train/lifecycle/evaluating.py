@@ -226,13 +226,13 @@ def evaluate(
     Uses all examples of the data, or the spec's number of batches on every device. Raises InputError if there
     is no checkpoint, or it is from another model. Processes of other hosts get the variables from rank 0.
     """
-    found = None
+    checkpoint = None
     with built(partial(ForwardStep, strategy=strategy), model, spec, emit, start) as step:
         if not spec.rank:
-            found, remarks = load_for_evaluation(model, spec, step.placement)
+            checkpoint, remarks = load_for_evaluation(model, spec, step.placement)
             for remark in remarks:
                 emit(Noticed(time_s=time.time(), says=remark))
-            emit(Resumed(time_s=time.time(), path=str(found.path), steps=found.header.steps))
+            emit(Resumed(time_s=time.time(), path=str(checkpoint.path), steps=checkpoint.header.steps))
         if step.from_first is not None:
             share(variables_of(model, spec, step.placement, together=True), step.from_first)
         emit(PhaseBegun(time_s=time.time(), phase="evaluation"))
@@ -246,8 +246,8 @@ def evaluate(
         left_out = None if ended else tally.left_out(step.source.images_per_epoch)
         if left_out is not None:
             emit(Noticed(time_s=time.time(), says=left_out))
-    if found is not None:
-        emit(tally.evaluated(model, spec, steps=found.header.steps, checkpoint=str(found.path)))
+    if checkpoint is not None:
+        emit(tally.evaluated(model, spec, steps=checkpoint.header.steps, checkpoint=str(checkpoint.path)))
     return step.placement
 
 

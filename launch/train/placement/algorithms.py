@@ -76,12 +76,12 @@ def self_test(
     TensorFlow 2.21 silently loses one device's gradients if the number of devices is odd.
     """
     sums, expected = probe_sums(reducer, devices, transfer, first=first, towers=towers)
-    for device, found in zip(devices, sums, strict=True):
-        if not np.array_equal(found, expected):
-            wrong = tuple(np.argwhere(found != expected)[0])
+    for device, got in zip(devices, sums, strict=True):
+        if not np.array_equal(got, expected):
+            wrong = tuple(np.argwhere(got != expected)[0])
             raise WrongSumError(
                 f"the reduction '{name}' is wrong on {device}: "
-                f"it adds up to {found[wrong]:.0f}, not {expected[wrong]:.0f}",
+                f"it adds up to {got[wrong]:.0f}, not {expected[wrong]:.0f}",
                 "try --variable-update parameter_server, and check the links with 'gputopo inspect'",
             )
 

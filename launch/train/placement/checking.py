@@ -51,9 +51,9 @@ def count_tower_ops(nodes: Iterable[Any]) -> Counter[tuple[int, str]]:
     """Count each tower's computing ops by device (`/GPU:1`), from graph nodes (name, op, device)."""
     counts: Counter[tuple[int, str]] = Counter()
     for node in nodes:
-        found = _TOWER.search(node.name)
-        if found and node.op not in _BORDER_OPS | _CONTROL_FLOW_OPS | _HOST_OPS:
-            counts[int(found.group(1)), short_name(node.device)] += 1
+        tower = _TOWER.search(node.name)
+        if tower and node.op not in _BORDER_OPS | _CONTROL_FLOW_OPS | _HOST_OPS:
+            counts[int(tower.group(1)), short_name(node.device)] += 1
     return counts
 
 
@@ -85,10 +85,10 @@ def check_variables(sets: Iterable[tuple[Sequence[Any], Sequence[str]]]) -> dict
     placed = Counter[str]()
     for variables, devices in sets:
         for variable, device in zip(variables, devices, strict=True):
-            found = short_name(variable.device)
-            if found != device:
+            placed_on = short_name(variable.device)
+            if placed_on != device:
                 raise HardwareError(
-                    f"variable {variable.name} is on {found}, not on {device}",
+                    f"variable {variable.name} is on {placed_on}, not on {device}",
                     "run 'gputopo inspect', then report it with the run's worker.log",
                 )
             placed[device] += variable.shape.num_elements() * variable.dtype.size

@@ -192,19 +192,19 @@ def settings(spec: RunSpec) -> dict[str, str]:
         "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "inter_op_threads": tf.config.threading.get_inter_op_parallelism_threads(),
     }
-    found = {name: str(count) for name, count in threads.items() if count}
+    chosen = {name: str(count) for name, count in threads.items() if count}
     if spec.precision.deterministic:
-        found["deterministic"] = "on"
+        chosen["deterministic"] = "on"
     if spec.backend == "cpu":
-        return found
+        return chosen
     mode = os.environ.get(GPU_THREAD_MODE, "global")
     count = os.environ.get(GPU_THREAD_COUNT, "")
     limit = spec.runtime.memory_limit_mib
     growth = os.environ.get(ALLOW_GROWTH, "true").lower() in ("true", "1")
     memory = f"{limit} MiB" if limit is not None else "grows" if growth else "all at once"
     if CPUS in os.environ:
-        found["cpus"] = index_ranges(os.sched_getaffinity(0))
-    return found | {
+        chosen["cpus"] = index_ranges(os.sched_getaffinity(0))
+    return chosen | {
         "gpu_threads": f"{mode} {count}" if count and mode != "global" else mode,
         "gpu_memory": memory,
         "tf32": spec.precision.tf32,

@@ -152,11 +152,11 @@ def fastest(seconds: Mapping[str, float]) -> str:
 
 def said(seconds: Mapping[str, float], failed: Mapping[str, str], way: str) -> str:
     """Return a text with the times of an exchange of all gradients, and the way that is used."""
-    found = [
+    outcomes = [
         f"{name} {1e3 * taken_s:.{0 if taken_s >= 0.01 else 1}f} ms" for name, taken_s in seconds.items()
     ]
-    found += [f"{name} failed ({why})" for name, why in failed.items()]
-    return f"exchange between hosts: {', '.join(found)}: {way}"
+    outcomes += [f"{name} failed ({why})" for name, why in failed.items()]
+    return f"exchange between hosts: {', '.join(outcomes)}: {way}"
 
 
 def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str]]:
@@ -177,8 +177,8 @@ def _timed(ways: Mapping[str, RunSpec]) -> tuple[dict[str, float], dict[str, str
             failed[way] = error.what if isinstance(error, HardwareError) else first_line(str(error))
     if failed:  # only copies are left, and aborted collectives may disturb their timing
         return {COPIES: calls[COPIES]()}, failed
-    found: dict[str, list[float]] = {way: [] for way in calls}
-    while len(found[COPIES]) < ROUNDS and (not found[COPIES] or time.perf_counter() - began < LIMIT_S):
+    taken: dict[str, list[float]] = {way: [] for way in calls}
+    while len(taken[COPIES]) < ROUNDS and (not taken[COPIES] or time.perf_counter() - began < LIMIT_S):
         for way, call in calls.items():
-            found[way].append(call())
-    return {way: statistics.median(times) for way, times in found.items()}, failed
+            taken[way].append(call())
+    return {way: statistics.median(times) for way, times in taken.items()}, failed
