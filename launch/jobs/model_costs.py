@@ -121,10 +121,9 @@ def _built(name: str) -> Workload:
     """Build a model in a child."""
 
     def count() -> Workload:
-        from gputopo.launch.models.keras_building import build_keras
-        from gputopo.launch.models.keras_costs import costs_of
+        from gputopo.launch.models import build_keras, count_costs
 
-        return costs_of(build_keras(model_names.read(name), None), name)
+        return count_costs(build_keras(model_names.read(name), None), name)
 
     answer = _answer_of(count)
     if answer.workload is None:
@@ -194,11 +193,10 @@ def is_built(model: object) -> bool:
 
 def cost_of(model: Any) -> "Workload | int":
     """Return the costs of a Keras model, or its number of parameters if its steps cannot be traced."""
-    from gputopo.launch.models.keras_building import KerasModel
-    from gputopo.launch.models.keras_costs import costs_of
+    from gputopo.launch.models import KerasModel, count_costs
 
     try:
-        return costs_of(KerasModel(model, name=OWN), OWN)
+        return count_costs(KerasModel(model, name=OWN), OWN)
     except GputopoError:
         return sum(math.prod(map(int, one.shape)) for one in model.trainable_weights)
 

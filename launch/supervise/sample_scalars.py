@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gputopo.launch.data.tfrecords import masked_crc
+from gputopo.launch.data import masked_crc
 from gputopo.runs.devices import batch_sizes
 from gputopo.values.run.events import Device, Event, GpuSample, RunStarted, Sample, Step
 
