@@ -13,10 +13,14 @@ from statistics import fmean, median
 import msgspec
 
 from gputopo.measurements.cells import key
-from gputopo.runs.history import Saved
+from gputopo.measurements.from_ours import of_result
+from gputopo.measurements.run_folders import machine_name
+from gputopo.runs import Past, Saved
+from gputopo.topology.same_machine import fingerprint
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
 from gputopo.values.grouping import grouped
+from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
 
@@ -54,6 +58,25 @@ def box_of(
         events=events,
         elsewhere=elsewhere,
     )
+
+
+def history_of_box(machine: Machine, runs: Iterable[Past], bandwidths: Iterable[Saved]) -> Box:
+    """Return the history of a machine. `runs`: latest first, also of other machines, which are counted."""
+    stored, key, name = list(runs), fingerprint(machine), machine_name(machine)
+    gpus = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
+    measured = [
+        of_result(
+            run.result,
+            source=run.folder,
+            machine=name,
+            cpu=machine.host.cpu_model,
+            gpus=gpus,
+            time_s=run.finished_at,
+        )
+        for run in reversed(stored)
+        if run.fingerprint == key
+    ]
+    return box_of(name, measured, bandwidths, len(stored) - len(measured))
 
 
 def _most_first(changes: Iterable[Worsening]) -> list[Worsening]:

@@ -195,16 +195,17 @@ def _moderated(
     return math.sqrt((squares + assumed * expected) / total), deviations
 
 
-def not_comparable(cells: Sequence[Cell], earlier: Sequence[Cell]) -> str:
+def not_comparable(cells: Sequence[Cell], earlier: Iterable[Measurement]) -> str:
     """Return why no cell can be compared: no figures, or different conditions in all cells."""
-    for some, which in ((cells, "the runs"), (earlier, "the earlier runs")):
+    before = cells_of(earlier)
+    for some, which in ((cells, "the runs"), (before, "the earlier runs")):
         if not any(cell.images_per_sec for cell in without_drills(some)):
             return f"{which} have {'drills' if any(cell.of.is_drill for cell in some) else 'no figures'}"
-    found: Counter[str] = Counter()
+    apart: Counter[str] = Counter()
     for cell in without_drills(cells):
-        apart = (differences(cell.of, other.of) for other in without_drills(earlier))
-        found.update(CONDITIONS[name] for name in min(apart, key=len) if name not in EARLIER)
-    return f"the runs differ in {', '.join(name for name, _ in found.most_common(3))}"
+        nearest = min((differences(cell.of, other.of) for other in without_drills(before)), key=len)
+        apart.update(CONDITIONS[name] for name in nearest if name not in EARLIER)
+    return f"the runs differ in {', '.join(name for name, _ in apart.most_common(3))}"
 
 
 def _nearest(

@@ -23,7 +23,7 @@ ENOUGH = 1.2
 MIN_STEPS = 10
 
 
-def input_verdict(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
+def judge_input(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputVerdict | None:
     """Judge a run; None if there is nothing to judge or to compare with.
 
     `earlier`: folders and results of other runs, latest first. A training on data that is made once on the

@@ -35,7 +35,7 @@ _SHOWN: Mapping[str, str] = {
 _MAX_HAPPENINGS = 40
 
 
-def over_time(events: Iterable[Event]) -> OverTime | None:
+def read_over_time(events: Iterable[Event]) -> OverTime | None:
     """Return what the events of a run show over time; None if no step was recorded."""
     reader = _Reader()
     for event in events:

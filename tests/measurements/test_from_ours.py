@@ -6,10 +6,10 @@ import msgspec
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
+from gputopo.measurements import study_of
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.run_folders import RunFolders
-from gputopo.measurements.study import study_of
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
 from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gputopo.runs import Summary
 from gputopo.runs.live import EVERY_S, MAX_SHARE, RecentSteps, Reports
-from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.bounded import RECENT_STEPS
 from gputopo.values.run.events import Anomaly, AnomalyOver, Event, Judged

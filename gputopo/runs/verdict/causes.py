@@ -225,7 +225,7 @@ class StepPart(msgspec.Struct, frozen=True):
     id: str
     title: str
     needs: str  # the field of the event `step`
-    part: int
+    part: str
 
 
 PARTS = (

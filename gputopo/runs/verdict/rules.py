@@ -24,10 +24,10 @@ MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 class FactsByRow(Protocol):
     """Facts by row, of a run's steps (`sampled.Facts`) or of short runs. NaN: unknown."""
 
-    def of_gpu(self, tower: int, fact: int, /) -> Sequence[float]:
+    def of_gpu(self, tower: int, fact: str, /) -> Sequence[float]:
         """Return a fact of a tower's GPU, by row."""
 
-    def of_host(self, tower: int, fact: int, /) -> Sequence[float]:
+    def of_host(self, tower: int, fact: str, /) -> Sequence[float]:
         """Return a fact of a tower's host, by row."""
 
 
@@ -42,24 +42,24 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     gap: Sequence[float]  # by row
     waits: Sequence[float]  # waits for weights, as shares of the busy time
 
-    def own(self, which: int) -> list[float]:
+    def own(self, fact: str) -> list[float]:
         """Return a fact of the device's GPU, by row."""
-        values = self.facts.of_gpu(self.tower, which)
+        values = self.facts.of_gpu(self.tower, fact)
         return [values[row] for row in self.rows]
 
-    def peers(self, which: int) -> list[float]:
+    def peers(self, fact: str) -> list[float]:
         """Return a fact of the peer's GPU, by row."""
-        values = self.facts.of_gpu(self.peer, which)
+        values = self.facts.of_gpu(self.peer, fact)
         return [values[row] for row in self.rows]
 
-    def host(self, which: int) -> list[float]:
+    def host(self, fact: str) -> list[float]:
         """Return a fact of the device's host, by row."""
-        values = self.facts.of_host(self.tower, which)
+        values = self.facts.of_host(self.tower, fact)
         return [values[row] for row in self.rows]
 
-    def excess(self, which: int) -> list[float]:
+    def excess(self, fact: str) -> list[float]:
         """Return by how much a fact of the device exceeds the peer's, by row."""
-        both = zip(self.own(which), self.peers(which), strict=True)
+        both = zip(self.own(fact), self.peers(fact), strict=True)
         return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
 
 
@@ -82,11 +82,11 @@ class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = (GPU,)  # kinds of devices that can have it
 
 
-def _shortfall(which: int, view: View) -> list[float]:
+def _shortfall(fact: str, view: View) -> list[float]:
     """Return the logarithm of the peer's clock over the device's own, if the peer's is higher, else 0."""
     return [
         max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
-        for own, peer in zip(view.own(which), view.peers(which), strict=True)
+        for own, peer in zip(view.own(fact), view.peers(fact), strict=True)
     ]
 
 
@@ -94,7 +94,7 @@ def _shortfall(which: int, view: View) -> list[float]:
 _ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTLED_POWER)
 
 
-def _core_by(reason: int | None, view: View) -> list[float]:
+def _core_by(reason: str | None, view: View) -> list[float]:
     """Return the part of the core clock's shortfall that has this reason; None: that has none of them."""
     flags = zip(*(view.own(one) for one in _ORDER), strict=True)
     return [
@@ -102,7 +102,7 @@ def _core_by(reason: int | None, view: View) -> list[float]:
     ]
 
 
-def _share(flags: Sequence[float], reason: int | None) -> float:
+def _share(flags: Sequence[float], reason: str | None) -> float:
     left = 1.0
     for one, flag in zip(_ORDER, flags, strict=True):
         if math.isnan(flag):
@@ -134,9 +134,9 @@ def _all_of_the_gap(view: View, flags: Sequence[float]) -> list[float]:
     return [flag * level for flag in flags]
 
 
-def _cpu_taken(which: int, view: View) -> list[float]:
+def _cpu_taken(fact: str, view: View) -> list[float]:
     """Return the logarithm of the time with other programs over the time without them."""
-    return [-math.log(1 - min(share, 0.99)) for share in view.host(which)]
+    return [-math.log(1 - min(share, 0.99)) for share in view.host(fact)]
 
 
 def _others(view: View) -> list[float]:
@@ -147,8 +147,8 @@ def _others(view: View) -> list[float]:
     return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
 
 
-def _clock_words(which: int, name: str, why: str, view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(which), places), _at(view.peers(which), places)
+def _clock_words(fact: str, name: str, why: str, view: View, places: Sequence[int]) -> str:
+    own, peer = _at(view.own(fact), places), _at(view.peers(fact), places)
     return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f}% below its peers{why}"
 
 
@@ -187,7 +187,7 @@ def _at(values: Sequence[float], places: Sequence[int]) -> float:
 _COMPUTES = "the share of compute time that is proportional to the clock: a 5% lower clock explains 0 to 5%"
 
 
-def _core_clock(name: str, title: str, reason: int | None, why: str = "") -> CauseRule:
+def _core_clock(name: str, title: str, reason: str | None, why: str = "") -> CauseRule:
     """Return the declaration of a core clock below the peers'. `reason`: what throttles it, or None."""
     return CauseRule(
         id=name,
