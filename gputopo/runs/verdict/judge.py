@@ -11,9 +11,10 @@ from gputopo.runs.verdict.changes import PLACES, parts
 from gputopo.runs.verdict.cost import ALONE, cost, without_share
 from gputopo.runs.verdict.hosts import SlowNetwork, named_by_host
 from gputopo.runs.verdict.paces import Paces
-from gputopo.runs.verdict.peers import PeerDifference, answer, differences, percent_of, unknown
+from gputopo.runs.verdict.peers import Answer, PeerDifference, differences, gpu_of, percent_of, unknown
 from gputopo.runs.verdict.sampled import HOST_CPU, HOST_TAKEN
 from gputopo.runs.verdict.words import at_least
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import NETWORK, Anomaly, Device
 from gputopo.values.run.verdict import (
     CANNOT_TELL,
@@ -98,47 +99,43 @@ def judge(
     `mode`: its `variable_update`. `expected`: its expected speed; `unexpected`: why that is unknown.
     """
     hosts = paces.hosts.summaries(paces.devices)
-    host = next((one for one in hosts.values() if one.busy is not None), hosts.get(0))
+    host = next((load for load in hosts.values() if load.busy is not None), hosts.get(0))
     found = differences(paces)
+    by_tower = grouped((difference.device.tower, difference) for difference in found)
     verdicts = {
-        device.tower: _on_device(
-            paces,
-            device,
-            [one for one in found if one.device.tower == device.tower],
-            found,
-            hosts.get(device.rank),
-        )
+        device.tower: _on_device(paces, device, by_tower.get(device.tower, ()), found, hosts.get(device.rank))
         for device in paces.devices
     }
     slow = {
-        (one.device.tower, one.part): one.peer
-        for one in found
-        if (own := verdicts[one.device.tower]).word == SLOW and own.part in (one.part, None)
+        (difference.device.tower, difference.part): difference.peer
+        for difference in found
+        if (verdict := verdicts[difference.device.tower]).word == SLOW
+        if verdict.part in (difference.part, None)
     }
 
     def cost_of(peers: Mapping[tuple[int, str], int]) -> Cost | None:
         return cost(paces.kept.items, peers, paces.allowance, alone=mode in ALONE) if peers else None
 
     verdicts = named_by_host(paces.devices, verdicts)
-    says = {tower: one.says for tower, one in verdicts.items() if one.word == SLOW}
     costing = {}
     for tower, verdict in verdicts.items():
         # The devices that share a host's sentence have one common cost.
-        together = {other for other, text in says.items() if text == says.get(tower)} or {tower}
-        own_cost = cost_of({key: peer for key, peer in slow.items() if key[0] in together})
-        costing[tower] = _replace(verdict, cost=own_cost)
+        alike = {other for other, one in verdicts.items() if one.word == SLOW and one.says == verdict.says}
+        peers = {key: peer for key, peer in slow.items() if key[0] in (alike or {tower})}
+        costing[tower] = _replace(verdict, cost=cost_of(peers))
     for network in paces.exchange.slow():
         load = hosts.get(network.rank)
         for device in paces.devices:
             if device.rank == network.rank and verdicts[device.tower].word != SLOW:
                 busy = None if load is None else load.busy
                 costing[device.tower] = _on_network(paces, device, network, busy)
+    network_cost = next((verdict.cost for verdict in costing.values() if verdict.part == NETWORK), None)
     return Judgement(
         on=paces.devices,
         devices=tuple(costing.values()),
         run=_on_run(paces, expected, unexpected, host, {verdict.from_step for verdict in verdicts.values()}),
         host=host,
-        cost=cost_of(slow) or next((one.cost for one in costing.values() if one.part == NETWORK), None),
+        cost=cost_of(slow) or network_cost,
     )
 
 
@@ -160,7 +157,7 @@ def _on_network(paces: Paces, device: Device, slow: SlowNetwork, busy: str | Non
         word=SLOW,
         says=f"{host}: {what} {slow.ms:.1f} ms later than {than} ({sure}): {why}",
         tower=device.tower,
-        gpu=None if device.is_cpu else device.gpu,
+        gpu=gpu_of(device),
         against="peers",
         part=NETWORK,
         percent_under=slow.percent.middle,
@@ -182,11 +179,16 @@ def _on_device(
     if not found or not paces.steps:
         return unknown(device, _why_not_compared(paces, device))
     if paces.gone(device.tower):
-        return unknown(device, _gone(paces, device))
-    by_part = [answer(paces, one, among) for one in found]
+        why = f"no time marks after step {paces.last_seen[device.tower]}"
+        if (gpu := gpu_of(device)) is not None:
+            why += "; NVML reported that the GPU is lost" if (device.rank, gpu) in paces.facts.lost else ""
+            xid = paces.facts.xids.get((device.rank, gpu))
+            why += "" if xid is None else f"; Xid {xid}"
+        return unknown(device, why)
+    by_part = [Answer(paces, difference, among).verdict() for difference in found]
     slow = [verdict for verdict in by_part if verdict.word == SLOW]
     if slow:
-        worst = max(slow, key=_under)
+        worst = max(slow, key=lambda verdict: verdict.percent_under or 0.0)
         if host is None or host.busy is None:
             return _with_causes(paces, worst, found)
         if _exceeds(worst, host):
@@ -215,7 +217,7 @@ def _while_idle(
     Slowness caused by the load does not occur in these steps. A sample covers the time before it, so the next
     sample counts too.
     """
-    (whole,) = (one for one in found if one.part == slow.part)
+    (whole,) = (difference for difference in found if difference.part == slow.part)
     taken = paces.facts.of_host(whole.device.tower, HOST_TAKEN if whole.device.is_cpu else HOST_CPU)
     later = math.ceil(len(taken) / max(samples, 1))
     idle = [
@@ -225,21 +227,17 @@ def _while_idle(
     ]
     if len(idle) < 2:
         return None
-    some = _replace(
+    part = _replace(
         whole,
         values=[whole.values[place] for place in idle],
         lost=[whole.lost[place] for place in idle],
         rows=[whole.rows[place] for place in idle],
     )
-    verdict = answer(paces, some, among)
+    verdict = Answer(paces, part, among).verdict()
     if verdict.word != SLOW:
         return None
     says = f"{verdict.says}, in the {verdict.steps:,} steps in which no other program used the CPU"
-    return _with_causes(paces, _replace(verdict, says=says), [some])
-
-
-def _under(verdict: Verdict) -> float:
-    return verdict.percent_under or 0.0
+    return _with_causes(paces, _replace(verdict, says=says), [part])
 
 
 def _exceeds(slow: Verdict, host: HostSummary) -> bool:
@@ -268,16 +266,6 @@ def _why_not_compared(paces: Paces, device: Device) -> str:
     if not any(device in group for group in paces.kinds):
         return "no peer of its kind"
     return "no time marks"
-
-
-def _gone(paces: Paces, device: Device) -> str:
-    """Return that a device no longer has marks, and what NVML reported about its GPU."""
-    why = f"no time marks after step {paces.last_seen[device.tower]}"
-    place = (device.rank, device.gpu)
-    if not device.is_cpu and place in paces.facts.lost:
-        why += "; NVML reported that the GPU is lost"
-    xid = None if device.is_cpu or device.gpu is None else paces.facts.xids.get(place)
-    return why if xid is None else f"{why}; Xid {xid}"
 
 
 def _on_run(
