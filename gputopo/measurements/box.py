@@ -23,6 +23,7 @@ from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, single_paths
 from gputopo.values.run.measurement import Measurement
+from gputopo.values.run.noise import MAD_TO_SIGMA
 
 # A change is a shift of the mean by this many standard errors, by at least this share, with at least this
 # many measurements on each side, outliers excluded. The noise is the scatter of the series, computed as if
@@ -32,7 +33,6 @@ from gputopo.values.run.measurement import Measurement
 DEVIATIONS, USUAL_NOISE = 4.4, 0.03
 MIN_CHANGE = 0.03
 _MAX_POINTS = 400  # the latest points of a series
-_MAD_TO_DEVIATION = 1.4826  # standard deviations per median absolute deviation, for normal noise
 _OUTLIER = 3.0  # in deviations: a larger difference counts as this much
 # Conditions in the name of a series of runs. Within a series, the other conditions are equal as well.
 _NAMING = ("model", "batch_per_gpu", "precision", "variable_update", "ps_device", "all_reduce")
@@ -146,7 +146,7 @@ def _shift(*parts: Sequence[float]) -> tuple[float, float]:
     away = [[value - middle for value in part] for part, middle in zip(parts, middles, strict=True)]
     count = sum(map(len, parts))
     usual = 2 * (USUAL_NOISE * middles[0]) ** 2
-    typical = _MAD_TO_DEVIATION * median(abs(one) for part in away for one in part)
+    typical = MAD_TO_SIGMA * median(abs(one) for part in away for one in part)
     limit = _OUTLIER * math.sqrt((usual + (count - 2) * typical**2) / count)
     within = [[min(max(one, -limit), limit) for one in part] for part in away]
     variance = (usual + sum(one**2 for part in within for one in part)) / count

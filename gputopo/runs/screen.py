@@ -25,6 +25,7 @@ from gputopo.runs.verdict.causes import explained_view
 from gputopo.runs.verdict.rules import CAUSES, GPU, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.words import at_least
+from gputopo.values.run.bounded import known_middle
 from gputopo.values.run.events import Device, Event, Sample, Step
 from gputopo.values.run.noise import lead, students_t
 from gputopo.values.run.plan import TimedRun
@@ -88,8 +89,8 @@ class RunReadings:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else None
+    mean = known_middle(values, fmean)
+    return None if math.isnan(mean) else mean
 
 
 class _Rounds:

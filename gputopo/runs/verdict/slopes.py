@@ -13,8 +13,7 @@ from statistics import correlation, fmean, median
 
 import msgspec
 
-from gputopo.runs.verdict.bounds import DEVIATION
-from gputopo.values.run.noise import error_of, students_t
+from gputopo.values.run.noise import MAD_TO_SIGMA, error_of, students_t
 
 # Maximum blocks of a series, minimum rows of a block, minimum blocks. Not measured.
 MAX_BLOCKS, MIN_ROWS, MIN_BLOCKS = 40, 3, 8
@@ -89,7 +88,7 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 def _bounds(x: Sequence[float], rest: Sequence[float], middle: float) -> Slope:
     level, mean = median(rest), fmean(x)
-    sigma = DEVIATION * median(abs(value - level) for value in rest)
+    sigma = MAD_TO_SIGMA * median(abs(value - level) for value in rest)
     spread = sum((value - mean) ** 2 for value in x)
     error = (
         _WIDER
