@@ -8,10 +8,9 @@ tests/benchmarks/bench_live.py). The verdict over all steps is made at the end.
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from gputopo.runs.summary import Summary
 from gputopo.runs.verdict.judge import Judgement
+from gputopo.values.grouping import grouped
 from gputopo.values.run.events import (
     NETWORK,
     Anomaly,
@@ -92,7 +91,12 @@ class Reports:
 
     def end(self, found: Judgement, time_s: float) -> tuple[Event, ...]:
         """Return what the verdict over all steps adds to the reports or withdraws."""
-        news: list[Event] = [found.anomaly(slow, time_s) for slow in found.slow if not self._is_known(slow)]
+        news: list[Event] = []
+        for slow in found.slow:
+            tower, part = slow.tower or 0, slow.part or "compute"
+            was, _ = self._reported.get(tower, (None, None))
+            if was != part and not (_is_over(slow) and (tower, part) in self._ended):
+                news.append(found.anomaly(slow, time_s))
         for verdict in found.devices if found.not_made is None else ():
             known = self._reported.get(verdict.tower or 0)
             if known is not None and verdict.word != SLOW:
@@ -100,26 +104,15 @@ class Reports:
                 news.append(_over(found, verdict, known[0], says, time_s))
         return tuple(_each_host_once(news))
 
-    def _is_known(self, slow: Verdict) -> bool:
-        """Return whether looks already reported this verdict over all steps on a slow device."""
-        tower, part = slow.tower or 0, slow.part or "compute"
-        was = self._reported.get(tower)
-        return (was is not None and was[0] == part) or (_is_over(slow) and (tower, part) in self._ended)
-
     def _standing(self, verdict: Verdict) -> Standing:
         """Return a verdict in one word: "slow" only if it was reported, "even" also if it is even again."""
-        tower = verdict.tower or 0
-        one = Standing(tower=tower, gpu=verdict.gpu, word=CANNOT_TELL, percent=verdict.resolution_percent)
-        if _is_slow(verdict):
-            if tower not in self._reported:
-                return one
-            return msgspec.structs.replace(
-                one, word=SLOW, percent=verdict.percent_under, cause=_cause(verdict)
-            )
-        if _is_over(verdict):
-            within = verdict.percent_under_high if verdict.word == EVEN else None
-            return msgspec.structs.replace(one, word=EVEN, percent=within)
-        return one
+        tower, word, cause = verdict.tower or 0, CANNOT_TELL, None
+        percent = verdict.resolution_percent
+        if _is_slow(verdict) and tower in self._reported:
+            word, percent, cause = SLOW, verdict.percent_under, _cause(verdict)
+        elif _is_over(verdict):
+            word, percent = EVEN, verdict.percent_under_high if verdict.word == EVEN else None
+        return Standing(tower=tower, gpu=verdict.gpu, word=word, percent=percent, cause=cause)
 
     def _changed(self, found: Judgement, before: Verdict, now: Verdict, time_s: float) -> Iterable[Event]:
         tower = now.tower or 0
@@ -155,17 +148,10 @@ def _cause(verdict: Verdict) -> str | None:
     return found[0].id if found else None
 
 
-def _each_host_once(events: Iterable[Event]) -> list[Event]:
+def _each_host_once(events: Iterable[Event]) -> Iterable[Event]:
     """Keep one event if several devices of a host have the same sentence."""
-    said: set[str] = set()
-    left = []
-    for event in events:
-        if isinstance(event, Anomaly):
-            if event.says in said:
-                continue
-            said.add(event.says)
-        left.append(event)
-    return left
+    keyed = ((event.says if isinstance(event, Anomaly) else id(event), event) for event in events)
+    return [same[0] for same in grouped(keyed).values()]
 
 
 def _over(found: Judgement, verdict: Verdict, part: str, says: str, time_s: float) -> AnomalyOver:

@@ -77,7 +77,7 @@ class _Reader:
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:
             self._sample(event)
-        elif (happened := _happened(event, self._name_of(event))) and len(self._happenings) < _MAX_HAPPENINGS:
+        elif (happened := self._happened(event)) and len(self._happenings) < _MAX_HAPPENINGS:
             is_fault = isinstance(event, Anomaly | RankFailed | LossNotFinite)
             self._happenings.append(Happening(event.time_s - self._begin, happened, is_fault))
 
@@ -92,9 +92,26 @@ class _Reader:
                     facts[f"{SAMPLED_FACTS[field].words}, {unit}"] = curves
         return OverTime(paces, facts, tuple(self._happenings), self._last - self._begin)
 
-    def _name_of(self, event: Event) -> str:
-        place = self._towers.get(event.tower) if isinstance(event, Anomaly) else None
-        return "" if place is None else self._labels[place]
+    def _happened(self, event: Event) -> str:
+        """Return a few words for an event that belongs on the time axis; empty for other events."""
+        match event:
+            case Anomaly():
+                place = self._towers.get(event.tower)
+                name = "" if place is None else self._labels[place]
+                return f"{name} slow {event.percent_under:.0f}%"
+            case WarmupDone():
+                return "warm-up ends"
+            case Restarted():
+                return f"restart {event.number}"
+            case LossNotFinite():
+                return f"loss {event.value}"
+            case RankFailed():
+                return event.kind.replace("_", " ")
+            case Evaluated():
+                return "evaluation"
+            case CheckpointSaved():
+                return "checkpoint"
+        return ""
 
     def _step(self, step: Step) -> None:
         if self._steps is None:
@@ -102,9 +119,9 @@ class _Reader:
         row = [math.nan] * len(self._labels)
         batches = self._batches or [round(step.images / max(len(self._labels), 1))] * len(self._labels)
         for mark in step.marks:
-            place, busy = self._towers.get(mark.tower), mark.weights_s + mark.compute_s
-            if place is not None and busy > 0:
-                row[place] = batches[place] / busy
+            place = self._towers.get(mark.tower)
+            if place is not None and mark.busy_s > 0:
+                row[place] = batches[place] / mark.busy_s
         if not step.marks and step.seconds > 0 and len(row) == 1:
             row = [step.images / step.seconds]
         self.has_steps = True
@@ -135,23 +152,3 @@ def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, .
             seconds, values = zip(*points, strict=True)
             found.append(Curve(label, seconds, values))
     return tuple(found)
-
-
-def _happened(event: Event, name: str) -> str:
-    """Return a few words for an event that belongs on the time axis; empty for other events.
-
-    `name`: the device of the event.
-    """
-    if isinstance(event, Anomaly):
-        return f"{name} slow {event.percent_under:.0f}%"
-    if isinstance(event, WarmupDone):
-        return "warm-up ends"
-    if isinstance(event, Restarted):
-        return f"restart {event.number}"
-    if isinstance(event, LossNotFinite):
-        return f"loss {event.value}"
-    if isinstance(event, RankFailed):
-        return event.kind.replace("_", " ")
-    if isinstance(event, Evaluated):
-        return "evaluation"
-    return "checkpoint" if isinstance(event, CheckpointSaved) else ""

@@ -26,9 +26,13 @@ def what_ran(job: JobSpec) -> dict[str, Any]:
     found: dict[str, Any] = {"task": job.task}
     trains = job.task not in ("forward", "eval")
     if trains:
-        found["trainer"] = _trainer(job)
+        other = f"method {job.method}" if job.method else job.strategy and f"strategy {job.strategy}"
+        found["trainer"] = other or OWN_TRAINER
     if job.strategy is None:
-        found |= {"variable_update": job.variable_update, "variables": _variables(job)}
+        variables = "a copy on each device"
+        if job.variable_update == "parameter_server":
+            variables = "spread over the devices" if job.exchange.ps_spread else job.ps_device or "unknown"
+        found |= {"variable_update": job.variable_update, "variables": variables}
     if trains:
         if reduction := job.all_reduce:
             found["all_reduce"] = reduction
@@ -78,17 +82,3 @@ def data_words(job: RunSpec) -> str:
     made = _MADE.get(data.source, "made once" if job.method else "created once on the device")
     feed = f", {data.feed}" if data.source == "python" else ""
     return f"synthetic, {made}{feed}{on_host}"
-
-
-def _trainer(job: RunSpec) -> str:
-    if job.method:
-        return f"method {job.method}"
-    if job.strategy:
-        return f"strategy {job.strategy}"
-    return OWN_TRAINER
-
-
-def _variables(job: RunSpec) -> str:
-    if job.variable_update != "parameter_server":
-        return "a copy on each device"
-    return "spread over the devices" if job.exchange.ps_spread else job.ps_device or "unknown"

@@ -39,13 +39,9 @@ def parts(values: Sequence[float], size: int = 1) -> list[Span]:
 
     `size`: number of steps in each value.
     """
-    smallest = _smallest(size)
+    smallest = max(MIN_PART, -(-MIN_PART_STEPS // size))
     places = _candidates(values, smallest)
     return _without_noise(values, [*pairwise([0, *places, len(values)])])
-
-
-def _smallest(size: int) -> int:
-    return max(MIN_PART, -(-MIN_PART_STEPS // size))
 
 
 def lost_bounds(
@@ -153,15 +149,11 @@ def _change(values: Sequence[float], begin: int, end: int, smallest: int) -> tup
     count = len(part)
     if count < 2 * smallest:
         return 0.0, begin, begin, end
-    sums = list(accumulate(rank - (count - 1) / 2 for rank in _ranks(part)))
+    ordered = sorted(part)  # equal values have their mean rank, from 0
+    ranks = [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in part]
+    sums = list(accumulate(rank - (count - 1) / 2 for rank in ranks))
     place = max(range(smallest, count - smallest + 1), key=lambda last: abs(sums[last - 1]))
     return 24 * sums[place - 1] ** 2 / (count**3 + count**2), begin, begin + place, end
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the ranks of the values, from 0. Equal values have their mean rank."""
-    ordered = sorted(values)
-    return [(bisect_left(ordered, value) + bisect(ordered, value) - 1) / 2 for value in values]
 
 
 def _without_noise(values: Sequence[float], spans: list[Span]) -> list[Span]:

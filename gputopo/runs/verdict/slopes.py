@@ -41,9 +41,11 @@ def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[s
 
     `gap`, `facts`: by row; all values are known.
     """
-    starts = _starts(len(gap))
-    if len(starts) < MIN_BLOCKS + 1:
+    rows = len(gap)
+    count = min(MAX_BLOCKS, rows // MIN_ROWS)
+    if count < MIN_BLOCKS:
         return {}
+    starts = [rows * block // count for block in range(count + 1)]
     y = [fmean(gap[begin:end]) for begin, end in pairwise(starts)]
     blocks = {
         name: [fmean(values[begin:end]) for begin, end in pairwise(starts)] for name, values in facts.items()
@@ -62,11 +64,6 @@ def slopes(gap: Sequence[float], facts: Mapping[str, Sequence[float]]) -> dict[s
             middles[name] = _slope(x, _without(y, alone, {**middles, name: 0.0}))
     rest = _without(y, alone, middles)
     return {name: _bounds(x, rest, middles[name]) for name, x in alone.items()}
-
-
-def _starts(rows: int) -> list[int]:
-    blocks = min(MAX_BLOCKS, rows // MIN_ROWS)
-    return [rows * block // blocks for block in range(blocks + 1)] if blocks else []
 
 
 def _without(
