@@ -216,8 +216,8 @@ class Summary:
         batches = batch_sizes(started, self._steps.kept)
         window = self.running.window or (math.inf, -math.inf)
         samples = [sample for sample in self._samples.items if window[0] <= sample.time_s <= window[1]]
-        messages = (*(started.says if started else ()), *(built.says if built else ()), *self._noticed)
-        messages = dict.fromkeys((*messages, *self._loss_messages()))
+        noted = (*(started.says if started else ()), *(built.says if built else ()), *self._noticed)
+        messages = dict.fromkeys((*noted, *self._loss_messages()))
         return Result(
             status=status,
             exit_code=exit_code,
