@@ -81,6 +81,11 @@ class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
     within: str = ""  # causes that together explain at most as much as the largest of them
     devices: tuple[str, ...] = (GPU,)  # kinds of devices that can have it
 
+    @property
+    def fitted_as(self) -> str:
+        """The name of its family."""
+        return self.family or self.id
+
 
 def _shortfall(fact: str, view: View) -> list[float]:
     """Return the logarithm of the peer's clock over the device's own, if the peer's is higher, else 0."""
