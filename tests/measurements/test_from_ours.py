@@ -6,9 +6,8 @@ import msgspec
 
 from gputopo.captures.recording import read_bundled
 from gputopo.captures.training_files import read
-from gputopo.measurements import study_of
+from gputopo.measurements import RunFolders, study_of
 from gputopo.measurements.from_ours import of_result
-from gputopo.measurements.run_folders import RunFolders
 from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line

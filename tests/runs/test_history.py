@@ -372,10 +372,10 @@ def _add_and_read(folder: Path, number: int) -> None:
 def test_parallel_runs_lose_no_result_and_none_is_there_twice(tmp_path: Path) -> None:
     box = BoxHistory(tmp_path)
     context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_add_and_read, args=(tmp_path, number)) for number in range(3)]
+    writers = [context.Process(target=_add_and_read, args=(tmp_path, number)) for number in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(3) for b in range(10)]
+    names = [f"{where}/{a}-{b}" for where in ("elsewhere", "runs") for a in range(2) for b in range(10)]
     assert sorted(one.folder for one in box.past()) == [str(tmp_path / name) for name in names]
