@@ -22,7 +22,7 @@ from gputopo.runs.devices import SAMPLED
 from gputopo.runs.screen_changes import changes
 from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.causes import explained_view
-from gputopo.runs.verdict.rules import CAUSES, GPU, View
+from gputopo.runs.verdict.rules import CAUSES, GPU, ByRow, View, excess
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.words import at_least
 from gputopo.values.run.bounded import known_middle
@@ -93,42 +93,32 @@ def _mean(values: Sequence[float]) -> float | None:
     return None if math.isnan(mean) else mean
 
 
-class _Rounds:
-    """What a device and its peer read in the same rounds, as `gputopo.runs.verdict.rules.FactsByRow`."""
-
-    def __init__(self, device: int, peer: int, readings: Readings, rounds: Sequence[int]) -> None:
-        self._device, self._peer = device, peer
-        self._readings = {
-            number: [readings[number].get(place, GpuReading()) for place in rounds]
-            for number in (device, peer)
-        }
-
-    def of_gpu(self, tower: int, fact: str, /) -> list[float]:
-        """Return a fact of a device's GPU, by round."""
-        values = (getattr(reading, fact) for reading in self._readings[tower])
-        return [math.nan if value is None else value for value in values]
-
-    def of_host(self, tower: int, fact: str, /) -> list[float]:
-        """Return how much higher a fact of the host was in the device's run than in the peer's, by round."""
-        both = zip(self.of_gpu(self._device, fact), self.of_gpu(self._peer, fact), strict=True)
-        return [math.nan if math.isnan(value - peer) else max(0.0, value - peer) for value, peer in both]
-
-
 def causes_of(device: int, peer: int, readings: Readings, speeds: Speeds, percent: float) -> Causes:
     """Return the causes of a device that is `percent` slower than its peer; they have a round in common."""
     rounds = sorted(speeds[device].keys() & speeds[peer].keys())
-    facts = _Rounds(device, peer, readings, rounds)
+
+    def by_round(number: int) -> ByRow:
+        read = [readings[number].get(place, GpuReading()) for place in rounds]
+
+        def values(fact: str) -> list[float]:
+            known = (getattr(reading, fact) for reading in read)
+            return [math.nan if value is None else value for value in known]
+
+        return values
+
+    own, peers = by_round(device), by_round(peer)
+
+    gap = [
+        math.log(speeds[peer][number].images_per_sec / speeds[device][number].images_per_sec)
+        for number in rounds
+    ]
     view = View(
-        facts=facts,
-        tower=device,
-        peer=peer,
+        own=own,
+        peers=peers,
+        host=lambda fact: excess(own(fact), peers(fact)),  # of the host in the run of each
         part=COMPUTE,
-        rows=range(len(rounds)),
-        gap=[
-            math.log(speeds[peer][number].images_per_sec / speeds[device][number].images_per_sec)
-            for number in rounds
-        ],
-        waits=facts.of_gpu(device, "weights_share"),
+        gap=gap,
+        waits=own("weights_share"),
     )
     return explained_view(view, range(len(rounds)), percent, RULES)
 

@@ -11,12 +11,12 @@ from gputopo.runs.verdict import sampled
 from gputopo.runs.verdict.bounds import Interval, level_bounds
 from gputopo.runs.verdict.paces import Paces
 from gputopo.runs.verdict.peers import PeerDifference
-from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, CauseRule, View
+from gputopo.runs.verdict.rules import CAUSES, CPU, GPU, ByRow, CauseRule, View
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.runs.verdict.slopes import CHANCE, Slope, slopes
 from gputopo.values.grouping import grouped
 from gputopo.values.run.events import Device
-from gputopo.values.run.verdict import Cause, Causes, Verdict
+from gputopo.values.run.verdict import WEIGHTS, Cause, Causes, Verdict
 from gputopo.values.words import percent as number
 
 # Share of the gap from which the causes are called the cause, as in TraceML.
@@ -49,14 +49,17 @@ class _Part(msgspec.Struct):
 def explained(facts: Facts, paces: Paces, difference: PeerDifference, verdict: Verdict) -> Causes:
     """Return the causes of a slow device. `difference`: what the verdict is about."""
     device, part, rows = difference.device, difference.part, difference.rows
-    waits = paces.weights(device.tower)
+    waits = paces.relative(device.tower, WEIGHTS)
     kind = CPU if device.is_cpu else GPU
+
+    def by_row(fact_of: Callable[[int, str], Sequence[float]], tower: int) -> ByRow:
+        return lambda fact: [*map(fact_of(tower, fact).__getitem__, rows)]
+
     view = View(
-        facts=facts,
-        tower=device.tower,
-        peer=difference.peer,
+        own=by_row(facts.of_gpu, device.tower),
+        peers=by_row(facts.of_gpu, difference.peer),
+        host=by_row(facts.of_host, device.tower),
         part=part,
-        rows=rows,
         gap=difference.values,
         waits=[waits[row] for row in rows],
     )

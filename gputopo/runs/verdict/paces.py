@@ -44,6 +44,7 @@ CLOCK_S = 1e-9  # no clock has a finer resolution
 # logarithm of its seconds per image.
 _LEVEL, _WAIT, _BUSY_S, _COMPUTE_S, _WEIGHTS_S = _OF_TOWER = ("level", "wait", "busy", COMPUTE, WEIGHTS)
 _RUN = ("run", -1)
+_RELATIVE = {COMPUTE: _LEVEL, WEIGHTS: _WAIT}
 
 
 class Paces:
@@ -153,21 +154,18 @@ class Paces:
         """
         return max(1.0, self._batch(tower) / self._batch(peer))
 
-    def level(self, tower: int) -> float:
-        """Return the logarithm of a tower's compute time per example, relative to the middle tower."""
-        return self.blocks.middle(self._columns[_LEVEL, tower]) - math.log(self._batch(tower))
+    def level(self, tower: int, part: str) -> float:
+        """Return the middle of a tower's `relative` values, computing per example; NaN if there are none."""
+        per_example = math.log(self._batch(tower)) if part == COMPUTE else 0.0
+        return self.blocks.middle(self._columns[_RELATIVE[part], tower]) - per_example
 
-    def weights_level(self, tower: int) -> float:
-        """Return the median of a tower's waits for weights, as a share; NaN if there are none."""
-        return self.blocks.middle(self._columns[_WAIT, tower])
+    def relative(self, tower: int, part: str) -> list[float]:
+        """Return by row how a tower compares with the middle tower.
 
-    def compute(self, tower: int) -> list[float]:
-        """Return the logarithms of a tower's compute time relative to the middle tower, by row."""
-        return self.blocks.medians(self._columns[_LEVEL, tower])
-
-    def weights(self, tower: int) -> list[float]:
-        """Return a tower's waits for weights as shares of the middle tower's busy time, by row."""
-        return self.blocks.medians(self._columns[_WAIT, tower])
+        The logarithm of its compute time relative to that tower's, or its wait for weights as a share of
+        that tower's busy time.
+        """
+        return self.blocks.medians(self._columns[_RELATIVE[part], tower])
 
     def lost(self, tower: int, peer: int, part: str) -> tuple[list[float], list[float]]:
         """Return by row the mean seconds that a tower takes longer than its peer, and the peer's seconds."""

@@ -77,10 +77,9 @@ def differences(paces: Paces) -> list[PeerDifference]:
     chance = WHOLE_SHARE * FALSE_ALARM / max(1, compared)
     found = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
-        level = paces.level if part == COMPUTE else paces.weights_level
         for group in groups:
-            towers = [device.tower for device in group if not math.isnan(level(device.tower))]
-            by_level = sorted(towers, key=lambda tower: (level(tower), tower))
+            towers = [device.tower for device in group if not math.isnan(paces.level(device.tower, part))]
+            by_level = sorted(towers, key=lambda tower: (paces.level(tower, part), tower))
             by_mean = sorted(towers, key=lambda tower: (paces.mean_s(tower, part), tower))
             for device in group:
                 if device.tower in towers:
@@ -105,10 +104,10 @@ def _difference(
     least = reference_of(
         tower, [other for other in by_mean if other in peers and kinds[other] == kinds[peer]]
     )
-    column = paces.compute if part == COMPUTE else paces.weights
+    columns = zip(paces.relative(tower, part), paces.relative(peer, part), strict=True)
     # The table already accounts for the speeds of kinds.
     allowed = math.log(paces.batch_allowance(tower, peer)) if part == COMPUTE else 0.0
-    values = [own - other - allowed for own, other in zip(column(tower), column(peer), strict=True)]
+    values = [own - other - allowed for own, other in columns]
     longer_s, others_s = paces.lost(tower, least, part)
     rows = [row for row, value in enumerate(zip(values, longer_s, strict=True)) if not math.isnan(sum(value))]
     if not rows:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Protocol
 
 import msgspec
 
@@ -21,46 +20,29 @@ _FULL = f"{100 * sampled.MEMORY_FULL_SHARE:.0f}%"
 MIN_MHZ = 1.0  # a GPU at 0 MHz reports nothing
 
 
-class FactsByRow(Protocol):
-    """Facts by row, of a run's steps (`sampled.Facts`) or of short runs. NaN: unknown."""
-
-    def of_gpu(self, tower: int, fact: str, /) -> Sequence[float]:
-        """Return a fact of a tower's GPU, by row."""
-
-    def of_host(self, tower: int, fact: str, /) -> Sequence[float]:
-        """Return a fact of a tower's host, by row."""
+ByRow = Callable[[str], list[float]]
+"""Returns a fact by row, of a run's steps or of short runs; NaN: unknown."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A device and its peer in some rows."""
 
-    facts: FactsByRow
-    tower: int
-    peer: int
+    own: ByRow  # facts of the device's GPU
+    peers: ByRow  # facts of the peer's GPU
+    host: ByRow  # facts of the device's host
     part: str
-    rows: Sequence[int]
     gap: Sequence[float]  # by row
     waits: Sequence[float]  # waits for weights, as shares of the busy time
 
-    def own(self, fact: str) -> list[float]:
-        """Return a fact of the device's GPU, by row."""
-        values = self.facts.of_gpu(self.tower, fact)
-        return [values[row] for row in self.rows]
-
-    def peers(self, fact: str) -> list[float]:
-        """Return a fact of the peer's GPU, by row."""
-        values = self.facts.of_gpu(self.peer, fact)
-        return [values[row] for row in self.rows]
-
-    def host(self, fact: str) -> list[float]:
-        """Return a fact of the device's host, by row."""
-        values = self.facts.of_host(self.tower, fact)
-        return [values[row] for row in self.rows]
-
     def excess(self, fact: str) -> list[float]:
         """Return by how much a fact of the device exceeds the peer's, by row."""
-        both = zip(self.own(fact), self.peers(fact), strict=True)
-        return [math.nan if math.isnan(own - peer) else max(0.0, own - peer) for own, peer in both]
+        return excess(self.own(fact), self.peers(fact))
+
+
+def excess(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return by how much each value is above the other one, at least 0; NaN if one is unknown."""
+    above = [value - other for value, other in zip(values, others, strict=True)]
+    return [value if math.isnan(value) else max(0.0, value) for value in above]
 
 
 Cost = Callable[[View], list[float]]

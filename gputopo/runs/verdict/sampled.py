@@ -103,12 +103,12 @@ class Facts:
         """Forget which steps are recent."""
         self._blocks.recent.clear()
 
-    def of_gpu(self, tower: int, fact: str, /) -> list[float]:
+    def of_gpu(self, tower: int, fact: str) -> list[float]:
         """Return a fact of a tower's GPU, by row."""
         place = tower if fact == SHARED else self._places[tower]
         return self._blocks.means(self._columns[place, fact])
 
-    def of_host(self, tower: int, fact: str, /) -> list[float]:
+    def of_host(self, tower: int, fact: str) -> list[float]:
         """Return a fact of a tower's host, by row."""
         return self._blocks.means(self._columns[(self._places[tower][0], None), fact])
 
