@@ -68,11 +68,11 @@ def of_published(row: Published | Missing) -> Measurement:
 def _outcome(row: Published | Missing) -> dict[str, Any]:
     if isinstance(row, Missing):
         return {"status": "missing", "reason": row.reason}
-    one = DeviceFigure(number=row.gpus[0], graphics_mhz=row.core_mhz)
+    device = DeviceFigure(number=row.gpus[0], graphics_mhz=row.core_mhz)
     return {
         "images_per_sec": row.images_per_sec,
         "suspect": row.note if row.is_suspect else None,
-        "devices": (one,) if row.core_mhz else (),
+        "devices": (device,) if row.core_mhz else (),
     }
 
 
@@ -105,14 +105,14 @@ DOCUMENTS: Mapping[str, tuple[str, str | None]] = {
 def published_study(name: str) -> Study:
     """Return the study of a document, computed from its raw figures."""
     source, answer = DOCUMENTS[name]
-    found = study_of(
+    study = study_of(
         published_measurements(source),
         title=f"{name}, recomputed from its raw figures",
         machines=known_machines(),
         sources={source: SOURCES[source]},
     )
-    says = " ".join(observation.says for observation in found.observations if observation.id == answer)
-    return msgspec.structs.replace(found, headline=says or found.headline)
+    says = " ".join(observation.says for observation in study.observations if observation.id == answer)
+    return msgspec.structs.replace(study, headline=says or study.headline)
 
 
 def compared_study(
@@ -128,7 +128,7 @@ def compared_study(
 
     The arguments are described in `study_of`.
     """
-    found = study_of(
+    study = study_of(
         measurements,
         title="Training throughput",
         machines={**known_machines(), **machines},
@@ -138,5 +138,5 @@ def compared_study(
         unfinished=unfinished,
         unread=unread,
     )
-    names = dict.fromkeys(row.reference.removeprefix(PUBLISHED) for row in found.figures.against)
-    return msgspec.structs.replace(found, sources={name: SOURCES[name] for name in names if name in SOURCES})
+    names = dict.fromkeys(row.reference.removeprefix(PUBLISHED) for row in study.figures.against)
+    return msgspec.structs.replace(study, sources={name: SOURCES[name] for name in names if name in SOURCES})

@@ -54,7 +54,7 @@ class RunFolders:
         machine, name = _machine(folder)
         if machine is not None and name is not None:
             self.machines[name] = machine
-        found = of_result(
+        measurement = of_result(
             result,
             source=str(folder),
             machine=name,
@@ -66,8 +66,8 @@ class RunFolders:
             digest=digest,
             conditions=self._of_sweep(folder),
         )
-        self.runs.append((folder, found))
-        return found
+        self.runs.append((folder, measurement))
+        return measurement
 
     def most_telling(self, limit: int) -> list[OneRun]:
         """Return at most `limit` runs, oldest first: runs that failed or were slow, then the latest runs.
@@ -118,7 +118,7 @@ class RunFolders:
             return tuple(of_result(run, source=f"{origin}#{n}") for n, run in enumerate(runs, 1))
         if name == "gputopo.study":
             study = schema.decode(data, Study, origin=origin)
-            return tuple(one for cell in study.figures.cells for one in cell.runs)
+            return tuple(run for cell in study.figures.cells for run in cell.runs)
         if name == "gputopo.sweep":
             self._note_sweep(schema.decode(data, Sweep, origin=origin), Path(origin))
         return () if name.startswith("gputopo.") else None

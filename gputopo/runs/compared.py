@@ -65,7 +65,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     if choice.images_per_sec is None or low is None or high is None or speed is None:
         return None
     measured = speed.median
-    found = AgainstPrediction(
+    comparison = AgainstPrediction(
         verdict="not compared",
         says="",
         images_per_sec=choice.images_per_sec,
@@ -75,18 +75,18 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     )
     why_not = _why_not_compared(result, plan)
     if why_not is not None:
-        return msgspec.structs.replace(found, says=f"not compared: {why_not}")
+        return msgspec.structs.replace(comparison, says=f"not compared: {why_not}")
     devices = result.devices
     slowest = max(devices, key=lambda row: (row.weights_ms or 0.0) + (row.compute_ms or 0.0), default=None)
     if any(row.weights_ms is None or row.compute_ms is None for row in devices):
         slowest = None  # a device has no marks
     parts = {} if slowest is None else _parts(slowest, choice, result)
     if low <= measured <= high:
-        return msgspec.structs.replace(found, verdict="within", says="within the range", parts=parts)
+        return msgspec.structs.replace(comparison, verdict="within", says="within the range", parts=parts)
     verdict = "slower" if measured < low else "faster"
     if slowest is None:
         says = f"{verdict} than predicted; there are no time marks to locate the cause"
-        return msgspec.structs.replace(found, verdict=verdict, says=says)
+        return msgspec.structs.replace(comparison, verdict=verdict, says=says)
     # The part whose time exceeds the prediction most; of a faster run, the part that falls below it most.
     sign, first, other = (1, "weights", "compute") if verdict == "slower" else (-1, "compute", "weights")
     excess = {name: sign * (part.measured - part.predicted) for name, part in parts.items()}
@@ -97,7 +97,7 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
     if verdict == "slower" and resource not in (VARIABLES, UPDATE):
         hint = _CHECK_NETWORK if resource.startswith("network of ") else _CHECK_LINK
         says += f" ({_CHECK_GPU if part == 'compute' else hint})"
-    return msgspec.structs.replace(found, verdict=verdict, says=says, resource=resource, parts=parts)
+    return msgspec.structs.replace(comparison, verdict=verdict, says=says, resource=resource, parts=parts)
 
 
 def _why_not_compared(result: Result, plan: Plan) -> str | None:
@@ -123,7 +123,7 @@ def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str
         "weights": (exposed.get("weights", 0.0) + (network if served else 0.0), weights),
         "rest": (rest, max(0.0, step_ms - compute - weights)),
     }
-    return {name: PartMs(round(one, 3), round(other, 3)) for name, (one, other) in pairs.items()}
+    return {name: PartMs(*(round(ms, 3) for ms in pair)) for name, pair in pairs.items()}
 
 
 def _resource(

@@ -87,8 +87,8 @@ class HardwareRecord:
             why = "no GPU was under load long enough" if history.samples else "no GPU was sampled"
             says = f"not judged: {why}"
         else:
-            found = "something is wrong" if word == FAULTY else "nothing wrong found"
-            says = f"{found}, in {history.samples} samples, {least} of each GPU under load"
+            what = "something is wrong" if word == FAULTY else "nothing wrong found"
+            says = f"{what}, in {history.samples} samples, {least} of each GPU under load"
         return Hardware(
             word=word,
             says=says,
@@ -155,13 +155,13 @@ class PlacementRecord:
 
     def news(self) -> str | None:
         """Return what a user wants to read at once; each kind only once."""
-        found = self.placed()
+        placed = self.placed()
         late = self._first_s is not None and self._last_s - self._first_s >= NOT_SEEN_S
-        wrong = found.word == OUTSIDE or (found.word == NOT_SEEN and late)
-        if not wrong or found.word in self._reported:
+        wrong = placed.word == OUTSIDE or (placed.word == NOT_SEEN and late)
+        if not wrong or placed.word in self._reported:
             return None
-        self._reported.add(found.word)
-        return found.says
+        self._reported.add(placed.word)
+        return placed.says
 
 
 def _named(gpus: Collection[int]) -> str:

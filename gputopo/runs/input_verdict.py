@@ -37,8 +37,8 @@ def judge_input(result: Result, earlier: Iterable[tuple[str, Result]]) -> InputV
             if other.task == "train" and not other.drills and other.data.is_free:
                 ran = what_ran(other)
                 how = [str(ran[key]) for key in ("trainer", "variable_update", "precision") if key in ran]
-                found = judge_rates(rate, training, ", ".join(how))
-                return msgspec.structs.replace(found, other=where)
+                verdict = judge_rates(rate, training, ", ".join(how))
+                return msgspec.structs.replace(verdict, other=where)
         return None
     share = result.input_waited_share
     if job.task != "train" or job.data.is_free or share is None:

@@ -84,7 +84,7 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
             says[rank] = [finding.says for finding in find(machine) if finding.id in _OF_PORTS]
             up = [port for nic in machine.nics for port in nic.ports or () if port.up]
             rates[rank] = max((port.rate_gbit_per_s or 0.0 for port in up), default=0.0)
-    found = {}
+    networks = {}
     for rank in says:
         others = [other for other in says if other != rank]
         faults = [fault for fault in says[rank] if not any(fault in says[other] for other in others)]
@@ -92,8 +92,8 @@ def _networks(machines: Sequence[Machine | None]) -> dict[int, str]:
         if 0 < rates[rank] < usual:
             faults.append(f"its fastest port has {rates[rank]:g} Gbit/s, the ports of the others {usual:g}")
         if faults:
-            found[rank] = "; ".join(faults)
-    return found
+            networks[rank] = "; ".join(faults)
+    return networks
 
 
 def _of_earlier_runs(job: RunSpec, past: Sequence[Result], where: str) -> Expected | None:
@@ -183,20 +183,20 @@ def _speeds(
     if workload is None or len({device.gpu_name for device in job.devices}) < 2:
         return {}
     figures = past_speeds(filter(_counts, past))
-    found = {}
+    expected = {}
     for device, batch in zip(job.devices, job.batches, strict=True):
         speeds = single_gpu_speeds(machine, workload, batch, job.precision.compute, history=figures)
         speed = None if device.gpu is None else speeds.get(device.gpu)
         if speed is not None:
             rate, low, high, _, source = speed
-            found[device.tower] = Expected(images_per_sec=rate, low=low, high=high, source=source)
-    return found
+            expected[device.tower] = Expected(images_per_sec=rate, low=low, high=high, source=source)
+    return expected
 
 
 def _sharing(devices: Sequence[Device], machine: Machine) -> dict[int, tuple[int, ...]]:
     """Return, by tower, the towers whose GPUs share its link to the host, if there are any."""
     uplinks = paths_of(machine).uplinks
-    found = {}
+    sharing = {}
     for device in devices:
         others = tuple(
             other.tower
@@ -204,5 +204,5 @@ def _sharing(devices: Sequence[Device], machine: Machine) -> dict[int, tuple[int
             if other != device and any({device.gpu, other.gpu} <= uplink.gpus for uplink in uplinks)
         )
         if others:
-            found[device.tower] = others
-    return found
+            sharing[device.tower] = others
+    return sharing

@@ -70,9 +70,10 @@ class _Reader:
             self._places = {device.device: place for place, device in enumerate(event.devices)}
             self._towers = {device.tower: self._places[device.device] for device in event.devices}
             self._steps = Blocks()
-            hosted = [one for one in event.devices if one.host is not None and one.gpu is not None]
-            self._gpus = [(one.rank, one.gpu) for one in hosted if one.gpu is not None]
-            self._names = [one.short_name for one in hosted]
+            of_hosts = [device for device in event.devices if device.host is not None]
+            gpus = {(device.rank, device.gpu): device.short_name for device in of_hosts}
+            self._gpus = [(rank, gpu) for rank, gpu in gpus if gpu is not None]
+            self._names = [gpus[place] for place in self._gpus]
         elif isinstance(event, Step):
             self._step(event)
         elif isinstance(event, Sample) and event.gpus:
@@ -130,10 +131,10 @@ class _Reader:
     def _sample(self, sample: Sample) -> None:
         if self._samples is None:
             if not self._gpus:
-                self._gpus = [(sample.rank, one.gpu) for one in sample.gpus]
-                self._names = [f"GPU {one.gpu}" for one in sample.gpus]
+                self._gpus = [(sample.rank, gpu.gpu) for gpu in sample.gpus]
+                self._names = [f"GPU {gpu.gpu}" for gpu in sample.gpus]
             self._samples = Blocks()
-        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, one.gpu): one for one in sample.gpus}
+        of_gpu: dict[tuple[int, int], GpuSample] = {(sample.rank, gpu.gpu): gpu for gpu in sample.gpus}
         row = [sample.time_s - self._begin]
         for field in _SHOWN:
             values = (getattr(of_gpu[gpu], field) if gpu in of_gpu else None for gpu in self._gpus)
@@ -144,11 +145,11 @@ class _Reader:
 def _curves(blocks: Blocks, labels: Sequence[str], first: int) -> tuple[Curve, ...]:
     """Return the curves of the columns from number `first` on; column 0 is the time."""
     times = blocks.medians(0)
-    found = []
+    curves = []
     for number, label in enumerate(labels):
         column = blocks.medians(1 + first + number)
         points = [(time, value) for time, value in zip(times, column, strict=True) if not math.isnan(value)]
         if points:
             seconds, values = zip(*points, strict=True)
-            found.append(Curve(label, seconds, values))
-    return tuple(found)
+            curves.append(Curve(label, seconds, values))
+    return tuple(curves)

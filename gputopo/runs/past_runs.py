@@ -161,19 +161,19 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
     Runs with different batches are skipped: their GPUs have one model but not one speed.
     """
     names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
-    found = []
+    figures = []
     for run in past:
         speeds = grouped(
             ((name, batch), batch / seconds)
             for gpu, batch, mark in zip(run.job.gpus, run.job.batches, run.marks, strict=False)
             if (name := names.get(gpu)) is not None and (seconds := _compute_s(program, mark)) > 0
         )
-        found += [
+        figures += [
             Figure(name, run.job.model, batch, run.job.precision, median(rates), True, None, run.peak_bytes)
             for (name, batch), rates in speeds.items()
             if sum(name == other for other, _ in speeds) == 1
         ]
-    return tuple(found)
+    return tuple(figures)
 
 
 def why_unpredicted(job: JobSpec) -> str | None:
@@ -201,7 +201,7 @@ def _measured_over_predicted(
 ) -> dict[PlacedJob, float]:
     """Return measured over predicted seconds for up to MAX_JOBS jobs that can be predicted."""
     paths, program = paths_of(machine), require_program(DEFAULT)
-    found: dict[PlacedJob, float] = {}
+    ratios: dict[PlacedJob, float] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
         if workload is None or job.placing.traffic is None or not set(job.gpus) <= paths.hosts.keys():
@@ -211,10 +211,10 @@ def _measured_over_predicted(
             continue
         stepper = StepPredictor(model_of(workload), program, len(job.gpus), paths.cpus)
         step = predict(stepper, paths, job.gpus, compute_s, job.placing)
-        found[job] = median(run.step_s for run in runs) / step.step_s
-        if len(found) == MAX_JOBS:
+        ratios[job] = median(run.step_s for run in runs) / step.step_s
+        if len(ratios) == MAX_JOBS:
             break
-    return found
+    return ratios
 
 
 def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequence[Figure]) -> float | None:
@@ -233,8 +233,8 @@ def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequen
 
 def _by_marks(program: ProgramConstants, runs: Sequence[PastRun]) -> float | None:
     """Return the compute time of the slowest GPU from the marks of the job's own runs; None without marks."""
-    found = [max(_compute_s(program, mark) for mark in run.marks) for run in runs if run.marks]
-    return median(found) if found else None
+    seconds = [max(_compute_s(program, mark) for mark in run.marks) for run in runs if run.marks]
+    return median(seconds) if seconds else None
 
 
 def _compute_s(program: ProgramConstants, mark: tuple[float, float]) -> float:

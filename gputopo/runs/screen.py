@@ -106,19 +106,19 @@ def causes_of(device: int, peer: int, readings: Readings, speeds: Speeds, percen
 
         return values
 
-    own, peers = by_round(device), by_round(peer)
+    of_device, of_peer = by_round(device), by_round(peer)
 
     gap = [
         math.log(speeds[peer][number].images_per_sec / speeds[device][number].images_per_sec)
         for number in rounds
     ]
     view = View(
-        own=own,
-        peers=peers,
-        host=lambda fact: excess(own(fact), peers(fact)),  # of the host in the run of each
+        device=of_device,
+        peer=of_peer,
+        host=lambda fact: excess(of_device(fact), of_peer(fact)),  # of the host in the run of each
         part=COMPUTE,
         gap=gap,
-        waits=own("weights_share"),
+        waits=of_device("weights_share"),
     )
     return explained_view(view, range(len(rounds)), percent, RULES)
 
@@ -270,14 +270,14 @@ def _alone(runs: Sequence[ScreenRun], number: int) -> dict[int, TimedRun]:
 
 
 def _speed(rounds: Mapping[int, TimedRun]) -> float:
-    return median(one.images_per_sec for one in rounds.values())
+    return median(run.images_per_sec for run in rounds.values())
 
 
 def _under(faster: Mapping[int, TimedRun], slower: Mapping[int, TimedRun]) -> Under | None:
     rounds = sorted(faster.keys() & slower.keys())
     if not rounds:
         return None
-    return _in_percent(*lead([faster[one] for one in rounds], [slower[one] for one in rounds]))
+    return _in_percent(*lead([faster[number] for number in rounds], [slower[number] for number in rounds]))
 
 
 def _in_percent(lead: float, noise: float) -> Under:
@@ -296,8 +296,11 @@ def _has(run: ScreenRun, number: int) -> bool:
 
 def _in(runs: Sequence[ScreenRun], kind: str, number: int) -> InRun | None:
     """Return a device in the last run of a kind; after a failure, that run excludes the device."""
-    found = (device for run in runs if run.kind == kind for device in run.devices if device.number == number)
-    return next(reversed([*found]), None)
+    in_run = None
+    for run in runs:
+        for device in run.devices if run.kind == kind else ():
+            in_run = device if device.number == number else in_run
+    return in_run
 
 
 def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Under | None:
@@ -308,12 +311,12 @@ def _since(last: Screen | None, number: int, now: Mapping[int, TimedRun]) -> Und
     then = {} if last is None else _alone(last.runs, number)
     if not then:
         return None
-    both = [[math.log(one.images_per_sec) for one in runs.values()] for runs in (then, now)]
-    found = median(both[0]) - median(both[1])
+    both = [[math.log(series.images_per_sec) for series in runs.values()] for runs in (then, now)]
+    lost = median(both[0]) - median(both[1])
     freedom = len(then) + len(now) - 2
     if min(map(len, both)) < 2:
-        return Under(percent=_lost(found))
-    within = median(one.noise for one in (*then.values(), *now.values()))
-    pooled = math.sqrt(sum((len(one) - 1) * stdev(one) ** 2 for one in both) / freedom)
-    error = max(pooled, within) * math.sqrt(sum(1 / len(one) for one in both))
-    return _in_percent(found, students_t(freedom, CHANCE) * error)
+        return Under(percent=_lost(lost))
+    within = median(series.noise for series in (*then.values(), *now.values()))
+    pooled = math.sqrt(sum((len(series) - 1) * stdev(series) ** 2 for series in both) / freedom)
+    error = max(pooled, within) * math.sqrt(sum(1 / len(series) for series in both))
+    return _in_percent(lost, students_t(freedom, CHANCE) * error)

@@ -288,23 +288,23 @@ class Summary:
         )
         return "failed", 1, unfinished
 
-    def _confirmed(self, found: Judgement) -> tuple[Anomaly, ...]:
+    def _confirmed(self, judgement: Judgement) -> tuple[Anomaly, ...]:
         """Return the anomalies over all steps, or the reported ones if devices cannot be compared."""
         reported = self._all(Anomaly)
-        if found.not_made is not None:
+        if judgement.not_made is not None:
             return tuple({(event.tower, event.part): event for event in reported}.values())
         # A device may have been reported again with another cause: the first report gives the time.
         first_s = {(event.tower, event.part): event.time_s for event in reversed(reported)}
-        events = (found.anomaly(slow, self._last_time_s) for slow in found.slow)
+        events = (judgement.anomaly(slow, self._last_time_s) for slow in judgement.slow)
         return tuple(
             msgspec.structs.replace(event, time_s=first_s.get((event.tower, event.part), event.time_s))
             for event in events
         )
 
-    def _withdrawn(self, found: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
+    def _withdrawn(self, judgement: Judgement, confirmed: Sequence[Anomaly]) -> tuple[str, ...]:
         """Return which reports about devices do not hold over all steps, and why."""
         named = {(event.tower, event.part) for event in confirmed}
-        verdicts = {verdict.tower: verdict for verdict in found.devices}
+        verdicts = {verdict.tower: verdict for verdict in judgement.devices}
         last = {(event.tower, event.part): event.says for event in self._all(Anomaly)}
         return tuple(
             f"Reported during the run: {says}. Over all steps: {verdicts[tower].says}."

@@ -56,8 +56,8 @@ def explained(facts: Facts, paces: Paces, difference: PeerDifference, verdict: V
         return lambda fact: [*map(fact_of(tower, fact).__getitem__, rows)]
 
     view = View(
-        own=by_row(facts.of_gpu, device.tower),
-        peers=by_row(facts.of_gpu, difference.peer),
+        device=by_row(facts.of_gpu, device.tower),
+        peer=by_row(facts.of_gpu, difference.peer),
         host=by_row(facts.of_host, device.tower),
         part=part,
         gap=difference.values,

@@ -144,13 +144,13 @@ def named_by_host(devices: Sequence[Device], verdicts: Mapping[int, Verdict]) ->
     }
     named = dict(verdicts)
     for of_host in whole_hosts(devices, slow).values():
-        own = [verdicts[device.tower] for device in of_host]
-        begin = max(verdict.from_step or 0 for verdict in own)
-        if begin > min(verdict.to_step or math.inf for verdict in own):
+        of_its_devices = [verdicts[device.tower] for device in of_host]
+        begin = max(verdict.from_step or 0 for verdict in of_its_devices)
+        if begin > min(verdict.to_step or math.inf for verdict in of_its_devices):
             continue  # they are slow at different times
-        says = _says(of_host, own)
-        middle = median(verdict.percent_under_high or 0.0 for verdict in own)
-        for verdict in own:
+        says = _says(of_host, of_its_devices)
+        middle = median(verdict.percent_under_high or 0.0 for verdict in of_its_devices)
+        for verdict in of_its_devices:
             if (verdict.percent_under_low or 0.0) <= middle + SLOW_PERCENT:
                 named[verdict.tower or 0] = msgspec.structs.replace(verdict, says=says)
     return named

@@ -114,17 +114,17 @@ class Paces:
 
     def latest(self) -> "Paces":
         """Return the paces of only the recent steps. They can be judged while others are added."""
-        found = copy.copy(self)
-        found.blocks, found.facts = self.blocks.latest(), self.facts.latest()
-        found.exchange = self.exchange.latest()
-        found.steps, found.kept, found.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
+        recent = copy.copy(self)
+        recent.blocks, recent.facts = self.blocks.latest(), self.facts.latest()
+        recent.exchange = self.exchange.latest()
+        recent.steps, recent.kept, recent.hosts = len(self._recent), Thinned(REPLAYED_STEPS), HostLoads()
         for step in self._recent:
-            found.kept.add(step)
+            recent.kept.add(step)
         for steps, sample in self._loads:
             if steps > self.steps - RECENT_STEPS:
-                found.hosts.add(sample)
-        found.missing, found.last_seen = dict(self.missing), dict(self.last_seen)
-        return found
+                recent.hosts.add(sample)
+        recent.missing, recent.last_seen = dict(self.missing), dict(self.last_seen)
+        return recent
 
     def allowance(self, tower: int, peer: int) -> float:
         """Return the maximum ratio of a tower's compute time to its peer's, given batches and kinds."""

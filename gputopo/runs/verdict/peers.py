@@ -75,7 +75,7 @@ def differences(paces: Paces) -> list[PeerDifference]:
     """Return the differences of all devices that have a peer with common steps, for computing and weights."""
     compared = sum(map(len, (*paces.kinds, *paces.links)))
     chance = WHOLE_SHARE * FALSE_ALARM / max(1, compared)
-    found = []
+    result = []
     for groups, part in ((paces.kinds, COMPUTE), (paces.links, WEIGHTS)):
         for group in groups:
             towers = [device.tower for device in group if not math.isnan(paces.level(device.tower, part))]
@@ -84,8 +84,8 @@ def differences(paces: Paces) -> list[PeerDifference]:
             for device in group:
                 if device.tower in towers:
                     difference = _difference(paces, by_level, by_mean, device, part, chance)
-                    found += [] if difference is None else [difference]
-    return found
+                    result += [] if difference is None else [difference]
+    return result
 
 
 def _difference(
@@ -107,7 +107,7 @@ def _difference(
     columns = zip(paces.relative(tower, part), paces.relative(peer, part), strict=True)
     # The table already accounts for the speeds of kinds.
     allowed = math.log(paces.batch_allowance(tower, peer)) if part == COMPUTE else 0.0
-    values = [own - other - allowed for own, other in columns]
+    values = [value - other - allowed for value, other in columns]
     longer_s, others_s = paces.lost(tower, least, part)
     rows = [row for row, value in enumerate(zip(values, longer_s, strict=True)) if not math.isnan(sum(value))]
     if not rows:
@@ -157,18 +157,16 @@ class Answer:
     cannot resolve.
     """
 
-    def __init__(self, paces: Paces, found: PeerDifference, among: Sequence[PeerDifference]) -> None:
-        self.paces, self.found, self.device = paces, found, found.device
-        self.name, self.percent = found.device.name, percent_of(found.part)
-        kinds, tower = paces.kind_by_tower, found.device.tower
-        self.others = [
-            other.lost
-            for other in among
-            if other.part == found.part and other is not found and kinds[other.device.tower] == kinds[tower]
-        ]
+    def __init__(self, paces: Paces, difference: PeerDifference, among: Sequence[PeerDifference]) -> None:
+        self.paces, self.difference, self.device = paces, difference, difference.device
+        self.name, self.percent = difference.device.name, percent_of(difference.part)
+        kinds, tower = paces.kind_by_tower, difference.device.tower
+        alike = (other for other in among if kinds[other.device.tower] == kinds[tower])
+        others = (other for other in alike if other is not difference)
+        self.others = [other.lost for other in others if other.part == difference.part]
         self.size = paces.blocks.size
         self.busy_s = paces.busy_s(tower)
-        unsure = paces.unsure(tower, found.peer) if found.part == COMPUTE else 0.0
+        unsure = paces.unsure(tower, difference.peer) if difference.part == COMPUTE else 0.0
         self.offset = 100 * MARKS_OFFSET_S / self.busy_s + 100 * (1 - math.exp(-unsure))
         self.floor = 100 * MARKS_RESOLUTION_S / self.busy_s
         self.fields = Verdict(
@@ -177,20 +175,20 @@ class Answer:
             tower=tower,
             gpu=gpu_of(self.device),
             against="peers",
-            part=found.part,
-            percent_under=self.percent(median(found.values)),
-            steps=len(found.values) * self.size,
+            part=difference.part,
+            percent_under=self.percent(median(difference.values)),
+            steps=len(difference.values) * self.size,
         )
 
     def _is_slow(self, bounds: Interval) -> bool:
-        return bounds.effective >= min_values(self.found.chance) and self._is_above(bounds)
+        return bounds.effective >= min_values(self.difference.chance) and self._is_above(bounds)
 
     def _is_above(self, bounds: Interval) -> bool:
         return bounds.low - self.offset > max(SLOW_PERCENT, self.floor)
 
     def verdict(self) -> Verdict:
         """Return the verdict on the device by this difference."""
-        values = self.found.values
+        values = self.difference.values
         spans = parts(values, self.size)
         if len(spans) > 1:
             # Remove a first part that is slower than the next and short compared with the rest.
@@ -198,7 +196,7 @@ class Answer:
             slower = median(values[:first_end]) > median(values[slice(*rest[0])])
             if slower and first_end <= WARMUP_SHARE * (rest[-1][1] - first_end):
                 spans = rest
-            chance = self.found.chance / PLACES
+            chance = self.difference.chance / PLACES
             bounds = {span: part_bounds(values[slice(*span)], chance).mapped(self.percent) for span in spans}
             slow = {span: bound for span, bound in bounds.items() if self._is_above(bound)}
             if sum(bound.effective for bound in slow.values()) >= min_values(chance):
@@ -208,7 +206,7 @@ class Answer:
     def _said(self, verdict: Verdict, throughout: bool = True) -> Verdict:
         """Return the verdict on a slow device: how much slower it is, and in which part of the run."""
         shown, low = percent(verdict.percent_under or 0.0), verdict.percent_under_low or 0.0
-        by, where = self.paces.source(self.device.tower, self.found.peer), when(verdict, throughout)
+        by, where = self.paces.source(self.device.tower, self.difference.peer), when(verdict, throughout)
         if verdict.part == COMPUTE and by is not None:
             than = f"than it should compared with devices of another model ({by})"
             says = f"computes {shown}% slower {than}{where}, at least {at_least(low)}%"
@@ -221,8 +219,8 @@ class Answer:
 
     def _whole(self, spans: Sequence[Span]) -> Verdict:
         """Return the answer for all steps of these parts, without a warm-up."""
-        first, chance = spans[0][0], self.found.chance
-        values, of_lost = self.found.values[first:], self.found.lost[first:]
+        first, chance = spans[0][0], self.difference.chance
+        values, of_lost = self.difference.values[first:], self.difference.lost[first:]
         steps = len(values) * self.size
         pattern = slow_limit(of_lost)
         typical = level_bounds(values, chance)
@@ -230,8 +228,8 @@ class Answer:
         if typical is None or mean is None:
             return unknown(self.device, "a bound needs at least two counted steps", self.fields)
         if len(spans) > 1:  # different levels of the parts are not noise
-            typical = _replace(typical, high=_joint_high(level_bounds, self.found.values, spans, chance))
-            mean = _replace(mean, high=_joint_high(mean_bounds, self.found.lost, spans, chance))
+            typical = _replace(typical, high=_joint_high(level_bounds, self.difference.values, spans, chance))
+            mean = _replace(mean, high=_joint_high(mean_bounds, self.difference.lost, spans, chance))
         level, lost = typical.mapped(self.percent), mean.mapped(_weights_percent)
         high = max(level.high, lost.high)
         is_known = level.effective >= min_values(chance)
@@ -279,9 +277,9 @@ class Answer:
     def _slow_parts(self, spans: Sequence[Span], slow: Mapping[Span, Interval]) -> Verdict:
         """Return that a device was slow in some parts, or in all of them with different levels."""
         slow_spans, first_steps = list(slow), self.paces.blocks.first_steps
-        values = [value for span in slow_spans for value in self.found.values[slice(*span)]]
+        values = [value for span in slow_spans for value in self.difference.values[slice(*span)]]
         (begin, _), (_, end) = slow_spans[0], slow_spans[-1]
-        last = first_steps[self.found.rows[end - 1]] + self.size - 1
+        last = first_steps[self.difference.rows[end - 1]] + self.size - 1
         verdict = _replace(
             self.fields,
             percent_under_low=min(bound.low for bound in slow.values()) - self.offset,
@@ -289,7 +287,7 @@ class Answer:
             percent_under=self.percent(median(values)),
             effective_steps=sum(bound.effective for bound in slow.values()) * self.size,
             steps=len(values) * self.size,
-            from_step=None if slow_spans[0] == spans[0] else first_steps[self.found.rows[begin]],
+            from_step=None if slow_spans[0] == spans[0] else first_steps[self.difference.rows[begin]],
             to_step=None if slow_spans[-1] == spans[-1] else last,
         )
         return self._said(verdict, throughout=end - begin == len(values))
@@ -298,7 +296,9 @@ class Answer:
         """Return that a device is slow by the mean of its steps."""
         low = lost.low - self.offset
         share, often = self._slow_steps(lost.middle, fields.percent_under or 0.0)
-        waits = f", because it waits for weights{over(self.device)}" if self.found.part == WEIGHTS else ""
+        waits = (
+            f", because it waits for weights{over(self.device)}" if self.difference.part == WEIGHTS else ""
+        )
         slower = f"is {percent(lost.middle)}% slower than its peers on average{waits}"
         return _replace(
             fields,
@@ -317,7 +317,7 @@ class Answer:
         `under`: percent of pace over all steps. `level`: percent of the typical step. The kept steps show how
         much a slow step loses.
         """
-        steps = self.paces.lost_by_step(self.device.tower, self.found.peer, self.found.part)
+        steps = self.paces.lost_by_step(self.device.tower, self.difference.peer, self.difference.part)
         fast, away = noise_limit(steps)
         border = fast + away
         if not any(share > border for share in steps):

@@ -27,8 +27,8 @@ ByRow = Callable[[str], list[float]]
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A device and its peer in some rows."""
 
-    own: ByRow  # facts of the device's GPU
-    peers: ByRow  # facts of the peer's GPU
+    device: ByRow  # facts of the device's GPU
+    peer: ByRow  # facts of the peer's GPU
     host: ByRow  # facts of the device's host
     part: str
     gap: Sequence[float]  # by row
@@ -36,7 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
     def excess(self, fact: str) -> list[float]:
         """Return by how much a fact of the device exceeds the peer's, by row."""
-        return excess(self.own(fact), self.peers(fact))
+        return excess(self.device(fact), self.peer(fact))
 
 
 def excess(values: Sequence[float], others: Sequence[float]) -> list[float]:
@@ -72,8 +72,8 @@ class CauseRule(msgspec.Struct, frozen=True, kw_only=True):
 def _shortfall(fact: str, view: View) -> list[float]:
     """Return the logarithm of the peer's clock over the device's own, if the peer's is higher, else 0."""
     return [
-        max(0.0, math.log(peer / own)) if own >= MIN_MHZ and peer >= MIN_MHZ else math.nan
-        for own, peer in zip(view.own(fact), view.peers(fact), strict=True)
+        max(0.0, math.log(peer / value)) if value >= MIN_MHZ and peer >= MIN_MHZ else math.nan
+        for value, peer in zip(view.device(fact), view.peer(fact), strict=True)
     ]
 
 
@@ -83,7 +83,7 @@ _ORDER = (sampled.THROTTLED_THERMAL, sampled.THROTTLED_HARDWARE, sampled.THROTTL
 
 def _core_by(reason: str | None, view: View) -> list[float]:
     """Return the part of the core clock's shortfall that has this reason; None: that has none of them."""
-    flags = zip(*(view.own(one) for one in _ORDER), strict=True)
+    flags = zip(*(view.device(throttled) for throttled in _ORDER), strict=True)
     return [
         short * _share(row, reason) for short, row in zip(_shortfall(sampled.CORE, view), flags, strict=True)
     ]
@@ -91,19 +91,19 @@ def _core_by(reason: str | None, view: View) -> list[float]:
 
 def _share(flags: Sequence[float], reason: str | None) -> float:
     left = 1.0
-    for one, flag in zip(_ORDER, flags, strict=True):
+    for throttled, flag in zip(_ORDER, flags, strict=True):
         if math.isnan(flag):
             return math.nan if reason is not None else 1.0
-        if one == reason:
+        if throttled == reason:
             return min(flag, left)
         left = max(0.0, left - flag)
     return left
 
 
 def _link(view: View) -> list[float]:
+    rates = zip(view.device(sampled.LINK), view.peer(sampled.LINK), view.waits, strict=True)
     return [
-        wait * max(0.0, 1 - own / peer) if own > 0 and peer > 0 else math.nan
-        for own, peer, wait in zip(view.own(sampled.LINK), view.peers(sampled.LINK), view.waits, strict=True)
+        wait * max(0.0, 1 - rate / peer) if rate > 0 and peer > 0 else math.nan for rate, peer, wait in rates
     ]
 
 
@@ -130,28 +130,28 @@ def _others(view: View) -> list[float]:
     # One more process than on the peer takes at most half of the time, two take at most two thirds.
     more = view.excess(sampled.OTHERS)
     if view.part == COMPUTE:
-        return [math.log(1 + one) for one in more]
-    return [wait * one / (1 + one) for wait, one in zip(view.waits, more, strict=True)]
+        return [math.log(1 + processes) for processes in more]
+    return [wait * processes / (1 + processes) for wait, processes in zip(view.waits, more, strict=True)]
 
 
 def _clock_words(fact: str, name: str, why: str, view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(fact), places), _at(view.peers(fact), places)
-    return f"{name} {own:,.0f} MHz, {100 * (1 - own / peer):.1f}% below its peers{why}"
+    device, peer = _at(view.device(fact), places), _at(view.peer(fact), places)
+    return f"{name} {device:,.0f} MHz, {100 * (1 - device / peer):.1f}% below its peers{why}"
 
 
 def _link_words(view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(sampled.LINK), places), _at(view.peers(sampled.LINK), places)
-    return f"a PCIe link of {own:.1f} GB/s, its peers' {peer:.1f} GB/s"
+    device, peer = _at(view.device(sampled.LINK), places), _at(view.peer(sampled.LINK), places)
+    return f"a PCIe link of {device:.1f} GB/s, its peers' {peer:.1f} GB/s"
 
 
 def _shared_words(view: View, places: Sequence[int]) -> str:
-    share = f"({100 * _at(view.own(sampled.SHARED), places):.0f}% of its rate)"
+    share = f"({100 * _at(view.device(sampled.SHARED), places):.0f}% of its rate)"
     return f"a link to the host that other GPUs copied over at the same time {share}"
 
 
 def _others_words(view: View, places: Sequence[int]) -> str:
-    own, peer = _at(view.own(sampled.OTHERS), places), _at(view.peers(sampled.OTHERS), places)
-    count = max(1, round(own - peer))
+    device, peer = _at(view.device(sampled.OTHERS), places), _at(view.peer(sampled.OTHERS), places)
+    count = max(1, round(device - peer))
     return "another process on the GPU" if count == 1 else f"{count} other processes on the GPU"
 
 

@@ -95,9 +95,9 @@ class Facts:
 
     def latest(self) -> "Facts":
         """Return the facts of the recent steps."""
-        found = copy.copy(self)
-        found._blocks = self._blocks.latest()
-        return found
+        recent = copy.copy(self)
+        recent._blocks = self._blocks.latest()
+        return recent
 
     def forget_recent(self) -> None:
         """Forget which steps are recent."""
