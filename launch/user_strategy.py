@@ -263,14 +263,14 @@ def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[s
 
 def _machine() -> Machine:
     from gputopo.probes import collect
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
     root = Path(os.environ.get("GPUTOPO_ROOT") or "/")
     with collect.begin(root, lambda wait: print(f"gputopo: {wait.text}", file=sys.stderr)) as read:
         machine = read()
     if len(machine.gpus) > 1 and machine.bandwidth is None:
         with contextlib.suppress(GputopoError):  # without costs, the plan uses only distances
-            saved = history.latest(history.history_file(), machine)
+            saved = BoxHistory().latest(machine)
             if saved is not None:
                 import msgspec
 

@@ -20,7 +20,7 @@ from gputopo.values.run.placement import GPUS, parse_gpu_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gputopo.runs.history import Saved
+    from gputopo.runs import Saved
     from gputopo.values.bandwidth import Bandwidth
     from gputopo.values.finding import Finding
     from gputopo.values.machine import Machine, Nic
@@ -220,15 +220,15 @@ def _save_network(measured: "Bandwidth") -> None:
     if not measured.complete or measured.failures:
         to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
         return
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
-    path = history.history_file()
+    history = BoxHistory()
     measured = msgspec.structs.replace(measured, measured_at=time.time())
-    if lost := history.save_network(path, measured, saved_at=time.time()):
+    if lost := history.save_network(measured, saved_at=time.time()):
         note(lost)
     is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
-    to_stderr(f"gputopo: saved in {path}{use}\n")
+    to_stderr(f"gputopo: saved in {history.path}{use}\n")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
@@ -347,12 +347,12 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
     if why is not None:
         to_stderr(f"gputopo: not saved: {why}\n")
         return
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
 
-    path = history.history_file()
-    if lost := history.save(path, machine, measured, saved_at=time.time()):
+    history = BoxHistory()
+    if lost := history.save(machine, measured, saved_at=time.time()):
         note(lost)
-    to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
+    to_stderr(f"gputopo: saved in {history.path}; plan and run use it\n")
 
 
 def measure_links(
@@ -412,13 +412,13 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     The note goes to stderr. Raises InputError if nothing is saved.
     """
     from gputopo.findings.rule import named
-    from gputopo.runs import history
+    from gputopo.runs import BoxHistory
     from gputopo.topology.same_machine import answering
 
-    path = history.history_file()
-    if (old := history.latest(path, machine, gpus)) is not None:
+    history = BoxHistory()
+    if (old := history.latest(machine, gpus)) is not None:
         return old
-    if (old := history.latest_with_other_gpus(path, machine)) is None:
+    if (old := history.latest_with_other_gpus(machine)) is None:
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )

@@ -22,7 +22,7 @@ import msgspec
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.env import NO_GPU
 from gputopo.launch.spec.model_names import ModelName
-from gputopo.runs.history import history_file
+from gputopo.runs import data_folder
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.workload import workloads
@@ -76,7 +76,7 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
 
 def models_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of stored costs: `$GPUTOPO_HOME/models`, else in the user's data folder."""
-    return history_file(environ).parent / "models"
+    return data_folder(environ) / "models"
 
 
 def content_of(asked: ModelName) -> str:

@@ -20,7 +20,7 @@ from gputopo.launch.site import Site, warn
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
-from gputopo.runs.screen import device_rows
+from gputopo.runs import device_rows
 from gputopo.topology.identities import without_identities
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema

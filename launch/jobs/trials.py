@@ -15,7 +15,7 @@ from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
-from gputopo.runs.compared import with_prediction
+from gputopo.runs import with_prediction
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.budget import TimeBudget

@@ -9,38 +9,10 @@ import pytest
 
 from gputopo.runs.screen import causes_of, device_rows
 from gputopo.runs.screen_changes import changes
-from gputopo.runs.screen_order import alone_order, stages
 from gputopo.values.run.plan import TimedRun
 from gputopo.values.run.several_runs import GpuReading, InRun, Screen, ScreenDevice, ScreenRun, Under
 from gputopo.values.run.verdict import Causes, Verdict
 from tests import there
-
-
-def test_a_whole_screen_runs_each_alone_in_three_rounds_and_then_all() -> None:
-    assert [(stage.kinds[0], stage.number) for stage in stages(False)] == [
-        ("alone", 1),
-        ("alone", 2),
-        ("alone", 3),
-        ("independent", 1),
-    ]
-
-
-def test_a_quick_one_runs_all_at_once_first_and_further_rounds_as_a_whole_only() -> None:
-    first, *others = stages(True)
-    assert first.kinds == ("independent",)
-    assert [(stage.kinds[0], stage.whole) for stage in others] == [
-        ("alone", False),
-        ("together", False),
-        ("alone", True),
-        ("alone", True),
-    ]
-
-
-def test_rounds_alternate_and_slow_devices_come_first() -> None:
-    assert alone_order([0, 1, 2, 3], 1, {}) == [0, 1, 2, 3]
-    assert alone_order([0, 1, 2, 3], 2, {}) == [3, 2, 1, 0]
-    assert alone_order([0, 1, 2, 3], 1, {2: "slow", 1: "cannot tell"}) == [2, 0, 1, 3]
-
 
 WELL = {"graphics_mhz": 1900.0, "temperature_c": 70.0, "power_w": 150.0, "pcie_gen": 3.0, "pcie_width": 16.0}
 
