@@ -13,7 +13,7 @@ from gputopo.probes.ethtool import max_rate
 from gputopo.probes.host import read_host
 from gputopo.probes.nics import not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
-from gputopo.probes.nvml.reading import DriverWait, NvmlAnswers, NvmlReading
+from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import interface_name, read_pci
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
@@ -28,25 +28,17 @@ _TREE_SOURCE = "sysfs"
 _NOT_IN_COPY = "NOT_IN_A_COPIED_SYS"
 
 
-def read_machine(root: Path = Path("/")) -> Machine:
-    """Read this machine. `root` contains `sys`, `proc` and `dev`; NVML is the one that this process can load.
-
-    NVML's GPUs are the machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used,
-    they are the NVIDIA GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the
-    reason. Never raises for hardware or a driver that does not answer: a child process asks NVML while this
-    process reads the rest.
-    """
-    with begin(root) as read:
-        return read()
-
-
 @contextlib.contextmanager
-def begin(
-    root: Path = Path("/"), on_wait: Callable[[DriverWait], None] = lambda wait: None
+def begin_reading(
+    root: Path = Path("/"), on_wait: Callable[[str], None] = lambda text: None
 ) -> Iterator[Callable[[], Machine]]:
-    """Start to read this machine, as `read_machine` does. The value of the `with` block returns the machine.
+    """Start to read this machine. The value of the `with` block is a function that returns it.
 
-    `on_wait` is called with what a slow driver does (NvmlReading).
+    `root` contains `sys`, `proc` and `dev`; NVML is the one that this process can load. NVML's GPUs are the
+    machine's GPUs, even if /sys shows none (containers, WSL). If NVML cannot be used, they are the NVIDIA
+    GPUs on the PCI bus, with what /sys shows about them, and `driver.status` is the reason. Never raises for
+    hardware or a driver that does not answer: a child process asks NVML while this process reads the rest.
+    `on_wait` is called with a sentence about a slow driver (NvmlReading).
     """
     with NvmlReading(on_wait) as reading:
         yield lambda: read_with(root, reading.answers)

@@ -115,7 +115,7 @@ def _checked(machine: Machine) -> Machine:
     """Return the machine with its bandwidth checked; this needs the GPUs of all captures."""
     if machine.bandwidth is None:
         return machine
-    from gputopo.copies.physics import checked  # few captures have a bandwidth
+    from gputopo.copies import checked  # few captures have a bandwidth
 
     return replace(machine, bandwidth=checked(machine.bandwidth, machine))
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.copies.expected import link_name
+from gputopo.copies.links import link_name
 from gputopo.reference.copied_links import observed_link
 from gputopo.reference.expectations import (
     GpuExpectation,
@@ -14,7 +14,7 @@ from gputopo.reference.expectations import (
     expected_link,
     expected_nvlink,
 )
-from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Bandwidth, Expectation, Sample
+from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Expectation, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS
 from gputopo.values.machine import Gpu, Machine, NicPort
 
@@ -42,20 +42,6 @@ _EXCHANGES = ("alltoall", "sendrecv")
 _RINGS = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 _SWITCHED = 3  # NVLink generations of servers with NVSwitches, in which any two GPUs can use all links
 _CUBE = 8  # GPUs of a server without them
-
-
-def with_bus_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
-    """Return the same bandwidth, with the expected bus bandwidth of each collective operation."""
-    if not any(one.kind in COLLECTIVES for one in bandwidth.samples):
-        return bandwidth
-    return msgspec.structs.replace(
-        bandwidth, samples=tuple(_beside(one, machine) for one in bandwidth.samples)
-    )
-
-
-def _beside(sample: Sample, machine: Machine) -> Sample:
-    found = None if sample.expected_gb_per_s is not None else expected_rate(sample, machine)
-    return sample if found is None else found.beside(sample, 1)
 
 
 def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:

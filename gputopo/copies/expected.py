@@ -1,4 +1,4 @@
-"""The expected rate of each measured copy, with the source of the expectation.
+"""The expected rate of each measured copy and collective operation, with the source of the expectation.
 
 Expectations exist for large copies that ran by themselves, and for copies with the host while only the other
 direction ran. There is no reference data for small copies, copies that run with others, pageable copies,
@@ -6,22 +6,16 @@ copies by a kernel, latencies and host memory rates. Each expectation has a low 
 expected.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from math import inf
+from collections.abc import Collection, Mapping
 
 import msgspec
 
+from gputopo.copies.collectives import expected_rate
+from gputopo.copies.links import link_name, link_names, links_for, model_link, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import (
-    GpuExpectation,
-    LinkExpectation,
-    expected_gpu,
-    expected_link,
-    fitting_links,
-    newest_generation,
-)
+from gputopo.reference.expectations import GpuExpectation, LinkExpectation, expected_gpu
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -73,45 +67,6 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
-def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
-    """Return the links that fit a copy rate, the likeliest first: cards use the latest generation.
-
-    Excludes links that are later or wider than the GPUs' links, if their models are known.
-    """
-    newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    fits = fitting_links(rate_gb_per_s, None if None in newest else max(filter(None, newest), default=None))
-    widest = max(((row.pcie_width if row else None) or 16 for row in rows), default=16)
-    return tuple(link for link in fits if link.width <= widest)
-
-
-def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
-    """Return the widest PCIe link that the model of a GPU supports.
-
-    If servers usually give the model fewer lanes, and these carry the rate, returns that link.
-    """
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
-    if row is None:
-        return None
-    usual = expected_link(row.pcie_generation, row.pcie_width_seen)
-    return usual if usual and gb_per_s <= usual.data_rate_gb_per_s else _widest_link(row)
-
-
-def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
-    return expected_link(row.pcie_generation, row.pcie_width)
-
-
-def link_name(link: LinkExpectation) -> str:
-    """Return the name of a row of links.csv: `Gen3 x16`."""
-    return f"Gen{link.generation} x{link.width}"
-
-
-def link_names(links: Sequence[LinkExpectation]) -> str:
-    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if there is none."""
-    first, *others = [*map(link_name, links)] or [""]
-    return first + (f" (or {', '.join(others)})" if others else "")
-
-
 class _Judge:
     """The facts behind the expectations of one session."""
 
@@ -127,6 +82,9 @@ class _Judge:
     def beside(self, sample: Sample) -> Sample:
         if sample.expected_gb_per_s is not None:
             return sample
+        if sample.is_collective:
+            bus = expected_rate(sample, self.machine)
+            return sample if bus is None else bus.beside(sample, 1)
         found = self._expected(sample)
         if found is None and (lacking := self._lacking(sample)):
             found = Expectation(f"no reference data for {lacking}")
@@ -306,7 +264,7 @@ def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     assert row is not None, "the link is one of the model"
-    which = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
+    which = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
     return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
 
 

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 
 from gputopo.topology.hops import bridges_above
-from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
+from gputopo.values.bandwidth import HOST_KINDS, HostKind, Kind, Sample, UplinkGroup
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine
 from gputopo.values.rates import host_link_rates, pair_copies
@@ -25,13 +25,15 @@ CHANGED_SHARE = 0.06
 # An outer group must carry at least this much more than a group within it; otherwise they are one group. Not
 # measured.
 LEVEL_SHARE = 0.15
+# With more GPUs, pairs are copied to for one GPU after the other: the first pairs answer for others. Not
+# measured; chosen because eight GPUs have 28 pairs, which a quick session has time for.
+_MANY_GPUS = 8
 # Both directions over one direction: 1.0 for two halves of one board (az-4x-m60: 1.04), 1.6 to 2.0 for all
 # other pairs of the published machines. A pair shares a path if it reaches less than this share of the other
 # pairs' ratio.
 BIDIRECTIONAL_SHARE = 0.75
 
 Gpus = frozenset[int]
-HOST_KINDS: tuple[Kind, ...] = ("h2d", "d2h")
 
 
 def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGroup, ...]:
@@ -50,6 +52,82 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
     if not any(direction.together for direction in directions):
         found += [_with_tree(one, machine, _paths(machine)) for one in _slow_bidirectional(samples)]
     return tuple(sorted(found, key=lambda group: (len(group.gpus), group.gpus)))
+
+
+def next_sets(
+    samples: Sequence[Sample], tried: Collection[tuple[Kind, tuple[int, ...]]]
+) -> list[tuple[HostKind, tuple[int, ...]]]:
+    """Return the GPUs to copy to, or from, at once, to find the groups that share an uplink.
+
+    If GPUs are slower with all at once than by themselves, these are the pairs of them. If the pairs do not
+    explain the whole slowdown (two GPUs cannot fill the uplink), these are all GPUs except one, for each GPU
+    that is slower than explained. `tried`: sets that are not returned again.
+    """
+    wanted: list[tuple[HostKind, tuple[int, ...]]] = []
+    for kind in HOST_KINDS:
+        alone, at_once = _first_rates(samples, kind), rates_at_once(samples, kind)
+        whole = max(at_once.values(), key=len, default={})
+        slowed = _slower(whole, alone)
+        if len(slowed) < 2 or len(whole) < 3:
+            continue
+        new: list[tuple[int, ...]] = []
+        new += [pair for pair in _unknown_pairs(slowed, alone, at_once) if (kind, pair) not in tried]
+        if not new:
+            pairs = {gpus: rates for gpus, rates in at_once.items() if len(gpus) == 2}
+            foreseen = fair_rates({gpu: alone[gpu] for gpu in whole if gpu in alone}, shared(alone, pairs))
+            unexplained = _slower(whole, foreseen)
+            if len(unexplained) > 1 and len(whole) > 3:
+                smaller = [tuple(gpu for gpu in whole if gpu != out) for out in unexplained]
+                new += [gpus for gpus in smaller if (kind, gpus) not in tried]
+        wanted += [(kind, gpus) for gpus in new]
+    return wanted
+
+
+def _first_rates(samples: Iterable[Sample], kind: Kind) -> dict[int, float]:
+    """Return GB/s by GPU, from the first single pinned copy: with near memory, before a sweep of sizes."""
+    rates: dict[int, float] = {}
+    for sample in samples:
+        gpu = sample.host_gpu
+        if gpu is not None and (sample.kind, sample.group, sample.pinned) == (kind, None, True):
+            rates.setdefault(gpu, sample.rate)
+    return rates
+
+
+def _unknown_pairs(
+    slowed: Sequence[int], alone: Mapping[int, float], at_once: Mapping[Gpus, Mapping[int, float]]
+) -> list[tuple[int, int]]:
+    """Return the pairs to copy to at once. With many GPUs, the pairs of one GPU, then of the next.
+
+    GPUs are the leaves of a tree. If `a` shares an uplink with `c`, `b` shares none with `c`, and `c` is as
+    fast as `a`, then `a` and `b` share none: any uplink of both would also be above `c`.
+    """
+    every = [*combinations(slowed, 2)]
+    if len(slowed) <= _MANY_GPUS:
+        return every
+    known = {
+        pair: sum(rates.values()) < (1 - CHANGED_SHARE) * sum(alone[gpu] for gpu in pair)
+        for pair, rates in at_once.items()
+        if len(pair) == 2 and pair <= set(slowed)
+    }
+
+    def is_apart(a: int, b: int) -> bool:
+        return any(
+            known.get(frozenset((a, c))) is True
+            and known.get(frozenset((b, c))) is False
+            and alone[c] >= (1 - CHANGED_SHARE) * alone[a]
+            for c in slowed
+        )
+
+    left = [
+        (a, b)
+        for a, b in every
+        if frozenset((a, b)) not in known and not is_apart(a, b) and not is_apart(b, a)
+    ]
+    return [pair for pair in left if pair[0] == left[0][0]]
+
+
+def _slower(now: Mapping[int, float], before: Mapping[int, float]) -> list[int]:
+    return [gpu for gpu, rate in now.items() if gpu in before and rate < (1 - CHANGED_SHARE) * before[gpu]]
 
 
 def shared(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:

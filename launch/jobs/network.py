@@ -7,12 +7,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from gputopo.captures.bandwidth import nccl_tests, network
-from gputopo.copies.network import (
+from gputopo.launch.jobs.network_tools import (
     ALL_LIMIT_S,
     ALL_REDUCE,
-    AT_ONCE,
     HINTS,
-    NCCL_TESTS,
     PAIR_LIMIT_S,
     PORTS,
     RDMA,
@@ -21,8 +19,6 @@ from gputopo.copies.network import (
     Command,
     Ends,
     NetworkHost,
-    Tool,
-    ToolChoice,
     choose,
     failure,
     method,
@@ -31,7 +27,16 @@ from gputopo.copies.network import (
     rounds,
     transfer,
 )
-from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
+from gputopo.values.bandwidth import (
+    ALL_HOSTS_AT_ONCE,
+    NCCL_TESTS,
+    Bandwidth,
+    Failure,
+    NetworkTool,
+    NetworkToolChoice,
+    NotMeasured,
+    Sample,
+)
 from gputopo.values.errors import HardwareError, InputError
 
 # A host that failed with this many partners is skipped. Not measured.
@@ -56,7 +61,7 @@ Run = Callable[[Sequence[Command], float], Sequence[Ended]]
 def measure(
     hosts: Sequence[NetworkHost],
     level: str,
-    asked: ToolChoice,
+    asked: NetworkToolChoice,
     run: Run,
     environ: Mapping[str, str],
     note: Callable[[str], None],
@@ -99,7 +104,7 @@ def measure(
 
 
 def _pairs(
-    tool: Tool,
+    tool: NetworkTool,
     hosts: Sequence[NetworkHost],
     of_pairs: Sequence[Sequence[Ends]],
     transfers: Callable[[Sequence[Ends]], Sequence[Sample | str]],
@@ -119,7 +124,7 @@ def _pairs(
                 failed[ends[0]].add(ends[1])
                 failed[ends[1]].add(ends[0])
             else:
-                one = replace(one, group=AT_ONCE if is_at_once else None)
+                one = replace(one, group=ALL_HOSTS_AT_ONCE if is_at_once else None)
                 samples += placed(tool, hosts, ends, one)
         failures += [failure(hosts, ends, _SKIPPED) for ends in ends_of_round if ends not in tried]
     return samples, failures
@@ -150,7 +155,7 @@ def _with_all_reduce(
     )
 
 
-def read(tool: Tool, ended: Ended) -> Sample | str:
+def read(tool: NetworkTool, ended: Ended) -> Sample | str:
     """Return what a program measured for a transfer, or why it did not."""
     if tool == NCCL_TESTS:
         of_pair = _of_nccl_tests(ended, "sendrecv_perf", ranks=2, hosts=2)

@@ -7,7 +7,7 @@ from types import TracebackType
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob, CopyTime, CopyWindow, failure_of
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyTime, CopyWindow, failure_of
 from gputopo.probes.cuda.blocking import NOT_HELD, StreamBlocker
 from gputopo.probes.cuda.chunking import common_window, fitting, rate_alone, rate_within
 from gputopo.probes.cuda.door import Cuda, CudaError

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.probes.cuda.chunking import Chunk, chunk_at_once, chunk_staged, chunks, messages
 from gputopo.probes.cuda.door import CudaError
 from gputopo.probes.cuda.gpus import CHAIN_BYTES, EngineGpu

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import pairwise
 
-from gputopo.copies.copies import Copy
+from gputopo.probes.copy_jobs import Copy
 from gputopo.probes.cuda.blocking import StreamBlocker
 from gputopo.probes.cuda.chunking import Chunk
 from gputopo.probes.cuda.door import CudaError, Event, Stream

@@ -291,3 +291,8 @@ class GpuWatchChild(WatcherChild):
 
     def _watcher(self, before_call: Callable[[str, str], None]) -> GpuWatch:
         return GpuWatch(self._gpus, before_call, others=self._others, asked=self._asked)
+
+
+def open_watch(gpus: Sequence[int]) -> GpuWatchChild:
+    """Start to watch GPUs with all questions in each sample. Raises NotReadError if NVML does not answer."""
+    return GpuWatchChild(gpus, asked=AT_ONCE)

@@ -46,27 +46,6 @@ class NvmlAnswers(NamedTuple):
     stops: tuple[DriverStop, ...] = ()  # the calls that hung or crashed
 
 
-class DriverWait(NamedTuple):
-    """The call that a slow driver is processing."""
-
-    function: str  # the call in progress, empty between two calls
-    gpus: tuple[int, ...]  # that the call is about
-    counted: int | None  # the number of GPUs, None before it is known
-    persistence_off: bool  # a GPU that was read has persistence mode off
-
-    @property
-    def text(self) -> str:
-        """The message to the user: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
-        gpus = " and ".join(f"GPU {gpu}" for gpu in self.gpus)
-        if not gpus:
-            return "waiting for the NVIDIA driver to start"
-        if not is_starting(self.function):
-            return f"waiting for the NVIDIA driver to answer about {gpus}"
-        place = f"{self.gpus[0] + 1} of {self.counted}"
-        why = "; persistence mode avoids this wait" if self.persistence_off else ""
-        return f"waiting for the NVIDIA driver to initialise {gpus} ({place}){why}"
-
-
 class NvmlPart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of the answers, with the reasons of what is missing in it."""
 
@@ -171,11 +150,11 @@ class Received:
 class NvmlReading:
     """A reading of NVML in a child, which starts immediately. `answers` waits for its end. Close it (`with`).
 
-    `on_wait` is called with the call in progress if the driver has not answered everything: after WAIT_S
-    seconds, and again WAIT_S seconds after that call changed.
+    `on_wait` is called with a message if the driver has not answered everything: after WAIT_S seconds, and
+    again WAIT_S seconds after the call in progress changed.
     """
 
-    def __init__(self, on_wait: Callable[[DriverWait], None] = lambda wait: None) -> None:
+    def __init__(self, on_wait: Callable[[str], None] = lambda text: None) -> None:
         self._on_wait = on_wait
         self._told, self._told_s = "", 0.0
         self._received = Received()
@@ -208,12 +187,23 @@ class NvmlReading:
 
     def _tell(self, child: DriverChild) -> None:
         """Report the call in progress, WAIT_S seconds after the call reported before has returned."""
-        wait = DriverWait(*child.call(), self._received.counted, self._received.persistence_off)
-        if wait.text == self._told:
+        text = self._waiting_for(*child.call())
+        if text == self._told:
             self._told_s = self._limit.passed_s
         elif self._limit.passed_s - self._told_s >= WAIT_S:
-            self._told_s, self._told = self._limit.passed_s, wait.text
-            self._on_wait(wait)
+            self._told_s, self._told = self._limit.passed_s, text
+            self._on_wait(text)
+
+    def _waiting_for(self, function: str, gpus: tuple[int, ...]) -> str:
+        """Return the message to the user: `waiting for the NVIDIA driver to initialise GPU 2 (3 of 8)`."""
+        names = " and ".join(f"GPU {gpu}" for gpu in gpus)
+        if not gpus:
+            return "waiting for the NVIDIA driver to start"
+        if not is_starting(function):
+            return f"waiting for the NVIDIA driver to answer about {names}"
+        why = "; persistence mode avoids this wait" if self._received.persistence_off else ""
+        place = f"{gpus[0] + 1} of {self._received.counted}"
+        return f"waiting for the NVIDIA driver to initialise {names} ({place}){why}"
 
     def _start(self) -> DriverChild | None:
         try:

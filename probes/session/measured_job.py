@@ -5,22 +5,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gputopo.copies.budget import (
-    Effort,
-    Speeds,
-    repeats_of,
-    sizes,
-)
-from gputopo.copies.copies import (
+from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
     CopyWindow,
     WindowRunner,
     path_of,
 )
-from gputopo.copies.jobs import without
-from gputopo.copies.settling import settle
+from gputopo.probes.session.budget import (
+    Effort,
+    Speeds,
+    repeats_of,
+    sizes,
+)
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
+from gputopo.probes.session.jobs import without
+from gputopo.probes.session.settling import count_agreeing, count_ramp_up
 from gputopo.values.bandwidth import Failure, Sample
 
 # Additional windows, for repeats that are not counted or do not agree.
@@ -77,9 +77,8 @@ def _repeats(
         if _failed_copies(job, windows[-1]):
             return windows, readings
         counted = windows[still_rising(readings) :]
-        limit = len(windows) + 1  # this loop decides whether there are more
-        unsettled = (settle(_values(job, part, counted), wanted, limit).more for part in _parts(job))
-        if len(windows) >= wanted and not any(unsettled):
+        agreeing = (count_agreeing(_values(job, part, counted)) for part in _parts(job))
+        if len(windows) >= wanted and all(count >= wanted for count in agreeing):
             break
     _learn(job, windows[-1], speeds)
     return windows, readings
@@ -127,8 +126,7 @@ def _sample(
     copies = [job.copies[place] for place in part]
     rising = still_rising(readings)
     values = _values(job, part, windows)
-    settled = settle(values[rising:], 1, len(windows) + 1)
-    first = rising + len(settled.discarded)
+    first = rising + count_ramp_up(values[rising:])
     counted = values[first:]
     middle = statistics.median(counted)
     gpus = dict.fromkeys(gpu for copy in copies for gpu in copy.gpus)

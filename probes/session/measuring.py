@@ -10,14 +10,12 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.budget import QUICK_SECONDS
-from gputopo.copies.copies import SessionRequest, Setting, WindowRunner
-from gputopo.copies.jobs import LOCAL_CACHES
-from gputopo.copies.physics import checked, l2_mib
-from gputopo.copies.sharing import uplink_groups
+from gputopo.copies import checked, l2_mib, uplink_groups
+from gputopo.probes.copy_jobs import SessionRequest, Setting, WindowRunner
 from gputopo.probes.cuda.door import NoCudaError
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.monitor import Monitor
+from gputopo.probes.session.budget import QUICK_SECONDS
 from gputopo.probes.session.conditions import GpuSampler, Meter
 from gputopo.probes.session.host_memory import (
     MIB,
@@ -26,6 +24,7 @@ from gputopo.probes.session.host_memory import (
     available_bytes,
     measure_host_memory,
 )
+from gputopo.probes.session.jobs import LOCAL_CACHES
 from gputopo.probes.session.ramp_up import ramp_up
 from gputopo.probes.session.selection import far_nodes, match, near_nodes, selected_gpus
 from gputopo.probes.session.session import (

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
-from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
-from gputopo.copies.settling import settle
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
+from gputopo.probes.session.budget import Effort, Speeds, sizes
 from gputopo.probes.session.conditions import Meter, WindowReadings, still_rising
+from gputopo.probes.session.settling import count_agreeing, count_ramp_up
 from gputopo.values.ends import HOST, End
 
 # The shortest and the longest duration. A card takes some tenths of a second from P8 to its full clocks, and
@@ -32,9 +32,7 @@ def ramp_up(
     kinds: tuple[CopyKind, ...] = ("d2d_local", "h2d")
     for kind in kinds:
         values, readings = _windows(engine, meter, _job(kind, setting), now)
-        thrown_away = max(
-            still_rising(readings), len(settle(values, 1, len(values) + 1).discarded) if values else 0
-        )
+        thrown_away = max(still_rising(readings), count_ramp_up(values))
         if thrown_away:
             said.append(
                 f"{thrown_away} windows of {kind} ({min(values):.1f} to {values[-1]:.1f} GB/s in all)"
@@ -65,8 +63,7 @@ def _windows(
             meter.learn(readings[-1])
         copies = tuple(copy for copy, works in zip(copies, working, strict=True) if works)
         passed = now() - begun
-        last = values[-_AGREEING:]
-        stays = len(last) == _AGREEING and settle(last, _AGREEING, _AGREEING).settled
+        stays = count_agreeing(values[-_AGREEING:]) == _AGREEING
         if passed > MAX_S or (passed > MIN_S and stays):
             break
     return values, readings

@@ -5,10 +5,18 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Pace, Speeds, choose_effort, job_seconds, peer_seconds, peers_of
-from gputopo.copies.copies import CopyJob, Setting, WindowRunner, describe
-from gputopo.copies.jobs import jobs, next_jobs, not_possible, without
+from gputopo.probes.copy_jobs import CopyJob, Setting, WindowRunner, describe
+from gputopo.probes.session.budget import (
+    Effort,
+    Pace,
+    Speeds,
+    choose_effort,
+    job_seconds,
+    peer_seconds,
+    peers_of,
+)
 from gputopo.probes.session.conditions import Meter
+from gputopo.probes.session.jobs import jobs, next_jobs, not_possible, without
 from gputopo.probes.session.measured_job import measure_job
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample, SoakInterval
 from gputopo.values.ends import HOST
@@ -97,7 +105,7 @@ class Session:
         self._distrusted: set[int] = set()  # GPUs that received wrong data
         self._enabled: set[frozenset[int]] = set()  # pairs with peer access
         self._queue: list[CopyJob] = []
-        self._tried = {job.group for job in self._earlier.done if job.group is not None}
+        self._tried = {(job.kind, job.gpus) for job in self._earlier.done if job.group is not None}
         self._done = 0
         self._estimate_s = 0.0
         self._chosen_at = 0
@@ -124,7 +132,7 @@ class Session:
         self._choose()
         job = self._queue[0]
         if job.group is not None:
-            self._tried.add(job.group)
+            self._tried.add((job.kind, job.gpus))
         possible = self._possible(job)
         if possible is not None:
             self._report(describe(possible))
@@ -138,7 +146,7 @@ class Session:
     def _add_next(self) -> None:
         """Add the jobs that the results require, before all remaining jobs."""
         done = (*self._earlier.samples, *self.results.samples)
-        self._queue[:0] = next_jobs(done, self._setting, frozenset(self._tried))
+        self._queue[:0] = next_jobs(done, self._setting, self._tried)
         self._effort = None
 
     def _possible(self, job: CopyJob) -> CopyJob | None:

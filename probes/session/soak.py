@@ -7,12 +7,12 @@ from typing import Protocol, Self
 
 import msgspec
 
-from gputopo.copies.budget import Effort, Speeds, sizes
-from gputopo.copies.copies import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
-from gputopo.copies.jobs import soak_jobs
 from gputopo.probes.child import DriverStop
+from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import WatcherChild
+from gputopo.probes.session.budget import Effort, Speeds, sizes
+from gputopo.probes.session.jobs import soak_jobs
 from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress
 from gputopo.values.bandwidth import NotMeasured, SoakInterval, SoakRate
 from gputopo.values.history import History
@@ -159,14 +159,15 @@ class _Watcher(Protocol):
 class SoakReadings:
     """Readings of `machine` during its copies, in separate child processes. A context manager.
 
-    `read` reads the whole machine again every `every_s`, for its counters. `watch` opens the watcher that
-    samples clocks, temperature, throttling and Xid errors of `gpus` (None: all). `history`: of these samples.
+    `read` reads the whole machine again in each interval of the soak, for its counters. `watch` opens the
+    watcher that samples clocks, temperature, throttling and Xid errors of `gpus` (None: all). `history`: of
+    these samples.
     """
 
     def __init__(
         self,
         machine: Machine,
-        every_s: float,
+        soak_s: float,
         read: Callable[[], Machine],
         *,
         gpus: Sequence[int] | None = None,
@@ -175,7 +176,7 @@ class SoakReadings:
         epoch: Callable[[], float] = time.time,
     ) -> None:
         self._first, self._machine = machine, machine
-        self._every_s, self._read = every_s, read
+        self._every_s, self._read = interval_of(soak_s), read
         self._gpus = [gpu.index for gpu in machine.gpus if gpus is None or gpu.index in gpus]
         self._watch, self._now, self._epoch = watch, now, epoch
         self._watcher: _Watcher | None = None

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from gputopo.copies.copies import (
+from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
+from gputopo.probes.copy_jobs import (
     Copy,
     CopyJob,
     SessionRequest,
@@ -24,7 +25,6 @@ from gputopo.copies.copies import (
     describe,
     failure_of,
 )
-from gputopo.probes.child import CallLimits, CallSlot, Channel, DriverChild, DriverStop, state_of
 from gputopo.probes.cuda.door import CallLog
 from gputopo.probes.cuda.start import open_cuda
 from gputopo.probes.nvml.door import NotReadError

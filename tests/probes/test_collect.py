@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from gputopo.findings import network
-from gputopo.probes.collect import _user, read_machine, read_tree, with_ports_now
+from gputopo.probes import read_tree, with_ports_now
+from gputopo.probes.collect import _user
 from gputopo.probes.nvml.gpu import absent_facts
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
-from tests.kit.machines import leaves, machine_of, read
+from tests.kit.machines import leaves, machine_of, read, read_machine
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS, ProcessSpec, changed
 from tests.kit.sysfs import write_files, write_tree
@@ -237,7 +238,7 @@ def test_reading_eight_gpus_takes_a_fraction_of_a_blink(tmp_path: Path) -> None:
 
 def test_reading_a_machine_loads_no_tensorflow_and_no_screen_library() -> None:
     code = (
-        "import sys; from gputopo.probes.collect import read_machine; read_machine();"
+        "import sys; from gputopo.probes import begin_reading; begin_reading().__enter__()();"
         "print(sorted({'tensorflow', 'numpy', 'rich', 'cuda', 'asyncio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gputopo.probes import child
-from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes import NotReadError, child
 from gputopo.probes.nvml.monitor import Monitor, Watcher, WatcherChild
 from gputopo.values.run.events import GpuSample, MachineSample, Xid
 from tests.kit.distinct import DISTINCT

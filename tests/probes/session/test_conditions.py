@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from gputopo.copies.copies import Setting
-from gputopo.probes.nvml.door import NotReadError
+from gputopo.probes import NotReadError
+from gputopo.probes.copy_jobs import Setting
 from gputopo.probes.nvml.monitor import Monitor
 from gputopo.probes.session.conditions import (
     GpuSampler,

@@ -5,18 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.copies import Copy, CopyJob, Setting, describe, group_name, path_of
-from gputopo.copies.jobs import (
-    LOCAL_BYTES,
-    MAX_PEERS,
-    jobs,
-    next_jobs,
-    not_possible,
-    pairs,
-    without,
-)
-from gputopo.copies.sharing import fair_rates, uplink_groups
-from gputopo.values.bandwidth import Sample
+from gputopo.copies import fair_rates, uplink_groups
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting, describe, group_name, path_of
+from gputopo.probes.session.jobs import LOCAL_BYTES, MAX_PEERS, jobs, next_jobs, not_possible, pairs, without
+from gputopo.values.bandwidth import Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Machine
 from tests import there
@@ -49,12 +41,12 @@ def measured(setting: Setting, groups: list[tuple[set[int], float]], alone: floa
 
     done = [sample for gpu in setting.gpus for sample in at_once("h2d", {gpu: alone})]
     done += of(setting.gpus)
-    tried: set[str] = set()
-    while wanted := [job for job in next_jobs(done, setting, frozenset(tried)) if job.kind == "h2d"]:
+    tried: set[tuple[Kind, tuple[int, ...]]] = set()
+    while wanted := [job for job in next_jobs(done, setting, tried) if job.kind == "h2d"]:
         for job in wanted:
             assert job.group is not None
-            assert job.group not in tried
-            tried.add(job.group)
+            assert (job.kind, job.gpus) not in tried
+            tried.add((job.kind, job.gpus))
             done += of(tuple(gpu for copy in job.copies for gpu in copy.gpus))
     return done
 
@@ -190,17 +182,17 @@ def test_the_questions_come_to_an_end_and_are_bounded(uplink_of: list[int], widt
 
 def test_nothing_is_asked_where_all_at_once_are_as_fast_as_alone() -> None:
     done = [sample for gpu in range(8) for sample in at_once("h2d", {gpu: 12.0})]
-    assert next_jobs([*done, *at_once("h2d", dict.fromkeys(range(8), 11.8))], EIGHT) == ()
-    assert next_jobs([], EIGHT) == ()
+    assert next_jobs([*done, *at_once("h2d", dict.fromkeys(range(8), 11.8))], EIGHT, ()) == ()
+    assert next_jobs([], EIGHT, ()) == ()
 
 
 def test_a_group_that_was_tried_and_failed_is_not_asked_for_again() -> None:
     done = [sample for gpu in range(3) for sample in at_once("h2d", {gpu: 12.0})]
     done += at_once("h2d", dict.fromkeys(range(3), 4.0))
     three = Setting(gpus=(0, 1, 2))
-    asked = next_jobs(done, three)
+    asked = next_jobs(done, three, ())
     assert [job.group for job in asked] == ["h2d gpus:0,1", "h2d gpus:0,2", "h2d gpus:1,2"]
-    assert next_jobs(done, three, frozenset(job.group or "" for job in asked)) == ()
+    assert next_jobs(done, three, [(job.kind, job.gpus) for job in asked]) == ()
 
 
 def ends(job: CopyJob) -> list[tuple[int, ...]]:

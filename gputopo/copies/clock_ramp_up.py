@@ -1,4 +1,4 @@
-"""Clock ramp-up: which repeats are used, and which low numbers do not mean a slow GPU.
+"""Clock ramp-up in the output of other tools: which low numbers do not mean a slow GPU.
 
 An idle card lowers its memory clock and its PCIe generation, and its next copies are slow. A GTX 1070 copied
 85 GB/s within its memory, and 195 GB/s a minute later (published outputs of p2pBandwidthLatencyTest and
@@ -6,21 +6,15 @@ bandwidthTest, which do not warm up the card).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 
 import msgspec
 
 from gputopo.copies.physics import fits_cache
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.bandwidth import AGREE_SHARE, Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Gpu, Machine
 
-# A repeat that is this many median deviations from the median is not noise: 3 sigma, 1.4826 * 3. Not
-# measured.
-DEVIATIONS = 4.5
-# One high value among low ones may be a clock error; two that agree are not.
-FEWEST_LATER = 2
 # In published outputs, GPUs reach 0.43 to 0.88 of their rate during ramp-up. Afterwards, repeats are within 2
 # %.
 RAMP_UP_SHARE = 0.90
@@ -33,15 +27,6 @@ FEWEST_SWEPT = 3
 TOOLS_WITHOUT_WARM_UP = ("bandwidthTest", "p2pBandwidthLatencyTest")
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """Which repeats are used. `discarded` are the first repeats, taken during clock ramp-up."""
-
-    counted: tuple[float, ...]
-    discarded: tuple[float, ...] = ()
-    more: bool = False  # whether further repeats are needed
-    settled: bool = False  # whether enough of the used repeats agree
-
-
 class RampUp(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU whose low numbers were taken during clock ramp-up."""
 
@@ -50,27 +35,6 @@ class RampUp(msgspec.Struct, frozen=True, kw_only=True):
     full_gb_per_s: float
     full_from: str  # the source of that number, in words
     sure: bool  # the same GPU reached `full_gb_per_s`; otherwise GPUs of the same model did, or should
-
-
-def settle(values: Sequence[float], wanted: int = 5, max_repeats: int = 15) -> Settled:
-    """Judge the repeats of one number, in the order they were taken; higher is faster.
-
-    Discards the leading values that are well below the value on which the later ones agree. More repeats are
-    needed while fewer than `wanted` of the rest are within `AGREE_SHARE` of their median, up to `max_repeats`
-    in total. Raises ValueError if `wanted` is not positive or above `max_repeats`.
-    """
-    if not 1 <= wanted <= max_repeats:
-        raise ValueError(f"{wanted} repeats are wanted of at most {max_repeats}")
-    first = _first_counted(values)
-    counted = tuple(values[first:])
-    middle = median(counted) if counted else 0.0
-    agreeing = sum(abs(value - middle) <= AGREE_SHARE * middle for value in counted)
-    return Settled(
-        counted=counted,
-        discarded=tuple(values[:first]),
-        more=agreeing < wanted and len(values) < max_repeats,
-        settled=agreeing >= wanted,
-    )
 
 
 def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
@@ -104,18 +68,6 @@ def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
         and (gpu := sample.source.gpu) is not None
         and sample.median_gb_per_s in low.get(gpu, ())
     )
-
-
-def _first_counted(values: Sequence[float]) -> int:
-    """Return how many leading values were taken during clock ramp-up: the most that the rule allows."""
-    for first in range(len(values) - FEWEST_LATER, 0, -1):
-        later = values[first:]
-        middle = median(later)
-        deviation = median(abs(value - middle) for value in later)
-        floor = middle - max(AGREE_SHARE * middle, DEVIATIONS * deviation)
-        if all(value < floor for value in values[:first]):
-            return first
-    return 0
 
 
 def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.budget import (
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting
+from gputopo.probes.session.budget import (
     FEWEST_REPEATS,
     MAX_BYTES,
     MIN_BYTES,
@@ -17,8 +18,7 @@ from gputopo.copies.budget import (
     repeats_of,
     sizes,
 )
-from gputopo.copies.copies import Copy, CopyJob, Setting
-from gputopo.copies.jobs import jobs
+from gputopo.probes.session.jobs import jobs
 from gputopo.values.ends import HOST, End
 
 UP = Copy(kind="h2d", source=End("host"), destination=End("gpu:0"), pinned=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.copies import Copy, CopyJob
+from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.values.bandwidth import LARGE_BYTES, Level
 
 MIB = 2**20
