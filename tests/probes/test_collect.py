@@ -238,7 +238,7 @@ def test_reading_eight_gpus_takes_a_fraction_of_a_blink(tmp_path: Path) -> None:
 
 def test_reading_a_machine_loads_no_tensorflow_and_no_screen_library() -> None:
     code = (
-        "import sys; from gputopo.probes import begin_reading; begin_reading().__enter__()();"
+        "import sys\nfrom gputopo.probes import begin_reading\nwith begin_reading() as read:\n    read()\n"
         "print(sorted({'tensorflow', 'numpy', 'rich', 'cuda', 'asyncio'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
