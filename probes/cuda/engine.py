@@ -164,7 +164,8 @@ class Engine:
         wrong: dict[int, CudaError] = {}
         ends: dict[int, list[float]] = {}
         ready: dict[int, Transfer] = {}
-        node = self._node(job.copies)
+        nodes = {copy.numa_node for copy in job.copies}
+        node = nodes.pop() if len(nodes) == 1 else None
         with self._numa.bound(node, None if node is None else self._node_cpus.get(node)):
             try:
                 self._prepare(job, sizes, ready, wrong)
@@ -273,7 +274,8 @@ class Engine:
             if any(self._gpus.of[gpu].unusable is not None for gpu in one.copy.gpus):
                 continue
             try:
-                self._wait_for(one)
+                for card, stream in one.streams:
+                    self._waiter.stream(stream, card.event(), sum(one.sizes))
             except CudaError as error:
                 self._gpus.blame(one.copy.gpus, error)
 
@@ -306,11 +308,6 @@ class Engine:
                 if not gpus.isdisjoint(copy.gpus)
             ]
 
-    def _wait_for(self, one: Transfer) -> None:
-        for card, stream in one.streams:
-            if card.unusable is None:
-                self._waiter.stream(stream, card.event(), sum(one.sizes))
-
     @contextlib.contextmanager
     def _of(self, number: int, copy: Copy, wrong: dict[int, CudaError]) -> Iterator[None]:
         """Note an error of one copy, and continue."""
@@ -321,11 +318,6 @@ class Engine:
         except CudaError as error:
             wrong[number] = error
             self._gpus.blame(copy.gpus, error)
-
-    def _node(self, copies: Sequence[Copy]) -> int | None:
-        """Return the common node of all copies, to which the thread is bound."""
-        nodes = {copy.numa_node for copy in copies}
-        return nodes.pop() if len(nodes) == 1 else None
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
         if copy.near_gpu is None or copy.numa_node is None:

@@ -10,7 +10,7 @@ import msgspec
 from gputopo.probes.child import DriverStop
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
 from gputopo.probes.nvml.door import NotReadError
-from gputopo.probes.nvml.monitor import WatcherChild
+from gputopo.probes.nvml.gpu_watch import watch_clocks
 from gputopo.probes.session.budget import Effort, Speeds, sizes
 from gputopo.probes.session.jobs import soak_jobs
 from gputopo.probes.session.session import INTERRUPTED, OnNews, Results, SessionProgress
@@ -171,7 +171,7 @@ class SoakReadings:
         read: Callable[[], Machine],
         *,
         gpus: Sequence[int] | None = None,
-        watch: Callable[[Sequence[int]], _Watcher] = WatcherChild,
+        watch: Callable[[Sequence[int]], _Watcher] = watch_clocks,
         now: Callable[[], float] = time.monotonic,
         epoch: Callable[[], float] = time.time,
     ) -> None:
