@@ -5,15 +5,15 @@ An idle card lowers its memory clock and its PCIe generation, and its next copie
 bandwidthTest, which do not warm up the card).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gputopo.copies.physics import fits_cache
 from gputopo.reference.expectations import expected_gpu
-from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.grouping import grouped
-from gputopo.values.machine import Gpu, Machine
+from gputopo.values.machine import Machine
 
 # In published outputs, GPUs reach 0.43 to 0.88 of their rate during ramp-up. Afterwards, repeats are within 2
 # %.
@@ -45,21 +45,35 @@ def ramp_ups(bandwidth: Bandwidth, machine: Machine) -> tuple[RampUp, ...]:
     if not any(tool in bandwidth.source for tool in TOOLS_WITHOUT_WARM_UP):
         return ()
     gpus = machine.by_index
-    copies = _local_copies(bandwidth.samples)
-    rates = {gpu: [sample.rate for sample in own] for gpu, own in copies.items()}
-    # A copy that the L2 cache can serve shows no rate at full clocks, even if it is not above the memory's
-    # rate.
-    full = {
-        gpu: max((sample.rate for sample in own if not fits_cache(sample, gpus.get(gpu))), default=0.0)
-        for gpu, own in copies.items()
-    }
-    found = (_ramp_up(gpu, rates, full, gpus) for gpu in sorted(rates))
-    return tuple(one for one in found if one is not None)
+    copies = grouped(
+        (gpu, sample)
+        for sample in bandwidth.samples
+        if sample.kind == "d2d_local" and sample.is_large and (gpu := sample.source.gpu) is not None
+    )
+    rates: dict[int, list[float]] = {}
+    full: dict[int, float] = {}  # the rate of each GPU at full clocks
+    for gpu, samples in copies.items():
+        sizes = {sample.bytes for sample in samples if sample.bytes is not None}
+        if len(sizes) >= FEWEST_SWEPT:  # in a sweep, smaller copies are slower because of their size
+            samples = [sample for sample in samples if sample.bytes == max(sizes)]
+        rates[gpu] = [sample.rate for sample in samples]
+        # A copy that the L2 cache can serve shows no rate at full clocks, even if it is not above the
+        # memory's rate.
+        from_memory = (sample.rate for sample in samples if not fits_cache(sample, gpus.get(gpu)))
+        full[gpu] = max(from_memory, default=0.0)
+    names = {index: gpu.name for index, gpu in gpus.items()}
+    ramps = []
+    for gpu in sorted(rates):
+        name = names.get(gpu)
+        peers = [full[other] for other in rates if other != gpu and name and names.get(other) == name]
+        ramp = _ramp_up(gpu, rates[gpu], full[gpu], max(peers, default=0.0), name)
+        ramps += [ramp] if ramp is not None else []
+    return tuple(ramps)
 
 
 def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
     """Return the positions of the samples from clock ramp-up (`ramp_ups`), which do not describe the GPU."""
-    low = {one.gpu: one.low_gb_per_s for one in ramp_ups(bandwidth, machine)}
+    low = {ramp.gpu: ramp.low_gb_per_s for ramp in ramp_ups(bandwidth, machine)}
     return frozenset(
         place
         for place, sample in enumerate(bandwidth.samples)
@@ -70,40 +84,19 @@ def ramp_up_samples(bandwidth: Bandwidth, machine: Machine) -> frozenset[int]:
     )
 
 
-def _local_copies(samples: Iterable[Sample]) -> dict[int, Sequence[Sample]]:
-    found = grouped(
-        (gpu, one)
-        for one in samples
-        if one.kind == "d2d_local" and (gpu := one.source.gpu) is not None and one.is_large
-    )
-    return {gpu: _of_one_size(own) for gpu, own in found.items()}
-
-
-def _of_one_size(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """Return only the largest size of a sweep: smaller copies are slower because of their size."""
-    sizes = {sample.bytes for sample in samples if sample.bytes is not None}
-    if len(sizes) < FEWEST_SWEPT:
-        return samples
-    return [sample for sample in samples if sample.bytes == max(sizes)]
-
-
 def _ramp_up(
-    gpu: int, rates: Mapping[int, Sequence[float]], full_rates: Mapping[int, float], gpus: Mapping[int, Gpu]
+    gpu: int, rates: Sequence[float], top: float, top_of_peers: float, name: str | None
 ) -> RampUp | None:
-    names = {index: one.name for index, one in gpus.items()}
-    own, name = rates[gpu], names.get(gpu)
-    top = full_rates[gpu]
-    peers = [full_rates[other] for other in rates if other != gpu and name and names.get(other) == name]
-    reached = max(peers, default=0.0)
-    row = expected_gpu(name)
-    published = (row.memory_gb_per_s if row else None) or 0.0
-    sure = top >= RAMP_UP_SHARE * reached and top >= RAMP_UP_OF_PUBLISHED * published
+    """Return a GPU's low rates, if any. `top`: its highest rate; `top_of_peers`: of GPUs of its model."""
+    model = expected_gpu(name)
+    published = (model.memory_gb_per_s if model else None) or 0.0
+    sure = top >= RAMP_UP_SHARE * top_of_peers and top >= RAMP_UP_OF_PUBLISHED * published
     if sure:
         full, whose = top, "the same GPU"
-    elif reached > top and reached >= RAMP_UP_OF_PUBLISHED * published:
-        full, whose = reached, "a GPU of the same model"
+    elif top_of_peers > top and top_of_peers >= RAMP_UP_OF_PUBLISHED * published:
+        full, whose = top_of_peers, "a GPU of the same model"
     else:
         full, whose = published, "the published rate of its memory, read and written"
     limit = RAMP_UP_OF_PUBLISHED if full == published else RAMP_UP_SHARE
-    low = tuple(one for one in own if one < limit * full)
+    low = tuple(rate for rate in rates if rate < limit * full)
     return RampUp(gpu=gpu, low_gb_per_s=low, full_gb_per_s=full, full_from=whose, sure=sure) if low else None

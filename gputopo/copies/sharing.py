@@ -45,13 +45,13 @@ def uplink_groups(samples: Iterable[Sample], machine: Machine) -> tuple[UplinkGr
     """
     samples = tuple(samples)
     directions = [_Direction.of(samples, kind, machine) for kind in HOST_KINDS]
-    found = [
-        _uplink(gpus, [one for one in directions if one.kind in kinds], machine)
+    groups = [
+        _uplink(gpus, [direction for direction in directions if direction.kind in kinds], machine)
         for gpus, kinds in _laminar(directions, machine).items()
     ]
     if not any(direction.together for direction in directions):
-        found += [_with_tree(one, machine, _paths(machine)) for one in _slow_bidirectional(samples)]
-    return tuple(sorted(found, key=lambda group: (len(group.gpus), group.gpus)))
+        groups += [_with_tree(group, machine, _paths(machine)) for group in _slow_bidirectional(samples)]
+    return tuple(sorted(groups, key=lambda group: (len(group.gpus), group.gpus)))
 
 
 def next_sets(
@@ -185,45 +185,45 @@ def fair_rates(alone: Mapping[int, float], groups: Mapping[Gpus, float]) -> dict
 
 def rates_at_once(samples: Iterable[Sample], kind: Kind) -> dict[Gpus, dict[int, float]]:
     """Return the rates of each set of GPUs that copied at once, all of them only in this direction."""
-    by_group = grouped((group, one) for one in samples if (group := one.one_way_group) is not None)
-    found: dict[Gpus, dict[int, float]] = {}
+    by_group = grouped((group, sample) for sample in samples if (group := sample.one_way_group) is not None)
+    rates: dict[Gpus, dict[int, float]] = {}
     for members in by_group.values():
         measured = maxima(
-            (gpu, one.rate)
-            for one in members
-            if (gpu := one.host_gpu) is not None
-            and (one.is_large and one.pinned is not False and one.is_by_copy_engine)
+            (gpu, sample.rate)
+            for sample in members
+            if (gpu := sample.host_gpu) is not None
+            and (sample.is_large and sample.pinned is not False and sample.is_by_copy_engine)
         )
         if len(measured) > 1 and all(sample.kind == kind for sample in members):
-            found[frozenset(measured)] = measured
-    return found
+            rates[frozenset(measured)] = measured
+    return rates
 
 
 def _by_pairs(alone: Mapping[int, float], together: Mapping[Gpus, Mapping[int, float]]) -> dict[Gpus, float]:
     """Join the pairs that slow each other down, the slowest first: inner groups, then wider groups."""
-    carries = {
+    totals = {
         pair: sum(measured.values())
         for pair, measured in together.items()
         if len(pair) == 2 and _slowed(measured, alone)
     }
     parts: list[Gpus] = []
-    found: dict[Gpus, float] = {}
-    left = sorted(carries, key=lambda pair: (carries[pair], sorted(pair)))
+    groups: dict[Gpus, float] = {}
+    left = sorted(totals, key=lambda pair: (totals[pair], sorted(pair)))
     while left:
-        level = carries[left[0]] * (1 + LEVEL_SHARE)
-        now = [pair for pair in left if carries[pair] <= level]
+        level = totals[left[0]] * (1 + LEVEL_SHARE)
+        now = [pair for pair in left if totals[pair] <= level]
         left = left[len(now) :]
         joined = _components([*parts, *now])
         for part in joined:
-            within = [carries[pair] for pair in now if pair <= part]
+            within = [totals[pair] for pair in now if pair <= part]
             if part not in parts and within:
-                found[part] = median(within)
+                groups[part] = median(within)
         parts = joined
     # At the end of a level, noise may have separated some pairs of a group: they are not a group within it.
     return {
-        gpus: gb_per_s
-        for gpus, gb_per_s in found.items()
-        if not any(gpus < outer and found[outer] <= gb_per_s * (1 + LEVEL_SHARE) for outer in found)
+        gpus: total
+        for gpus, total in groups.items()
+        if not any(gpus < outer and groups[outer] <= total * (1 + LEVEL_SHARE) for outer in groups)
     }
 
 
@@ -265,7 +265,7 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
         return _components(edges)
     # A full uplink gives all its GPUs the same rate, so different rates mean different uplinks.
     runs: list[list[int]] = []
-    for gpu in sorted(limited, key=lambda one: whole[one]):
+    for gpu in sorted(limited, key=whole.__getitem__):
         if runs and whole[gpu] <= (1 + LEVEL_SHARE) * whole[runs[-1][0]]:
             runs[-1].append(gpu)
         else:
@@ -275,30 +275,27 @@ def _limited_together(limited: Gpus, gpus: Gpus, together: Mapping[Gpus, Mapping
 
 def _components(sets: Iterable[Gpus]) -> list[Gpus]:
     joined: list[Gpus] = []
-    for one in sets:
-        touching = [part for part in joined if part & one]
-        joined = [part for part in joined if not part & one] + [one.union(*touching)]
+    for gpus in sets:
+        touching = [part for part in joined if part & gpus]
+        joined = [part for part in joined if not part & gpus] + [gpus.union(*touching)]
     return joined
 
 
 def _slow_bidirectional(samples: Sequence[Sample]) -> Iterator[UplinkGroup]:
     """Yield the pairs that gain too little from both directions at once."""
-    one_direction, both = pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged")
     alone, at_once = (
-        grouped(((min(pair), max(pair)), one.rate) for pair, one in found.items())
-        for found in (one_direction, both)
+        grouped(((min(pair), max(pair)), copy.rate) for pair, copy in copies.items())
+        for copies in (pair_copies(samples, "p2p_staged"), pair_copies(samples, "bidirectional", "staged"))
     )
-    rates = {pair: (median(alone[pair]), median(at_once[pair])) for pair in sorted(alone) if pair in at_once}
-    gains = {pair: together / one_way for pair, (one_way, together) in rates.items()}
+    gains = {pair: median(at_once[pair]) / median(alone[pair]) for pair in sorted(alone) if pair in at_once}
     for pair, gain in gains.items():
         others = [other for known, other in gains.items() if known != pair and {*known} & {*pair}]
         if others and gain < BIDIRECTIONAL_SHARE * median(others):
-            alone_gb_per_s, together = rates[pair]
             yield UplinkGroup(
                 gpus=pair,
                 from_kind="bidirectional",
-                alone_gb_per_s=2 * alone_gb_per_s,
-                together_gb_per_s=together,
+                alone_gb_per_s=2 * median(alone[pair]),
+                together_gb_per_s=median(at_once[pair]),
                 slowed=("bidirectional",),
             )
 
@@ -327,27 +324,29 @@ def _laminar(directions: Sequence[_Direction], machine: Machine) -> dict[Gpus, s
     The directions share one tree. Groups that overlap are one group. So are a group and a group within it if
     each is seen in only one direction and the link is the same.
     """
-    kinds_of = grouped((gpus, one.kind) for one in directions for gpus in one.groups)
-    found = {gpus: set(kinds) for gpus, kinds in kinds_of.items()}
+    kinds_of: dict[Gpus, set[Kind]] = {}
+    for direction in directions:
+        for gpus in direction.groups:
+            kinds_of.setdefault(gpus, set()).add(direction.kind)
     while same := next(
-        ((a, b) for a, b in combinations(found, 2) if _is_one_link(a, b, found, directions, machine)), None
+        (pair for pair in combinations(kinds_of, 2) if _is_one_link(pair, kinds_of, directions, machine)),
+        None,
     ):
-        kinds = found.pop(same[0]) | found.pop(same[1])
-        found.setdefault(same[0] | same[1], set()).update(kinds)
-    return found
+        kinds = kinds_of.pop(same[0]) | kinds_of.pop(same[1])
+        kinds_of.setdefault(same[0] | same[1], set()).update(kinds)
+    return kinds_of
 
 
 def _is_one_link(
-    a: Gpus,
-    b: Gpus,
-    found: Mapping[Gpus, set[Kind]],
+    pair: tuple[Gpus, Gpus],
+    kinds_of: Mapping[Gpus, set[Kind]],
     directions: Sequence[_Direction],
     machine: Machine,
 ) -> bool:
-    if a & b and not a <= b and not b <= a:
+    inner, outer = sorted(pair, key=len)
+    if inner & outer and not inner <= outer:
         return True
-    inner, outer = sorted((a, b), key=len)
-    if not inner < outer or found[a] & found[b]:
+    if not inner < outer or kinds_of[inner] & kinds_of[outer]:
         return False
     bridge = _meeting(inner, machine)
     if bridge is not None and bridge == _meeting(outer, machine):
@@ -355,21 +354,22 @@ def _is_one_link(
     # Without a tree: the other GPUs of the outer group are too slow to be slowed down in one of the
     # directions, and the total rates of both directions fit one link.
     sums = [direction.carries(outer) for direction in directions]
-    low, high = min(one or 0.0 for one in sums), max(one or 0.0 for one in sums)
+    low, high = sorted(total or 0.0 for total in sums)
     return high <= (1 + LEVEL_SHARE) * low
 
 
 def _uplink(gpus: Gpus, directions: Sequence[_Direction], machine: Machine) -> UplinkGroup:
-    first = next((one for one in directions if one.carries(gpus) and gpus <= one.alone.keys()), directions[0])
+    whole = (one_way for one_way in directions if one_way.carries(gpus) and gpus <= one_way.alone.keys())
+    first = next(whole, directions[0])
     carries = first.carries(gpus)
-    found = UplinkGroup(
+    group = UplinkGroup(
         gpus=tuple(sorted(gpus)),
         from_kind=first.kind,
         alone_gb_per_s=round(sum(first.alone.get(gpu, 0.0) for gpu in gpus), 3),
         together_gb_per_s=None if carries is None else round(carries, 3),
         slowed=tuple(direction.kind for direction in directions),
     )
-    return _with_tree(found, machine, first.alone)
+    return _with_tree(group, machine, first.alone)
 
 
 def _meeting(gpus: Gpus, machine: Machine) -> str | None:
@@ -384,13 +384,10 @@ def _meeting(gpus: Gpus, machine: Machine) -> str | None:
 def _paths(machine: Machine) -> dict[int, list[str]]:
     """Return the bridges above each GPU whose path to the root is complete, nearest first."""
     tree = {node.address: node for node in machine.pci}
-    found: dict[int, list[str]] = {}
-    for gpu in machine.gpus:
-        if gpu.pci_address in tree and gpu.pci_address is not None:
-            bridges, whole = bridges_above(tree, gpu.pci_address)
-            if whole:
-                found[gpu.index] = bridges
-    return found
+    above = {
+        gpu.index: bridges_above(tree, gpu.pci_address) for gpu in machine.gpus if gpu.pci_address in tree
+    }
+    return {gpu: bridges for gpu, (bridges, is_whole) in above.items() if is_whole}
 
 
 def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) -> UplinkGroup:
@@ -398,9 +395,8 @@ def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) 
 
     Ignores a GPU behind the bridge that was not `measured`, because nothing is known about it.
     """
-    paths = _paths(machine)
-    if any(gpu not in paths for gpu in group.gpus):
-        return group
     common = _meeting(frozenset(group.gpus), machine)
-    behind = {gpu for gpu, bridges in paths.items() if common in bridges and gpu in measured}
+    if common is None:
+        return group
+    behind = {gpu for gpu, bridges in _paths(machine).items() if common in bridges and gpu in measured}
     return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))

@@ -18,6 +18,7 @@ from gputopo.probes.cuda.pattern import BLOCK_BYTES
 from gputopo.probes.cuda.verify import WRONG_DATA, Span, check, clear, fill
 from gputopo.probes.cuda.waiting import Waiter
 from gputopo.values.bandwidth import KERNELS
+from gputopo.values.grouping import grouped
 
 # Pointer chase: one pointer per cache line (128 bytes) in 2 MiB, as in nvbandwidth, in random order.
 _STRIDE = 128
@@ -41,13 +42,14 @@ class Transfer:
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
+        repeats: int = 1,
     ) -> None:
         self.copy = copy
         self.acting = acting
         self.origin, self.target = spans
         self.chunks = chunks
         self.seed = seed
-        self.repeats = 1
+        self.repeats = repeats
         self.kernels_at_once = 1
         self.marks: list[Event] = []
         self.start: Event | None = None
@@ -143,14 +145,15 @@ def starts_apart_s(transfers: Iterable[Transfer]) -> float:
 
     CUDA reports no time between events of two GPUs.
     """
-    firsts: dict[int, Event] = {}
-    apart: dict[int, list[float]] = {}
-    for one in transfers:
-        if one.start is not None:
-            first = firsts.setdefault(one.acting.ordinal, one.start)
-            one.acting.use()
-            apart.setdefault(one.acting.ordinal, []).append(one.acting.cuda.seconds_between(first, one.start))
-    return max((max(own) - min(own) for own in apart.values()), default=0.0)
+    starts = grouped(
+        (transfer.acting, transfer.start) for transfer in transfers if transfer.start is not None
+    )
+    longest_s = 0.0
+    for gpu, events in starts.items():
+        gpu.use()
+        apart_s = [gpu.cuda.seconds_between(events[0], event) for event in events]
+        longest_s = max(longest_s, max(apart_s) - min(apart_s))
+    return longest_s
 
 
 class StagedTransfer(Transfer):
@@ -169,9 +172,11 @@ class StagedTransfer(Transfer):
         spans: tuple[Span, Span],
         chunks: tuple[Chunk, ...],
         seed: int,
+        repeats: int = 1,
+        *,
         bounce: tuple[int, ...],
     ) -> None:
-        super().__init__(copy, acting, spans, chunks, seed)
+        super().__init__(copy, acting, spans, chunks, seed, repeats)
         self._bounce = bounce
         self._full: Event | None = None  # when the last chunk had left the source
 

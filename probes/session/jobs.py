@@ -276,7 +276,8 @@ def _fabric(setting: Setting) -> Iterator[CopyJob]:
     if len(gpus) > 2:
         yield _at_once("ring", list(zip(gpus, (*gpus[1:], gpus[0]), strict=True)), setting)
     if half > 1:
-        yield _at_once("bisection", _both_ways(zip(gpus, gpus[half : 2 * half], strict=False)), setting)
+        halves = zip(gpus, gpus[half : 2 * half], strict=False)
+        yield _at_once("bisection", [way for a, b in halves for way in ((a, b), (b, a))], setting)
 
 
 def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
@@ -287,10 +288,6 @@ def _one_and_all(setting: Setting) -> Iterator[CopyJob]:
         others = [other for other in setting.gpus if other != gpu]
         yield _at_once(f"gpu:{gpu} to all", [(gpu, other) for other in others], setting)
         yield _at_once(f"all to gpu:{gpu}", [(other, gpu) for other in others], setting)
-
-
-def _both_ways(ends: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [way for a, b in ends for way in ((a, b), (b, a))]
 
 
 def _both_directions_by_kernels(setting: Setting) -> Iterator[CopyJob]:

@@ -14,8 +14,8 @@ from gputopo.probes.copy_jobs import (
 )
 from gputopo.probes.session.budget import (
     Effort,
+    JobTime,
     Speeds,
-    repeats_of,
     sizes,
 )
 from gputopo.probes.session.conditions import Meter, WindowReadings, conditions, still_rising
@@ -66,7 +66,7 @@ def _repeats(
         return [apart], []
     _learn(job, apart, speeds)
     counts = sizes(job, speeds, effort)
-    wanted = repeats_of(job, speeds, effort)
+    wanted = JobTime.of(job, speeds).repeats(effort)
     windows: list[CopyWindow] = []
     readings: list[WindowReadings] = []
     while len(windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):

@@ -39,7 +39,7 @@ from gputopo.probes.session.session import (
 )
 from gputopo.probes.session.soak import Soaking
 from gputopo.reference.expectations import known_gpus
-from gputopo.values.bandwidth import Bandwidth, Level, NotMeasured, Soak
+from gputopo.values.bandwidth import Bandwidth, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine
@@ -190,9 +190,14 @@ class Measuring:
                 if not ordinals:
                     what = "CUDA shows none of the selected GPUs"
                     return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
-                pinned = _pinned_bytes(self.request.level)
+                # Never a large part of the memory that is free, on the host or in a container.
+                pinned = _QUICK_PINNED_BYTES if self.request.level == "quick" else _FULL_PINNED_BYTES
+                if (available := available_bytes()) is not None:
+                    pinned = min(pinned, int(available * _SHARE_OF_AVAILABLE))
+                cpus = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
+                node_cpus = {node: sorted(listed) for node, listed in cpus.items() if listed}
                 with (
-                    doors.open_engine(cuda, ordinals, _node_cpus(machine), pinned) as engine,
+                    doors.open_engine(cuda, ordinals, node_cpus, pinned) as engine,
                     Meter(ordinals, open_sampler=doors.open_sampler, now=doors.now) as meter,
                 ):
                     return self._measure_with(engine, meter, ordinals)
@@ -241,16 +246,6 @@ class Measuring:
         return None
 
 
-def _pinned_bytes(level: Level) -> int:
-    """Return how many bytes of host memory may be page-locked.
-
-    This is never a large part of the memory that is free, on the host or in a container.
-    """
-    available = available_bytes()
-    limit = _QUICK_PINNED_BYTES if level == "quick" else _FULL_PINNED_BYTES
-    return limit if available is None else min(limit, int(available * _SHARE_OF_AVAILABLE))
-
-
 def _unusable(
     machine: Machine, gpus: Mapping[int, int], engine: WindowRunner, results: Results
 ) -> dict[int, str]:
@@ -276,7 +271,11 @@ def _unusable(
 def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], engine: WindowRunner) -> Setting:
     nodes = near_nodes(machine, gpus, request.numa)
     reasons = {gpu: engine.supports(gpu, _KERNEL) for gpu in gpus}
-    caches = {gpu: engine.l2_bytes(gpu) or _l2_bytes(machine, gpu) for gpu in gpus}
+    largest_mib = max(model.l2_mib or 0 for model in known_gpus())  # for an unknown model
+    caches = {
+        gpu: engine.l2_bytes(gpu) or int(MIB * (l2_mib(machine.by_index.get(gpu)) or largest_mib))
+        for gpu in gpus
+    }
     return Setting(
         gpus=tuple(gpus),
         level=request.level,
@@ -291,12 +290,6 @@ def _setting(machine: Machine, request: SessionRequest, gpus: Sequence[int], eng
     )
 
 
-def _l2_bytes(machine: Machine, gpu: int) -> int:
-    """Return the L2 cache size of a GPU's model, or the largest known size if the model is unknown."""
-    mib = l2_mib(machine.by_index.get(gpu))
-    return int(MIB * (mib or max(one.l2_mib or 0 for one in known_gpus())))
-
-
 def _in_cache(l2_bytes: int, free: int) -> str | None:
     """Return why a copy within a GPU's memory would measure its cache, or None if enough memory is free."""
     if free * _WRITTEN_SHARE >= LOCAL_CACHES * l2_bytes:
@@ -305,8 +298,3 @@ def _in_cache(l2_bytes: int, free: int) -> str | None:
         f"only {free // MIB} MiB of its memory are free: such a small copy only measures the L2 cache "
         f"({l2_bytes / MIB:.3g} MiB)"
     )
-
-
-def _node_cpus(machine: Machine) -> dict[int, Sequence[int]]:
-    lists = {node.index: parse_cpus(node.cpus or "") for node in machine.host.numa_nodes or ()}
-    return {node: sorted(cpus) for node, cpus in lists.items() if cpus}

@@ -8,10 +8,10 @@ import msgspec
 from gputopo.probes.copy_jobs import CopyJob, Setting, WindowRunner, describe
 from gputopo.probes.session.budget import (
     Effort,
+    JobTime,
     Pace,
     Speeds,
     choose_effort,
-    job_seconds,
     peer_seconds,
     peers_of,
 )
@@ -156,7 +156,9 @@ class Session:
             gone = [gpu for gpu in job.gpus if gpu in self._given_up]
             self._leave_out([job], self._given_up[gone[0]])
             return None
-        if _follows_pointers(left, self._distrusted):
+        copy = left.copies[0]
+        follows_pointers = left.kind == "latency" and copy.method == "kernel_read"
+        if follows_pointers and copy.gpus[0] in self._distrusted:  # wrong data arrived where it reads them
             self._leave_out([left], _WRONG_POINTERS)
             return None
         if self._left_s() < self._pace.factor * self._seconds_of(left):
@@ -206,7 +208,8 @@ class Session:
         self._estimated_at = self._now()
 
     def _seconds_of(self, job: CopyJob) -> float:
-        return job_seconds(job, self._speeds, self._chosen()) + peer_seconds([job], self._enabled)
+        copying_s = JobTime.of(job, self._speeds).job_s(self._chosen())
+        return copying_s + peer_seconds([job], self._enabled)
 
     def _chosen(self) -> Effort:
         assert self._effort is not None
@@ -222,9 +225,3 @@ class Session:
 
     def _leave_out(self, left_out: list[CopyJob], reason: str) -> None:
         self.results.not_measured += [NotMeasured(what=describe(job), reason=reason) for job in left_out]
-
-
-def _follows_pointers(job: CopyJob, distrusted: set[int]) -> bool:
-    """Return whether a latency uses pointers that are copied over a path on which data was wrong."""
-    copy = job.copies[0]
-    return job.kind == "latency" and copy.method == "kernel_read" and copy.gpus[0] in distrusted

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -121,28 +121,23 @@ def measure_watched(
     return bandwidth_of(machine, request, watching.results, refusal, measured_at, duration_s)
 
 
+@dataclass
 class _Watching:
     """The parent's side: runs children one after another, and collects their results."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        request: SessionRequest,
-        progress: Callable[[SessionProgress], None] | None,
-        doors: Callable[[Channel], Doors],
-        limits: CallLimits,
-        on_pause: Callable[[], None],
-    ) -> None:
-        self._machine, self._request = machine, request
-        self._progress, self._doors, self._limits = progress, doors, limits
-        self._on_pause = on_pause
-        self.results = Results()
-        self._refusal: NothingMeasured | None = None
-        self._begun: list[CopyJob] = []
-        self._job: CopyJob | None = None  # in progress
-        self._given_up: dict[int, str] = {}
-        self._no_readings: str | None = None
-        self._ended = False
+    machine: Machine
+    request: SessionRequest
+    progress: Callable[[SessionProgress], None] | None
+    doors: Callable[[Channel], Doors]
+    limits: CallLimits
+    on_pause: Callable[[], None]
+    results: Results = field(default_factory=Results)
+    refusal: NothingMeasured | None = None
+    begun: list[CopyJob] = field(default_factory=list)
+    job: CopyJob | None = None  # in progress
+    given_up: dict[int, str] = field(default_factory=dict)
+    no_readings: str | None = None
+    ended: bool = False
 
     def run(self, begun: float) -> NothingMeasured | None:
         """Measure. Return the reason if no GPU could be measured."""
@@ -151,7 +146,7 @@ class _Watching:
         while True:
             news_s = time.perf_counter()
             try:
-                child = DriverChild(partial(self._work, begun, earlier), self._limits)
+                child = DriverChild(partial(self._work, begun, earlier), self.limits)
             except OSError as error:
                 reason = f"no process can be started: {error.strerror}"
                 self._leave_out(reason)
@@ -161,40 +156,44 @@ class _Watching:
                     if line:
                         news_s = time.perf_counter()
                         self._receive(line)
-                    self._on_pause()
-                    if self._ended or interrupts.over(child, self._limits.end_s):
+                    self.on_pause()
+                    if self.ended or interrupts.over(child, self.limits.end_s):
                         break
-                if self._ended and not interrupts.count:
+                if self.ended and not interrupts.count:
                     child.finish()
-            if child.abandoned is not None:
-                self._note_abandoned(child.abandoned)
-            if interrupts.count and not self._ended:
+            if (pid := child.abandoned) is not None:
+                where = " in state D, an uninterruptible call of the driver" if state_of(pid) == "D" else ""
+                self.results.notes.append(
+                    f"the measuring process {pid} was killed and does not end{where}; its GPUs stay in use "
+                    "until then"
+                )
+            if interrupts.count and not self.ended:
                 self._leave_out(INTERRUPTED)
             stop = child.stop
-            if self._ended or interrupts.count or stop is None:
-                return None if self._reached_a_gpu() else self._refusal
+            if self.ended or interrupts.count or stop is None:
+                return None if self._reached_a_gpu() else self.refusal
             if not self._blame(stop) or restarts == MAX_RESTARTS:
                 killed = _KILLED in stop.how
                 reason = stop.text + (_NO_MEMORY if killed else "")
                 self._leave_out(reason)
                 if self._reached_a_gpu():
                     return None
-                which = ",".join(map(str, stop.gpus or sorted(self._given_up) or self._chosen()))
+                which = ",".join(map(str, stop.gpus or sorted(self.given_up) or self._chosen()))
                 return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(which))
             restarts += 1
-            self._job = None
+            self.job = None
             begun += time.perf_counter() - news_s  # waiting time is not part of the session
             earlier = EarlierSession(
                 samples=tuple(self.results.samples),
-                done=frozenset(self._begun),
-                given_up=dict(self._given_up),
-                no_readings=self._no_readings,
+                done=frozenset(self.begun),
+                given_up=dict(self.given_up),
+                no_readings=self.no_readings,
             )
 
     def _work(self, begun: float, earlier: EarlierSession | None, channel: Channel) -> None:
         results = Results()
         outlet = _Outlet(channel, results)
-        doors = self._doors(channel)
+        doors = self.doors(channel)
         if earlier is not None and earlier.no_readings is not None:
             reason = earlier.no_readings
 
@@ -202,7 +201,7 @@ class _Watching:
                 raise NotReadError(reason)
 
             doors = replace(doors, open_sampler=refuse)
-        session = Measuring(self._machine, self._request, results, doors, outlet.put, begun, earlier)
+        session = Measuring(self.machine, self.request, results, doors, outlet.put, begun, earlier)
         if (refusal := session.run()) is not None:
             outlet.put(refusal)
         outlet.put(SessionEnd())
@@ -211,19 +210,19 @@ class _Watching:
         head = msgspec.json.decode(line, type=_Line)
         news = _DECODERS[head.name].decode(head.value)
         if not isinstance(news, Results):
-            self._job = None
+            self.job = None
         match news:
             case SessionProgress():
-                if self._progress is not None:
-                    self._progress(news)
+                if self.progress is not None:
+                    self.progress(news)
             case CopyJob():
-                self._job = news
-                if self._request.soak_s is None:  # a soak repeats its jobs
-                    self._begun.append(news)
+                self.job = news
+                if self.request.soak_s is None:  # a soak repeats its jobs
+                    self.begun.append(news)
             case SessionEnd():
-                self._ended = True
+                self.ended = True
             case NothingMeasured():
-                self._refusal = news
+                self.refusal = news
             case Results():
                 self._add(news)
 
@@ -241,15 +240,15 @@ class _Watching:
 
     def _blame(self, stop: DriverStop) -> bool:
         """Note what a stop prevents. Return whether another child can measure the rest."""
-        job = self._job
+        job = self.job
         if not stop.function or _KILLED in stop.how:
             return False
         if stop.function.startswith("nvml"):
-            again = self._no_readings is None
-            self._no_readings = stop.text
-            if job in self._begun:
-                self._begun.remove(job)  # it is measured again
-            return again and self._request.soak_s is None
+            again = self.no_readings is None
+            self.no_readings = stop.text
+            if job in self.begun:
+                self.begun.remove(job)  # it is measured again
+            return again and self.request.soak_s is None
         gpus = set(stop.gpus or (gpu for copy in (job.copies if job else ()) for gpu in copy.gpus))
         if not gpus:
             return False
@@ -262,41 +261,34 @@ class _Watching:
         reason = TIMED_OUT if stop.kind == "hung" else CRASHED
         self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
         for gpu in gpus:
-            self._given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
-            self._not_measured(f"other copies of gpu:{gpu}", self._given_up[gpu])
+            self.given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
+            self._not_measured(f"other copies of gpu:{gpu}", self.given_up[gpu])
         # The child itself has given up a GPU whose copy did not end.
         hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
         for one in hung:
             for index in one.gpus:
-                self._given_up.setdefault(index, f"gpu:{index} is no longer used: {one.says}")
-        left = [gpu for gpu in self._chosen() if gpu not in self._given_up]
-        return bool(left) and self._request.soak_s is None
+                self.given_up.setdefault(index, f"gpu:{index} is no longer used: {one.says}")
+        left = [gpu for gpu in self._chosen() if gpu not in self.given_up]
+        return bool(left) and self.request.soak_s is None
 
     def _reached_a_gpu(self) -> bool:
         return any(one.gpus for one in self.results.samples) or bool(self.results.soak)
 
     def _chosen(self) -> Sequence[int]:
-        if self._request.gpus is not None:
-            return self._request.gpus
-        return [gpu.index for gpu in self._machine.gpus]
+        if self.request.gpus is not None:
+            return self.request.gpus
+        return [gpu.index for gpu in self.machine.gpus]
 
     def _leave_out(self, reason: str) -> None:
         self.results.complete = False
         if reason != INTERRUPTED:
             self.results.notes.append(f"the measurement ended early: {reason}")
-        elif self._job is not None:
-            self._not_measured(describe(self._job), reason)
-        self._not_measured(THE_REST if self._begun else ALL_COPIES, reason)
+        elif self.job is not None:
+            self._not_measured(describe(self.job), reason)
+        self._not_measured(THE_REST if self.begun else ALL_COPIES, reason)
 
     def _not_measured(self, what: str, reason: str) -> None:
         self.results.not_measured.append(NotMeasured(what=what, reason=reason))
-
-    def _note_abandoned(self, pid: int) -> None:
-        state = state_of(pid)
-        where = " in state D, an uninterruptible call of the driver" if state == "D" else ""
-        self.results.notes.append(
-            f"the measuring process {pid} was killed and does not end{where}; its GPUs stay in use until then"
-        )
 
 
 class _Outlet:

@@ -12,10 +12,10 @@ from gputopo.probes.session.budget import (
     QUICK_EFFORTS,
     QUICK_SECONDS,
     Effort,
+    JobTime,
     Pace,
     Speeds,
     choose_effort,
-    repeats_of,
     sizes,
 )
 from gputopo.probes.session.jobs import jobs
@@ -74,8 +74,8 @@ def test_what_a_copy_of_the_speeds_learns_stays_there() -> None:
 
 def test_long_copies_are_repeated_less_often_but_never_under_three_times() -> None:
     sweep = CopyJob(kind="h2d", copies=(UP,), bytes=512 * 2**20)
-    assert repeats_of(sweep, speeds(up=25.0), Effort(0.04, 9)) == 9
-    assert repeats_of(sweep, speeds(up=0.1), Effort(0.04, 9)) == FEWEST_REPEATS
+    assert JobTime.of(sweep, speeds(up=25.0)).repeats(Effort(0.04, 9)) == 9
+    assert JobTime.of(sweep, speeds(up=0.1)).repeats(Effort(0.04, 9)) == FEWEST_REPEATS
 
 
 @given(st.floats(0.01, 500))
