@@ -182,10 +182,8 @@ class Engine:
             skew_s = 0.0
             with contextlib.suppress(CudaError):  # a GPU that was lost meanwhile
                 skew_s = starts_apart_s([ready[number] for number in good])
-            done = {
-                number: self._placed(job.copies[number], time)
-                for number, time in times(job, ready, good).items()
-            }
+            done = times(job, ready, good)
+            done = {number: self._placed(job.copies[number], done[number]) for number in done}
         first_end = common_window(list(good.values())) if good else 0.0
         if skew_s > _SKEW_SHARE * first_end:
             self._notes[_SKEWED] = None

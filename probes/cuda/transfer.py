@@ -145,13 +145,16 @@ def starts_apart_s(transfers: Iterable[Transfer]) -> float:
 
     CUDA reports no time between events of two GPUs.
     """
-    starts = grouped(
-        (transfer.acting, transfer.start) for transfer in transfers if transfer.start is not None
+    by_gpu = grouped(
+        (transfer.acting.ordinal, (transfer.acting, transfer.start))
+        for transfer in transfers
+        if transfer.start is not None
     )
     longest_s = 0.0
-    for gpu, events in starts.items():
+    for starts in by_gpu.values():
+        gpu, first = starts[0]
         gpu.use()
-        apart_s = [gpu.cuda.seconds_between(events[0], event) for event in events]
+        apart_s = [gpu.cuda.seconds_between(first, start) for _, start in starts]
         longest_s = max(longest_s, max(apart_s) - min(apart_s))
     return longest_s
 
