@@ -155,14 +155,14 @@ def _nics(
     root: Path, nodes: Sequence[PciNode], gpus: Sequence[Gpu], host: Host, missing: MissingFacts
 ) -> tuple[Nic, ...]:
     """Return the NICs in PCI order with their ports and their hops to all GPUs and to one another."""
-    found = [node for node in nodes if node.kind == "nic"]
+    cards = [node for node in nodes if node.kind == "nic"]
     is_here = root == Path("/")  # otherwise the tree is a copy, and the kernel is not asked
-    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in found]
-    for index, one in enumerate(network):
-        for fact, reason in one.missing.items():
+    network = [read_network(root, node.address, max_rate if is_here else not_asked) for node in cards]
+    for index, card in enumerate(network):
+        for fact, reason in card.missing.items():
             missing.note(reason, at_nic(index, fact))
     devices = {f"gpu:{gpu.index}": gpu.pci_address for gpu in gpus}
-    devices |= {f"nic:{index}": node.address for index, node in enumerate(found)}
+    devices |= {f"nic:{index}": node.address for index, node in enumerate(cards)}
     return tuple(
         Nic(
             index=index,
@@ -177,7 +177,7 @@ def _nics(
             },
             **network[index].facts,
         )
-        for index, node in enumerate(found)
+        for index, node in enumerate(cards)
     )
 
 

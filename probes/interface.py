@@ -22,7 +22,7 @@ def interface_of(address: str, sys: Path = Path("/sys")) -> Interface | None:
     """Return the interface that has an IP address, or None if no interface has it."""
     bare = address.partition("%")[0]
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == bare for one in addresses):
+        if any(address_there.address.partition("%")[0] == bare for address_there in addresses):
             stats = psutil.net_if_stats().get(name)
             rate = stats.speed / 1000 if stats is not None and 0 < stats.speed < 2**20 else None
             is_ethernet = read_text(sys / "class/net" / name / "type") == _ETHERNET

@@ -91,8 +91,13 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
         numbered = folder / "infiniband" / device / "ports"
         for number in sorted(int(name) for name in _names(numbered) if name.isdecimal()):
             place = numbered / str(number)
-            mine = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
-            ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
+            own_interface = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
+            ports.append(
+                (
+                    (device, number, place),
+                    (own_interface, interfaces.pop(own_interface)) if own_interface else None,
+                )
+            )
     ports += [(None, one) for one in interfaces.items()]
     read = []
     for index, (rdma, interface) in enumerate(ports):
@@ -127,11 +132,11 @@ def _port(
     if facts.get("link_layer") == "InfiniBand":
         reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
     elif interface is not None:
-        found = max_rate(interface[0])
-        if isinstance(found, str):
-            reasons["max_rate_gbit_per_s"] = found
+        rate = max_rate(interface[0])
+        if isinstance(rate, str):
+            reasons["max_rate_gbit_per_s"] = rate
         else:
-            facts["max_rate_gbit_per_s"] = found
+            facts["max_rate_gbit_per_s"] = rate
     else:
         reasons["max_rate_gbit_per_s"] = _NO_INTERFACE
     if "rate_gbit_per_s" not in facts:
@@ -194,13 +199,13 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
 
 def _own_interfaces(folder: Path) -> dict[str, Path]:
     """Return the card's own interfaces by name, without virtual functions and child interfaces."""
-    found = {}
+    interfaces = {}
     for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
         for name in _names(place):
             port = read_text(place / name / "phys_port_name") or ""
             if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
-                found[name] = place / name
-    return found
+                interfaces[name] = place / name
+    return interfaces
 
 
 def _has_port(interface: Path, port: int) -> bool:

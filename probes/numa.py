@@ -122,13 +122,13 @@ class NumaMemory:
     def _has_memory(self, node: int) -> bool:
         """Return whether binding to a node is safe: it has enough free memory or file cache."""
         text = read_text(self._root / f"sys/devices/system/node/node{node}/meminfo") or ""
-        found = {
+        kib = {
             fields[2].rstrip(":"): int(fields[3])
             for line in text.splitlines()
             if len(fields := line.split()) > 3
         }
         names = ("MemFree", "Active(file)", "Inactive(file)")
-        return not found or sum(found.get(name, 0) for name in names) >= _MIN_AVAILABLE_KIB
+        return not kib or sum(kib.get(name, 0) for name in names) >= _MIN_AVAILABLE_KIB
 
     def _by_move_pages(self, address: int, size: int) -> Mapping[int, int]:
         if self._numbers is None:

@@ -36,9 +36,9 @@ class ProcessTree:
 
     def cpu_ticks(self) -> int | None:
         """Return user and system time in clock ticks, or None if /proc does not show the process."""
-        found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
+        stats = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
         # proc(5): the state is field 3, and utime, stime, cutime and cstime are fields 14 to 17.
-        return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
+        return sum(sum(map(int, fields[11:15])) for fields in stats) if stats else None
 
     def _pids(self) -> tuple[int, ...]:
         began = time.monotonic()

@@ -76,13 +76,13 @@ class RunWatch(Closed):
         load = self._host.read() if self._number % _HOST_EVERY == 0 else None
         gap_s = self._mended()
         of_gpus = self._sample_gpus()
-        found: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
+        events: list[Sample | Noticed] = [Noticed(time_s=of_gpus.time_s, says=says) for says in self._notices]
         self._notices.clear()
         if of_gpus.gpus or load is not None:
-            found.append(
+            events.append(
                 Sample(time_s=of_gpus.time_s, gpus=of_gpus.gpus, xids=of_gpus.xids, host=load, gap_s=gap_s)
             )
-        return tuple(found)
+        return tuple(events)
 
     def close(self) -> None:
         """End the child."""

@@ -70,8 +70,8 @@ def _members(sample: Sample, machine: Machine) -> list[Gpu]:
     """Return the GPUs that took part, or all GPUs of the machine if not every rank is listed."""
     indices = sample.source.gpus
     if indices:
-        found = [gpu for gpu in machine.gpus if gpu.index in indices]
-        return found if len(found) == len(indices) == (sample.ranks or len(indices)) else []
+        members = [gpu for gpu in machine.gpus if gpu.index in indices]
+        return members if len(members) == len(indices) == (sample.ranks or len(indices)) else []
     everywhere = sample.source == ALL_GPUS and len(machine.gpus) == sample.ranks
     return list(machine.gpus) if everywhere else []
 
@@ -99,11 +99,11 @@ def _nvlinks_of_each(gpus: Sequence[Gpu], model: GpuExpectation, machine: Machin
 
 def _is_one_fabric(gpus: Sequence[Gpu], machine: Machine) -> bool:
     """Return whether NVLinks connect each GPU to every other, directly or through other GPUs."""
-    reached, rest = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
-    while near := {b for b in rest if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
+    reached, unreached = {gpus[0].index}, {gpu.index for gpu in gpus[1:]}
+    while near := {b for b in unreached if any((k := machine.link(a, b)) and k.nvlinks for a in reached)}:
         reached |= near
-        rest -= near
-    return not rest
+        unreached -= near
+    return not unreached
 
 
 def _published(sample: Sample, model: GpuExpectation, ranks: int, joined: int | None) -> Expectation | None:
@@ -176,9 +176,9 @@ def _over_pcie(
 def network_ports(machine: Machine) -> list[NicPort]:
     """Return the ports that NCCL should use between hosts: the fastest RDMA ports, or the fastest ports."""
     up = [port for nic in machine.nics for port in nic.ports or () if port.up and port.rate_gbit_per_s]
-    found = [port for port in up if port.rdma_device is not None] or up
-    best = max((port.rate_gbit_per_s or 0.0 for port in found), default=0.0)
-    return [port for port in found if port.rate_gbit_per_s == best]
+    ports = [port for port in up if port.rdma_device is not None] or up
+    best = max((port.rate_gbit_per_s or 0.0 for port in ports), default=0.0)
+    return [port for port in ports if port.rate_gbit_per_s == best]
 
 
 def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
@@ -186,20 +186,20 @@ def _over_network(sample: Sample, machine: Machine) -> Expectation | None:
     is_large = (sample.bytes or 0) >= RING_BYTES
     if not sample.hosts or sample.hosts < 2 or sample.group or sample.kind not in _RINGS or not is_large:
         return None
-    each = (sample.ranks or 0) // sample.hosts
+    ranks_each = (sample.ranks or 0) // sample.hosts
     ports = network_ports(machine)
-    if not each or not ports:
+    if not ranks_each or not ports:
         return None
-    count, one = min(each, len(ports)), ports[0]
-    rate = count * (one.rate_gbit_per_s or 0.0) / 8
-    layer = "RDMA" if one.rdma_device is not None else "network"
+    count, port = min(ranks_each, len(ports)), ports[0]
+    rate = count * (port.rate_gbit_per_s or 0.0) / 8
+    layer = "RDMA" if port.rdma_device is not None else "network"
     over = Expectation(
         f"derived: a ring over {count} {layer} port{'s' if count > 1 else ''} of "
-        f"{one.rate_gbit_per_s:g} Gbit/s of each host",
+        f"{port.rate_gbit_per_s:g} Gbit/s of each host",
         rate,
         NETWORK_LOW_SHARE * rate,
     )
-    within = _within_each(sample, machine, each)
+    within = _within_each(sample, machine, ranks_each)
     return over if within is None or (within.low_gb_per_s or 0.0) >= NETWORK_LOW_SHARE * rate else within
 
 
@@ -214,6 +214,6 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | N
 def nvls_is_off(sample: Sample) -> bool:
     """Return whether NCCL's log or command shows that NVSwitches do not reduce (NVLink SHARP)."""
     algorithms = [fact.split("=")[1].upper() for fact in sample.nccl if fact.startswith("NCCL_ALGO=")]
-    chosen = any("NVLS" not in one and not one.startswith("^") for one in algorithms)
-    excluded = any("NVLS" in one and one.startswith("^") for one in algorithms)
+    chosen = any("NVLS" not in algorithm and not algorithm.startswith("^") for algorithm in algorithms)
+    excluded = any("NVLS" in algorithm and algorithm.startswith("^") for algorithm in algorithms)
     return chosen or excluded or "no NVLS" in sample.nccl or "NCCL_NVLS_ENABLE=0" in sample.nccl

@@ -85,13 +85,13 @@ class _Judge:
         if sample.is_collective:
             bus = expected_rate(sample, self.machine)
             return sample if bus is None else bus.beside(sample, 1)
-        found = self._expected(sample)
-        if found is None and (lacking := self._lacking(sample)):
-            found = Expectation(f"no reference data for {lacking}")
-        if found is None:
+        expectation = self._expected(sample)
+        if expectation is None and (lacking := self._lacking(sample)):
+            expectation = Expectation(f"no reference data for {lacking}")
+        if expectation is None:
             return sample
-        low = found.low_gb_per_s or (found.gb_per_s and LOW_SHARE * found.gb_per_s)
-        return found._replace(low_gb_per_s=low).beside(sample, 3)
+        low = expectation.low_gb_per_s or (expectation.gb_per_s and LOW_SHARE * expectation.gb_per_s)
+        return expectation._replace(low_gb_per_s=low).beside(sample, 3)
 
     def _expected(self, sample: Sample) -> Expectation | None:
         if not sample.is_large or sample.method in KERNELS:
@@ -126,8 +126,8 @@ class _Judge:
         if over != "PCIe":
             return Expectation(f"no reference data: copies with the host over {over}")
         measured = sample.one_way_rate
-        both = sample.kind == "bidirectional" or sample.with_reverse
-        fits = () if both else links_for(measured, gpu)
+        in_both_directions = sample.kind == "bidirectional" or sample.with_reverse
+        fits = () if in_both_directions else links_for(measured, gpu)
         if seen := observed_link(gpu, sample, self.machine):
             link, known_by = seen
             source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
@@ -147,7 +147,7 @@ class _Judge:
                 f"{BESIDE_REVERSE_SHARE:.0%} of one direction of {source}",
                 BESIDE_REVERSE_SHARE * typical,
             )
-        if both:
+        if in_both_directions:
             source = f"both directions of {source}, {BIDIRECTIONAL_SHARE:.0%} of their sum"
             typical *= BIDIRECTIONAL_SHARE
         return Expectation(source, typical, low)
@@ -182,10 +182,10 @@ class _Judge:
             return None
         nvlinks = self.nvlinks.between(source, destination) if direct else None
         if nvlinks is not None:
-            found = _over_nvlink(sample, nvlinks)
-            fits = sample.rate >= (found.low_gb_per_s or 0)
+            expectation = _over_nvlink(sample, nvlinks)
+            fits = sample.rate >= (expectation.low_gb_per_s or 0)
             if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
-                return found
+                return expectation
             return Expectation(
                 f"no reference data: between the rates of {nvlinks.links - 1} and "
                 f"{nvlinks.links} NVLinks, or through the CPU"
@@ -264,18 +264,19 @@ def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
     row = expected_gpu(gpu.name, gpu.pci_device_id)
     assert row is not None, "the link is one of the model"
-    which = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
-    return f"{link_name(link)}, {which.format(row.name)} (gpus.csv); its slot is unknown"
+    words = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
+    return f"{link_name(link)}, {words.format(row.name)} (gpus.csv); its slot is unknown"
 
 
 def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:
     count, row = nvlinks.links, nvlinks.row
-    both = sample.kind == "bidirectional"
-    whole = count * row.link_gb_per_s * (2 if both else 1)
-    share = row.bidirectional_share if both else row.copy_share
+    is_bidirectional = sample.kind == "bidirectional"
+    whole = count * row.link_gb_per_s * (2 if is_bidirectional else 1)
+    share = row.bidirectional_share if is_bidirectional else row.copy_share
     return Expectation(
         f"{share:.0%} of {count} NVLink{'s' if count > 1 else ''} of version {row.version} at "
-        f"{row.link_gb_per_s:g} GB/s{' both directions' if both else ''} ({row.confidence}: nvlinks.csv)"
+        f"{row.link_gb_per_s:g} GB/s{' both directions' if is_bidirectional else ''} "
+        f"({row.confidence}: nvlinks.csv)"
         + ("" if nvlinks.by == "source" else f"; number of NVLinks by {nvlinks.by}"),
         share * whole,
         min(row.copy_low_share, share) * whole,

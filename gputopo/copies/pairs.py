@@ -44,8 +44,8 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
     """
     if alone := pair_copies(samples, "p2p_direct"):
         return alone, "direct"
-    if both := pair_copies(samples, "bidirectional", "direct"):
-        return both, "direct bidirectional"
+    if exchanges := pair_copies(samples, "bidirectional", "direct"):
+        return exchanges, "direct bidirectional"
     one_of_two = (msgspec.structs.replace(copy, group=None) for copy in samples if copy.with_reverse)
     if copies := pair_copies(one_of_two, "p2p_direct"):
         return copies, "direct bidirectional"
@@ -167,11 +167,11 @@ def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End,
     The end with the largest share of slow copies explains them first. The other ends are judged by the rest.
     """
     explained: tuple[dict[End, list[tuple[End, End]]], dict[End, list[tuple[End, End]]]] = ({}, {})
-    rest, left = set(measured), set(slow)
+    unexplained, left = set(measured), set(slow)
 
     def slow_share(side: int, end: End) -> float:
         """Return the share of slow copies out of (0) or into (1) an end, or 0 if only one is slow."""
-        copies = [pair for pair in rest if pair[side] == end]
+        copies = [pair for pair in unexplained if pair[side] == end]
         count = sum(pair in left for pair in copies)
         return count / len(copies) if count >= MIN_PARTNERS else 0.0
 
@@ -181,6 +181,6 @@ def slow_ends(slow: Collection[tuple[End, End]], measured: Collection[tuple[End,
         if slow_share(side, worst) <= SLOW_SHARE:
             break
         explained[side][worst] = sorted(pair for pair in left if pair[side] == worst)
-        rest = {pair for pair in rest if pair[side] != worst}
-        left &= rest
+        unexplained = {pair for pair in unexplained if pair[side] != worst}
+        left &= unexplained
     return SlowEnds(*explained, sorted(left))

@@ -154,9 +154,10 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
     between = sample.kind.startswith("p2p") or len(ends) > 1
     limits = [(pair_limit if between and sample.is_direct else host_limit)(gpus.get(index)) for index in ends]
     lowest = min(limits, key=lambda limit: limit.gb_per_s)
-    both = sample.directions
+    directions = sample.directions
     return RateLimit(
-        both * lowest.gb_per_s, f"both directions of {lowest.source}" if both > 1 else lowest.source
+        directions * lowest.gb_per_s,
+        f"both directions of {lowest.source}" if directions > 1 else lowest.source,
     )
 
 

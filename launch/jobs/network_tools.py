@@ -102,7 +102,7 @@ class NetworkHost(NamedTuple):
 
 def network_programs() -> dict[str, str]:
     """Return the paths of the programs in PATH that measure the network, by name."""
-    names = (ALL_REDUCE, *(name for each in PROGRAMS.values() for name in each))
+    names = (ALL_REDUCE, *(name for of_tool in PROGRAMS.values() for name in of_tool))
     return {name: path for name in names for suffix in _SUFFIXES if (path := shutil.which(f"{name}{suffix}"))}
 
 
@@ -149,9 +149,9 @@ def rounds(tool: NetworkTool, hosts: int) -> list[list[Ends]]:
     For the other tools, the last round is a ring of all hosts if there are three or more.
     """
     if tool == NCCL_TESTS:
-        return [list(pairs) for pairs in matchings(range(hosts))]
-    found = [way for pairs in matchings(range(hosts)) for way in (list(pairs), [(b, a) for a, b in pairs])]
-    return [*found, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else found
+        return matchings(range(hosts))
+    transfers = [way for pairs in matchings(range(hosts)) for way in (pairs, [(b, a) for a, b in pairs])]
+    return [*transfers, [(rank, (rank + 1) % hosts) for rank in range(hosts)]] if hosts > 2 else transfers
 
 
 def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
@@ -164,8 +164,8 @@ def matchings(members: Sequence[int]) -> list[list[tuple[int, int]]]:
     rounds = []
     for _ in range(1, len(circle)):
         ends = zip(circle, reversed(circle), strict=True)
-        both = [(a, b) for a, b in ends if a is not None and b is not None]
-        rounds.append(both[: len(members) // 2])
+        pairs = [(a, b) for a, b in ends if a is not None and b is not None]
+        rounds.append(pairs[: len(members) // 2])
         circle = [circle[0], circle[-1], *circle[1:-1]]
     return rounds
 
@@ -189,8 +189,8 @@ def transfer(
     else:
         # -F: do not fail if CPU clocks differ. -f 0: measure the whole duration.
         options = ("-s", str(_WRITE_BYTES), "-q", str(STREAMS), "-D", str(seconds), "-f", "0")
-        both = ("-F", "-p", str(port), "--report_gbits", *options)
-        client, server = ((*_device(host), *both) for host in (source, destination))
+        of_both = ("-F", "-p", str(port), "--report_gbits", *options)
+        client, server = ((*_device(host), *of_both) for host in (source, destination))
         client = (*client, destination.address)
     own, other = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
     return [(ends[0], ("sh", "-c", _UNTIL_THERE, "sh", own, *client)), (ends[1], (other, *server))]
@@ -232,7 +232,7 @@ def placed(tool: NetworkTool, hosts: Sequence[NetworkHost], ends: Ends, measured
     """Return a program's samples for these hosts, with the rates expected from their cards."""
     source, destination = (End.of_host(hosts[rank].name) for rank in ends)
     if tool == NCCL_TESTS:
-        one = Sample(
+        forth = Sample(
             kind="network",
             source=source,
             destination=destination,
@@ -243,22 +243,22 @@ def placed(tool: NetworkTool, hosts: Sequence[NetworkHost], ends: Ends, measured
             transport="NCCL",
             nccl=measured.nccl,
         )
-        return [one, replace(one, source=destination, destination=source)]
-    own = replace(measured, source=source, destination=destination)
-    known = expected(tool, *(hosts[rank] for rank in ends))
-    return [own if known is None else known.beside(own, 3)]
+        return [forth, replace(forth, source=destination, destination=source)]
+    sample = replace(measured, source=source, destination=destination)
+    expectation = expected(tool, [hosts[rank] for rank in ends])
+    return [sample if expectation is None else expectation.beside(sample, 3)]
 
 
-def expected(tool: NetworkTool, one: NetworkHost, other: NetworkHost) -> Expectation | None:
-    """Return the rate in GB/s that the slower card allows, or None if unknown.
+def expected(tool: NetworkTool, hosts: Sequence[NetworkHost]) -> Expectation | None:
+    """Return the rate in GB/s that the slower card of two hosts allows, or None if unknown.
 
     For TCP this is the payload, and None above `MAX_TCP_GBIT_PER_S`.
     """
     if tool == RDMA:
-        rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in (one, other))
+        rate = min((host.rdma and host.rdma.rate_gbit_per_s) or 0.0 for host in hosts)
         return Expectation(f"{rate:g} Gbit/s of the RDMA port", rate / 8) if rate else None
-    rate = min(one.rate_gbit_per_s or 0.0, other.rate_gbit_per_s or 0.0)
-    mtu = min(one.mtu_bytes or 1500, other.mtu_bytes or 1500)
+    rate = min(host.rate_gbit_per_s or 0.0 for host in hosts)
+    mtu = min(host.mtu_bytes or 1500 for host in hosts)
     if not 0 < rate <= MAX_TCP_GBIT_PER_S or mtu <= _HEADERS:
         return None
     share = (mtu - _HEADERS) / (mtu + _FRAME)
@@ -277,11 +277,12 @@ def method(tool: NetworkTool, hosts: Sequence[NetworkHost], samples: Sequence[Sa
     if tool == RDMA:
         devices = ", ".join(dict.fromkeys(_device(host)[1] for host in hosts))
         return f"{RDMA}: {STREAMS} queue pairs for each transfer, between ports of {devices}"
-    alone = "" if all(one.expected_gb_per_s for one in samples) else "; nothing is expected of these cards: "
-    alone = alone and f"{alone}hosts are only compared with each other"
+    alone = "; nothing is expected of these cards: hosts are only compared with each other"
+    if all(sample.expected_gb_per_s for sample in samples):
+        alone = ""
     if tool == IPERF3:
         return f"{IPERF3}: {STREAMS} connections for each transfer{alone}"
-    facts = ", ".join(dict.fromkeys(fact for one in samples for fact in one.nccl))
+    facts = ", ".join(dict.fromkeys(fact for sample in samples for fact in sample.nccl))
     paths = f"; NCCL's log has {facts}" if facts else ""
-    what = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
-    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {what}{paths}{alone}"
+    messages = f"messages of {BYTES >> 20} MiB in both directions at once, the rate of one of them"
+    return f"{NCCL_TESTS}: sendrecv_perf between GPU 0 of each two hosts, {messages}{paths}{alone}"

@@ -116,15 +116,15 @@ class HostMemory:
             self._pageable.pop(node).free()
         if self._abandoned:
             return
-        each = self._max_bytes // max(len(pinned), self._cached_nodes)
+        area_bytes = self._max_bytes // max(len(pinned), self._cached_nodes)
         # An area that was allocated for more nodes at once is too small for fewer nodes.
-        self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < each})
+        self._close_pinned({node for node in pinned & set(self._pinned) if self._asked[node] < area_bytes})
         missing = pinned - set(self._pinned)
         if not missing:
             return
-        if self.pinned_bytes + len(missing) * each > self._max_bytes:
+        if self.pinned_bytes + len(missing) * area_bytes > self._max_bytes:
             self._close_pinned(set(self._pinned) - pinned)
-        if self.pinned_bytes + len(missing) * each > self._max_bytes:
+        if self.pinned_bytes + len(missing) * area_bytes > self._max_bytes:
             self._close_pinned(set(self._pinned))
 
     def pinned(

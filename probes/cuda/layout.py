@@ -127,14 +127,14 @@ def _chase(copy: Copy, memory: Places, seed: int) -> Transfer:
 def _staged(job: CopyJob, copy: Copy, size: int, seed: int, memory: Places) -> Transfer:
     assert memory.through is not None
     count = min(_BOUNCE_BUFFERS, memory.through.capacity // BLOCK_BYTES)
-    each, _ = _part(memory.through.capacity, (0, count))
-    bounce = tuple(memory.through.address + place * each for place in range(count))
+    bounce_bytes, _ = _part(memory.through.capacity, (0, count))
+    bounce = tuple(memory.through.address + place * bounce_bytes for place in range(count))
     capacities = memory.origin.capacity, memory.target.capacity
     spans = memory.origin, memory.target
     if job.kind != "latency":
-        pieces = chunks(size, *capacities, chunk_staged(size, each))
+        pieces = chunks(size, *capacities, chunk_staged(size, bounce_bytes))
         return StagedTransfer(copy, memory.acting, spans, pieces, seed, bounce=bounce)
-    pieces = messages(size, min(*capacities, each), _LATENCY_COPIES_STAGED)
+    pieces = messages(size, min(*capacities, bounce_bytes), _LATENCY_COPIES_STAGED)
     return StagedTransfer(copy, memory.acting, spans, pieces, seed, len(pieces), bounce=bounce[:1])
 
 
@@ -166,13 +166,13 @@ def _part(capacity: int, part: Part) -> tuple[int, int]:
 
     Raises CudaError if nothing is left.
     """
-    which, count = part
-    each = capacity // count // BLOCK_BYTES * BLOCK_BYTES
-    if not each:
+    index, count = part
+    part_bytes = capacity // count // BLOCK_BYTES * BLOCK_BYTES
+    if not part_bytes:
         raise CudaError(
             "CUDA_ERROR_OUT_OF_MEMORY", f"{capacity} bytes are too few for {count} copies at once"
         )
-    return each, which * each
+    return part_bytes, index * part_bytes
 
 
 def _numbered(users: Mapping[object, Sequence[int]]) -> dict[int, Part]:

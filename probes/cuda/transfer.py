@@ -287,8 +287,8 @@ class Chase(Transfer):
         stream, event = card.stream(0), card.event()
         card.cuda.ask("cuMemcpyDtoHAsync", scratch, self._out, 8, stream)
         waiter.stream(stream, event, 8)
-        found = ctypes.c_uint64.from_address(scratch).value
-        if found != self._base + _STRIDE * _order()[STEPS % _NODES]:
+        last = ctypes.c_uint64.from_address(scratch).value
+        if last != self._base + _STRIDE * _order()[STEPS % _NODES]:
             raise CudaError(WRONG_DATA, f"after {STEPS} steps through a chain of pointers the last is wrong")
 
 
@@ -304,8 +304,8 @@ def chain(base: int) -> "array[int]":
     """Return the 2 MiB of a chain at address `base`: one cycle through all nodes."""
     words = array("Q", bytes(CHAIN_BYTES))
     order = _order()
-    for here, there in zip(order, (*order[1:], order[0]), strict=True):
-        words[here * _STRIDE // 8] = base + _STRIDE * there
+    for node, next_node in zip(order, (*order[1:], order[0]), strict=True):
+        words[node * _STRIDE // 8] = base + _STRIDE * next_node
     return words
 
 

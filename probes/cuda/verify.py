@@ -113,8 +113,8 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
     for start in range(0, size, BLOCK_BYTES):
         part = min(BLOCK_BYTES, size - start)
         if _LIBC.memcmp(address + start, right, part):
-            found, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
-            first = next((i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if a != b), None)
+            arrived, expected = ctypes.string_at(address + start, part), bytes(block(seed)[:part])
+            first = next((i for i, (a, b) in enumerate(zip(arrived, expected, strict=True)) if a != b), None)
             if first is None:
                 raise CudaError(
                     WRONG_DATA,
@@ -123,9 +123,9 @@ def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> Non
                 )
             raise CudaError(
                 WRONG_DATA,
-                f"byte {offset + start + first} of {whole} is 0x{found[first]:02x},"
+                f"byte {offset + start + first} of {whole} is 0x{arrived[first]:02x},"
                 f" not 0x{expected[first]:02x}; that block of {part} bytes has"
-                f" {sum(a != b for a, b in zip(found, expected, strict=True))} wrong ones",
+                f" {sum(a != b for a, b in zip(arrived, expected, strict=True))} wrong ones",
             )
 
 
@@ -151,8 +151,8 @@ def in_parts(size: int, work: Callable[[int, int], object]) -> None:
     if count < 2:
         work(0, size)
         return
-    each = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
-    parts = [partial(work, offset, min(each, size - offset)) for offset in range(0, size, each)]
+    part_bytes = -(-size // count // BLOCK_BYTES) * BLOCK_BYTES
+    parts = [partial(work, offset, min(part_bytes, size - offset)) for offset in range(0, size, part_bytes)]
     try:
         at_once(parts)
     except NoThreadsError:

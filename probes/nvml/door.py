@@ -115,9 +115,9 @@ class Nvml:
         make = getattr(self._binding, struct, None) if isinstance(struct, str) else struct
         if make is None:
             raise NotReadError("FUNCTION_NOT_FOUND")
-        found = make()
-        self.ask(function, gpu, ctypes.byref(found))
-        return found
+        struct_filled = make()
+        self.ask(function, gpu, ctypes.byref(struct_filled))
+        return struct_filled
 
     def listen_for_xids(self, gpus: Sequence[Handle]) -> Any:
         """Return an event set that collects the Xid errors of GPUs. Free it with `stop_listening`.
@@ -213,7 +213,7 @@ def word(table: Mapping[int, str], code: int) -> str:
 def bits(words: Any) -> tuple[int, ...]:
     """Return the numbers of the bits that are set in an array of 64-bit words."""
     return tuple(
-        64 * place + bit for place, one in enumerate(words) if one for bit in range(64) if one >> bit & 1
+        64 * place + bit for place, word in enumerate(words) if word for bit in range(64) if word >> bit & 1
     )
 
 

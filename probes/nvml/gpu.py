@@ -177,8 +177,8 @@ def _processes(gpu: FactReader) -> tuple[GpuProcess, ...] | None:
         return None
     return tuple(
         GpuProcess(pid=pid, kind=kind, name=questions.process_name(gpu.nvml, pid), memory_mib=memory_mib)
-        for kind, found in by_kind.items()
-        for pid, memory_mib in found
+        for kind, processes in by_kind.items()
+        for pid, memory_mib in processes
     )
 
 

@@ -101,13 +101,13 @@ class WatchedGpu:
     def throttled(self) -> Mapping[str, Any]:
         """Return how long each policy has throttled the clocks, without policies that never did."""
         passed_ns = round(1e9 * self._passed_s("throttled"))
-        found = {}
+        totals = {}
         for policy in POLICIES:
             answer = self.ask(f"throttled {policy}", questions.violation_ns, policy)
             if answer is not None:
-                found[policy] = self.total(policy, answer, passed_ns)
-        in_s = {policy: round(total / 1e9, 3) for policy, total in found.items() if total}
-        return {"throttled_s": in_s if found else None}
+                totals[policy] = self.total(policy, answer, passed_ns)
+        in_s = {policy: round(total / 1e9, 3) for policy, total in totals.items() if total}
+        return {"throttled_s": in_s if totals else None}
 
     def pcie_rate(self) -> Mapping[str, Any]:
         """Return the mean throughput since the last call, or NVML's 20 ms mean if there are no counters."""
@@ -146,8 +146,8 @@ class WatchedGpu:
 
     def replays(self) -> Mapping[str, Any]:
         """Return how often a PCIe packet was sent again."""
-        found = self.ask("replays", questions.fact, "pcie.replay_counter")
-        return {} if found is None else {"pcie_replays": self.total("replays", found)}
+        count = self.ask("replays", questions.fact, "pcie.replay_counter")
+        return {} if count is None else {"pcie_replays": self.total("replays", count)}
 
     def nvlink_errors(self) -> Mapping[str, Any]:
         """Return the errors of all NVLinks together. On newer GPUs, they are field values."""
@@ -173,9 +173,9 @@ class WatchedGpu:
         visible here, and their owner is unknown.
         """
         by_kind = [self.ask(f"{kind} processes", questions.processes, kind) for kind in _KINDS]
-        if all(found is None for found in by_kind):
+        if all(listed is None for listed in by_kind):
             return {}
-        pids = {pid for found in by_kind for pid, _ in found or ()}
+        pids = {pid for listed in by_kind for pid, _ in listed or ()}
         others = [pid for pid in pids if not is_descendant(pid, self._run_pid)]
         known = len(others) < len(pids) or all(Path(f"/proc/{pid}").exists() for pid in others)
         return {"processes": len(pids), "other_processes": len(others) if known else None}
@@ -201,9 +201,9 @@ def _field(every: int, field: str) -> WatchQuestion:
 
 
 def _utilization(card: WatchedGpu) -> Mapping[str, Any]:
-    found = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
+    rates = card.ask("utilization", questions.facts_with, "utilization_percent.gpu") or {}
     return {
-        f"{part}_utilization_percent": found.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
+        f"{part}_utilization_percent": rates.get(f"utilization_percent.{part}") for part in ("gpu", "memory")
     }
 
 
@@ -328,14 +328,14 @@ class GpuWatch(Monitor):
         if handle is None:
             return GpuSample(gpu=gpu, lost=self._refused.get(gpu) == LOST)
         turn = self._number and self._number + self._places[gpu]
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         try:
             for question in self._asked if gpu not in self._others else OF_OTHERS:
                 if turn % question.every == 0:
-                    found |= question.ask(self._cards[gpu])
+                    fields |= question.ask(self._cards[gpu])
         except NotReadError:
             return GpuSample(gpu=gpu, lost=True)
-        return GpuSample(gpu=gpu, **found)
+        return GpuSample(gpu=gpu, **fields)
 
 
 class GpuWatchChild(Closed):

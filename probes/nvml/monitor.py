@@ -71,9 +71,9 @@ class Monitor(Closed):
             return None
 
     def _sample(self, gpu: int, handle: Handle | None) -> GpuSample:
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if handle is not None:
             for field in READ:
                 with contextlib.suppress(NotReadError):
-                    found[field] = fact(self._nvml, handle, SAMPLED_FACTS[field].path)
-        return GpuSample(gpu=gpu, **found)
+                    fields[field] = fact(self._nvml, handle, SAMPLED_FACTS[field].path)
+        return GpuSample(gpu=gpu, **fields)

@@ -184,12 +184,12 @@ def conditions(gpus: Iterable[int], windows: Sequence[WindowReadings]) -> tuple[
 
 def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
     inside, beside = (
-        [[one.sample for one in window.get(gpu, ()) if one.inside == where] for window in windows]
+        [[reading.sample for reading in window.get(gpu, ()) if reading.inside == where] for window in windows]
         for where in (True, False)
     )
-    found = _medians(gpu, inside if any(map(_answered, inside)) else beside)
+    medians = _medians(gpu, inside if any(map(_answered, inside)) else beside)
     return msgspec.structs.replace(
-        found,
+        medians,
         readings=sum(len(_answered(window)) for window in inside),
         readings_beside=sum(len(_answered(window)) for window in beside),
     )

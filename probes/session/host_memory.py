@@ -104,9 +104,9 @@ def placings_of(
     cpus: dict[int, frozenset[int]] = {}
     without: list[NotMeasured] = []
     for node in host.numa_nodes or ():
-        own = (parse_cpus(node.cpus or "") or frozenset()) & frozenset(allowed)
-        if own:
-            cpus[node.index] = own
+        node_cpus = (parse_cpus(node.cpus or "") or frozenset()) & frozenset(allowed)
+        if node_cpus:
+            cpus[node.index] = node_cpus
         elif node.memory_mib != 0:
             reason = "this process may not use the node's CPUs" if node.cpus else "the node has no CPUs"
             without.append(NotMeasured(what=f"host memory of node:{node.index}", reason=reason))
@@ -145,17 +145,17 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes of all last-level caches in the first CPU's package, or None if unknown."""
     cpus = root / "sys/devices/system/cpu"
     package = read_text(cpus / "cpu0/topology/physical_package_id")
-    found: dict[tuple[int, str], int] = {}
+    caches: dict[tuple[int, str], int] = {}
     for folder in sorted(cpus.glob("cpu[0-9]*/cache/index[0-9]*")):
         if read_text(folder.parent.parent / "topology/physical_package_id") != package:
             continue
         level, size = read_text(folder / "level"), _size(read_text(folder / "size"))
         if level is not None and level.isdecimal() and size:
-            found[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
-    if not found:
+            caches[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
+    if not caches:
         return None
-    last = max(level for level, _ in found)
-    return sum(size for (level, _), size in found.items() if level == last)
+    last = max(level for level, _ in caches)
+    return sum(size for (level, _), size in caches.items() if level == last)
 
 
 class _WrongDataError(Exception):
@@ -165,7 +165,10 @@ class _WrongDataError(Exception):
 def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
     """Return the node of `nodes` farthest from `node` (the lowest of several), or None without another."""
     others = [other for other in nodes if other != node]
-    distances = next((one.distances for one in host.numa_nodes or () if one.index == node), None) or ()
+    distances = (
+        next((numa_node.distances for numa_node in host.numa_nodes or () if numa_node.index == node), None)
+        or ()
+    )
     return max(
         others, key=lambda other: (distances[other] if other < len(distances) else 0, -other), default=None
     )
@@ -179,11 +182,11 @@ def _size(text: str | None) -> int | None:
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes available now, on the machine and within this process's control group."""
-    found: list[int] = []
+    limits: list[int] = []
     for line in (read_text(root / "proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable" and value.split()[:1] and value.split()[0].isdecimal():
-            found.append(int(value.split()[0]) * 1024)
+            limits.append(int(value.split()[0]) * 1024)
     group = root / "sys/fs/cgroup"
     for limit, used in (
         ("memory.max", "memory.current"),
@@ -191,8 +194,8 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     ):
         maximum, now = read_text(group / limit), read_text(group / used)
         if maximum and now and maximum.isdecimal() and now.isdecimal():
-            found.append(max(int(maximum) - int(now), 0))
-    return min(found) if found else None
+            limits.append(max(int(maximum) - int(now), 0))
+    return min(limits) if limits else None
 
 
 def _copy_seconds(
@@ -288,7 +291,7 @@ def _check(places: Sequence[tuple[int, int]], size: int) -> None:
 
 
 def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample:
-    rates = tuple(2 * size / one / 1e9 for one in seconds)
+    rates = tuple(2 * size / repeat_s / 1e9 for repeat_s in seconds)
     middle = statistics.median(rates)
     return Sample(
         kind="host_memory",

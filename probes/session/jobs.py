@@ -73,12 +73,14 @@ def _used_by_programs(setting: Setting) -> Iterator[CopyJob]:
 def _derivable(setting: Setting) -> Iterator[CopyJob]:
     """Yield copies whose rates mostly follow from others: both directions, staged besides direct."""
     ordered = pairs(setting.gpus)
-    both = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
+    pairs_both_ways = [(a, b, {(a, b), (b, a)} <= setting.peers) for a, b in ordered[::2]]
     for kind, direct in _PATHS:
-        yield from (_exchange(kind, a, b, setting) for a, b, is_direct in both if is_direct == direct)
+        yield from (
+            _exchange(kind, a, b, setting) for a, b, is_direct in pairs_both_ways if is_direct == direct
+        )
     yield from (_job(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered if pair in setting.peers)
     yield from (_latency(_pair_copy("p2p_staged", *pair, setting)) for pair in ordered)
-    yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in both if is_direct)
+    yield from (_exchange("p2p_staged", a, b, setting) for a, b, is_direct in pairs_both_ways if is_direct)
     for method in _UNLIKE_PROGRAMS:
         for a, b in ordered:
             if _allowed(method, a, b, setting):
@@ -181,8 +183,8 @@ def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) ->
         return job
     if job.group is None or len(left) < 2:
         return None
-    what, rest = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
-    return msgspec.structs.replace(rest, group=group_name(what, rest.gpus))
+    name, job_left = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
+    return msgspec.structs.replace(job_left, group=group_name(name, job_left.gpus))
 
 
 def _host_copy(

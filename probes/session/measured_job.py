@@ -40,8 +40,8 @@ def measure_job(
     """
     failures: list[Failure] = []
     while True:
-        own = speeds if job.group is None else speeds.copy()
-        windows, readings = _repeats(job, engine, meter, own, effort)
+        known_speeds = speeds if job.group is None else speeds.copy()
+        windows, readings = _repeats(job, engine, meter, known_speeds, effort)
         wrong = _failed_copies(job, windows[-1])
         if not wrong:
             return tuple(_sample(job, part, windows, readings) for part in _parts(job)), failures
@@ -141,7 +141,7 @@ def _sample(
         path=path_of(job),
         group=job.group,
         # whether a copy in the other direction runs at the same time; its bytes are not counted
-        with_reverse=job.group is not None and copies[0].ends[::-1] in [one.ends for one in job.copies],
+        with_reverse=job.group is not None and copies[0].ends[::-1] in [other.ends for other in job.copies],
         numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
         numa_wanted=lies.numa_wanted,
         spread_percent=_spread(counted, middle),

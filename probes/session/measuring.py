@@ -100,8 +100,8 @@ def check(machine: Machine, request: SessionRequest) -> None:
     selected_gpus(machine, request.gpus)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
     if request.numa is not None and request.numa not in nodes:
-        there = ", ".join(map(str, nodes)) or "none is reported by this system"
-        raise UsageError(f"there is no NUMA node {request.numa} in this machine", f"its nodes: {there}")
+        nodes_there = ", ".join(map(str, nodes)) or "none is reported by this system"
+        raise UsageError(f"there is no NUMA node {request.numa} in this machine", f"its nodes: {nodes_there}")
 
 
 def bandwidth_of(
@@ -156,12 +156,12 @@ class Measuring:
         try:
             if self.earlier is None and self.request.soak_s is None:
                 self._report("host memory")
-                found = self.doors.host_memory(self.machine, self.request)
-                self.results.samples += found.samples
-                self.results.failures += found.failures
-                self.results.not_measured += found.not_measured
-                self.results.notes += found.notes
-                self.results.host_load = found.load
+                host_rates = self.doors.host_memory(self.machine, self.request)
+                self.results.samples += host_rates.samples
+                self.results.failures += host_rates.failures
+                self.results.not_measured += host_rates.not_measured
+                self.results.notes += host_rates.notes
+                self.results.host_load = host_rates.load
             self._report("starting CUDA")
             return self._measure_gpus()
         except KeyboardInterrupt:
@@ -189,7 +189,9 @@ class Measuring:
                 ]
                 if not ordinals:
                     what = "CUDA shows none of the selected GPUs"
-                    return NothingMeasured(what, "; ".join(f"{one.what}: {one.reason}" for one in hidden))
+                    return NothingMeasured(
+                        what, "; ".join(f"{gpu_hidden.what}: {gpu_hidden.reason}" for gpu_hidden in hidden)
+                    )
                 # Never a large part of the memory that is free, on the host or in a container.
                 pinned = _QUICK_PINNED_BYTES if self.request.level == "quick" else _FULL_PINNED_BYTES
                 if (available := available_bytes()) is not None:

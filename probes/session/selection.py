@@ -16,8 +16,8 @@ def selected_gpus(machine: Machine, gpus: Sequence[int] | None) -> tuple[int, ..
         return tuple(known)
     for gpu in gpus:
         if gpu not in known:
-            there = ", ".join(map(str, known)) or "none"
-            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {there}")
+            gpus_there = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"there is no GPU {gpu} in this machine", f"choose among its GPUs: {gpus_there}")
     return tuple(sorted(set(gpus)))
 
 
@@ -32,8 +32,8 @@ def match(
     for device in devices:
         by_address.setdefault(device.pci_address, device.ordinal)
     wanted = [gpu for gpu in machine.gpus if gpu.index in gpus]
-    found = {gpu.index: by_address.get(gpu.pci_address) for gpu in wanted if gpu.pci_address is not None}
-    ordinals = {gpu: ordinal for gpu, ordinal in found.items() if ordinal is not None}
+    ordinal_of = {gpu.index: by_address.get(gpu.pci_address) for gpu in wanted if gpu.pci_address is not None}
+    ordinals = {gpu: ordinal for gpu, ordinal in ordinal_of.items() if ordinal is not None}
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     return ordinals, tuple(
         NotMeasured(what=f"gpu:{gpu.index}", reason=_why(gpu.lost, visible))
@@ -59,18 +59,18 @@ def near_nodes(machine: Machine, gpus: Sequence[int], numa: int | None) -> dict[
         return dict.fromkeys(gpus, numa)
     nodes = [node.index for node in machine.host.numa_nodes or ()]
     reported = {gpu.index: gpu.numa_node for gpu in machine.gpus}
-    found: dict[int, int] = {}
+    near: dict[int, int] = {}
     for gpu in gpus:
         node = reported.get(gpu)
         if node is not None and node >= 0:
-            found[gpu] = node
+            near[gpu] = node
         elif len(nodes) == 1:
-            found[gpu] = nodes[0]
-    return found
+            near[gpu] = nodes[0]
+    return near
 
 
 def far_nodes(machine: Machine, near: Mapping[int, int]) -> dict[int, int]:
     """Return, for each GPU, the farthest node with CPUs and memory; empty if there is only one node."""
     nodes = [node.index for node in machine.host.numa_nodes or () if node.cpus and node.memory_mib != 0]
-    found = {gpu: farthest_node(machine.host, own, nodes) for gpu, own in near.items()}
-    return {gpu: node for gpu, node in found.items() if node is not None}
+    far = {gpu: farthest_node(machine.host, near_node, nodes) for gpu, near_node in near.items()}
+    return {gpu: node for gpu, node in far.items() if node is not None}

@@ -209,14 +209,14 @@ class SoakReadings:
     def port_errors(self) -> dict[str, dict[str, int]]:
         """Return by how much the AER counters of PCI bridges rose from the first reading to the last."""
         before = {node.address: node.aer or {} for node in self._first.pci if node.kind != "gpu"}
-        found: dict[str, dict[str, int]] = {}
+        rises: dict[str, dict[str, int]] = {}
         for node in self._machine.pci:
             if node.address in before:
                 counts = before[node.address]
                 rose = {kind: count - counts.get(kind, count) for kind, count in (node.aer or {}).items()}
                 if grown := {kind: count for kind, count in rose.items() if count > 0}:
-                    found[node.address] = grown
-        return found
+                    rises[node.address] = grown
+        return rises
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on what could not be read, and why."""

@@ -178,8 +178,8 @@ class _Watching:
                 self._leave_out(reason)
                 if self._reached_a_gpu():
                     return None
-                which = ",".join(map(str, stop.gpus or sorted(self.given_up) or self._chosen()))
-                return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(which))
+                listed = ",".join(map(str, stop.gpus or sorted(self.given_up) or self._chosen()))
+                return NothingMeasured(reason, _FREE_SOME if killed else _REMEDY.format(listed))
             restarts += 1
             self.job = None
             begun += time.perf_counter() - news_s  # waiting time is not part of the session
@@ -226,17 +226,17 @@ class _Watching:
             case Results():
                 self._add(news)
 
-    def _add(self, found: Results) -> None:
+    def _add(self, new: Results) -> None:
         results = self.results
-        results.samples += found.samples
-        results.failures += found.failures
+        results.samples += new.samples
+        results.failures += new.failures
         # A child that continues reports the same as the child before.
-        results.not_measured += [one for one in found.not_measured if one not in results.not_measured]
-        results.notes += [one for one in found.notes if one not in results.notes]
-        results.soak += found.soak
-        results.cuda_version = found.cuda_version or results.cuda_version
-        results.host_load = found.host_load if results.host_load is None else results.host_load
-        results.complete = found.complete
+        results.not_measured += [text for text in new.not_measured if text not in results.not_measured]
+        results.notes += [text for text in new.notes if text not in results.notes]
+        results.soak += new.soak
+        results.cuda_version = new.cuda_version or results.cuda_version
+        results.host_load = new.host_load if results.host_load is None else results.host_load
+        results.complete = new.complete
 
     def _blame(self, stop: DriverStop) -> bool:
         """Note what a stop prevents. Return whether another child can measure the rest."""
