@@ -17,7 +17,7 @@ import msgspec
 
 from gputopo.probes.child import Channel, DriverChild, DriverStop, whole_s
 from gputopo.probes.nvml import questions
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, handle_number
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, handle_number
 from gputopo.probes.nvml.monitor import READ, Closed, Monitor
 from gputopo.probes.nvml.words import NVLINK_ERRORS
 from gputopo.probes.process_tree import is_descendant
@@ -258,7 +258,7 @@ class GpuWatch(Monitor):
     def __init__(
         self,
         gpus: Sequence[int],
-        before_call: Callable[[str, str], None] | None = None,
+        log: NvmlLog | None = None,
         *,
         others: Sequence[int] = (),
         asked: Sequence[WatchQuestion] = ASKED,
@@ -270,7 +270,7 @@ class GpuWatch(Monitor):
 
         `run_pid`: see WatchedGpu; by default, this process's parent.
         """
-        super().__init__((*gpus, *others), before_call)
+        super().__init__((*gpus, *others), log)
         self._others = frozenset(others)
         self._asked = asked
         self._now = now
@@ -390,7 +390,7 @@ class GpuWatchChild(Closed):
     def _work(self, channel: Channel) -> None:
         """Sample in the child, once for each request."""
         try:
-            with GpuWatch(self._gpus, channel.nvml.begin, others=self._others, asked=self._asked) as watch:
+            with GpuWatch(self._gpus, channel.nvml, others=self._others, asked=self._asked) as watch:
                 channel.done()
                 while channel.wait():
                     for part in watch.parts():

@@ -1,10 +1,10 @@
 """Samples GPU clocks, power and temperatures in this process."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from gputopo.probes.nvml.door import Handle, NotReadError, open_nvml
+from gputopo.probes.nvml.door import Handle, NotReadError, NvmlLog, open_nvml
 from gputopo.probes.nvml.questions import fact
 from gputopo.values.run.events import SAMPLED_FACTS, GpuSample
 
@@ -38,13 +38,13 @@ class Closed:
 class Monitor(Closed):
     """Keeps NVML and the handles of `gpus` (indices of the machine) open, and samples them on request.
 
-    `before_call` gets the function and the GPU of each call. Raises NotReadError with NVML's reason if NVML
-    cannot be opened. Close the monitor, or use it in a `with` block.
+    Raises NotReadError with NVML's reason if NVML cannot be opened. Close the monitor, or use it in a `with`
+    block.
     """
 
-    def __init__(self, gpus: Sequence[int], before_call: Callable[[str, str], None] | None = None) -> None:
+    def __init__(self, gpus: Sequence[int], log: NvmlLog | None = None) -> None:
         self._open = contextlib.ExitStack()
-        self._nvml = self._open.enter_context(open_nvml(before_call))
+        self._nvml = self._open.enter_context(open_nvml(log))
         self._refused: dict[int, str] = {}  # why a GPU has no handle, by GPU
         self._handles = {gpu: self._handle(gpu) for gpu in gpus}
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from gputopo.probes.child import Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
-from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, open_nvml
+from gputopo.probes.child import CallSlot, Channel, DriverChild, DriverStop, TimeLimit, is_starting, whole_s
+from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml, NvmlLog, open_nvml
 from gputopo.probes.nvml.gpu import (
     NOT_ASKED,
     FactReader,
@@ -170,7 +170,7 @@ class NvmlReading:
             self._child.close()
             if stop is not None:
                 self._received.stops.append(stop)
-            again = stop is not None and self._limit.passed_s < self._limit.limit_s
+            again = stop is not None and stop.function and self._limit.passed_s < self._limit.limit_s
             self._child = self._start() if again else None
         return self._received.answers()
 
@@ -203,26 +203,35 @@ class NvmlReading:
 
     def _work(self, channel: Channel) -> None:
         """Ask for everything that was not received, without the calls that hung or crashed before."""
+        ask_all(self._received, channel.put, channel.done, _AllowedCalls(self._received, channel.nvml))
 
-        def before_call(function: str, about: str) -> None:
-            self._received.allow(function, about)
-            channel.nvml.begin(function, about)
 
-        ask_all(self._received, channel.put, channel.done, before_call)
+class _AllowedCalls(NamedTuple):
+    """Notes the calls of a child that are allowed, and refuses the others."""
+
+    received: Received
+    slot: CallSlot
+
+    def begin(self, function: str, gpus: str) -> None:
+        self.received.allow(function, gpus)
+        self.slot.begin(function, gpus)
+
+    def end(self) -> None:
+        self.slot.end()
 
 
 def ask_all(
     received: Received,
     put: Callable[[NvmlPart], None],
     done: Callable[[], None] = lambda: None,
-    before_call: Callable[[str, str], None] | None = None,
+    log: NvmlLog | None = None,
 ) -> None:
     """Ask NVML for everything that was not received, and `put` each answer. Never raises: errors are put too.
 
     `done` is called before NVML is closed, which may hang as well.
     """
     try:
-        with open_nvml(before_call) as nvml:
+        with open_nvml(log) as nvml:
             _ask(nvml, received, put)
             nvml.about = ""
             done()

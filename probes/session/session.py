@@ -32,7 +32,7 @@ _WRONG_DATA = "WRONG_DATA"
 _WRONG_POINTERS = "wrong data arrived on that GPU before; a kernel that follows pointers in it would crash"
 
 
-class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
+class SessionProgress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The progress of a session: jobs done and in total, the estimated seconds left, and the present job."""
 
     done: int
@@ -41,7 +41,7 @@ class SessionProgress(msgspec.Struct, frozen=True, kw_only=True):
     now: str
 
 
-class SessionEnd(msgspec.Struct, frozen=True):
+class SessionEnd(msgspec.Struct, frozen=True, tag=True):
     """Everything is measured. Only closing is left."""
 
 
@@ -58,14 +58,14 @@ class EarlierSession(msgspec.Struct, frozen=True, kw_only=True):
     no_readings: str | None = None  # why NVML is not used
 
 
-class NothingMeasured(msgspec.Struct, frozen=True, array_like=True):
+class NothingMeasured(msgspec.Struct, frozen=True, tag=True):
     """Why no GPU could be measured, and the remedy."""
 
     what: str
     hint: str
 
 
-class Results(msgspec.Struct, kw_only=True):
+class Results(msgspec.Struct, kw_only=True, tag=True):
     """What a session has measured so far. `complete` is False if it was interrupted."""
 
     samples: list[Sample] = []

@@ -50,7 +50,6 @@ from gputopo.probes.session.session import (
 from gputopo.values.bandwidth import Bandwidth, NotMeasured
 from gputopo.values.ends import HOST, End
 from gputopo.values.machine import Machine
-from gputopo.values.run.events import GpuSample
 from gputopo.values.schema import from_text
 
 CRASHED = "CRASHED"
@@ -67,17 +66,9 @@ _REMEDY = (
 )
 
 
-class _Line(msgspec.Struct, frozen=True, array_like=True):
-    """A line from the child: the name of a type, and a value."""
-
-    name: str
-    value: msgspec.Raw
-
-
-_DECODERS: Mapping[str, msgspec.json.Decoder[Any]] = {
-    kind.__name__: msgspec.json.Decoder(kind, dec_hook=from_text)
-    for kind in (SessionProgress, CopyJob, SessionEnd, Results, NothingMeasured)
-}
+_decoder = msgspec.json.Decoder(
+    SessionProgress | CopyJob | SessionEnd | Results | NothingMeasured, dec_hook=from_text
+)
 
 
 def watched_doors(channel: Channel) -> Doors:
@@ -95,7 +86,7 @@ def watched_doors(channel: Channel) -> Doors:
     return Doors(
         open_cuda=partial(open_cuda, log),
         open_engine=engine,
-        open_sampler=partial(_NotedSampler, channel.nvml),
+        open_sampler=lambda gpu: Monitor([gpu], channel.nvml),
     )
 
 
@@ -207,8 +198,7 @@ class _Watching:
         outlet.put(SessionEnd())
 
     def _receive(self, line: bytes) -> None:
-        head = msgspec.json.decode(line, type=_Line)
-        news = _DECODERS[head.name].decode(head.value)
+        news = _decoder.decode(line)
         if not isinstance(news, Results):
             self.job = None
         match news:
@@ -304,8 +294,8 @@ class _Outlet:
             whole = getattr(self._results, name)
             setattr(new, name, whole[sent:])
             self._sent[name] = len(whole)
-        for value in (new, news):
-            self._channel.put([type(value).__name__, value])
+        self._channel.put(new)
+        self._channel.put(news)
 
 
 class _Log(CallLog):
@@ -321,30 +311,6 @@ class _Log(CallLog):
 
     def end(self) -> None:
         self._slot.end()
-
-
-class _NotedSampler:
-    """A Monitor of one GPU that notes its NVML calls."""
-
-    def __init__(self, slot: CallSlot, gpu: int) -> None:
-        self._slot = slot
-        with self._noted():
-            self._monitor = Monitor([gpu], slot.begin)
-
-    def sample(self) -> tuple[GpuSample, ...]:
-        with self._noted():
-            return self._monitor.sample()
-
-    def close(self) -> None:
-        with self._noted():
-            self._monitor.close()
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._slot.end()
 
 
 class _Interrupts(AbstractContextManager["_Interrupts"]):
