@@ -22,6 +22,11 @@ from gputopo.probes.host import read_text
 T = TypeVar("T")
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+LIBC.memcmp.restype = ctypes.c_int
+
+
 class NoThreadsError(OSError):
     """The system starts no more threads (a process limit, as in containers)."""
 
@@ -83,7 +88,6 @@ class NumaMemory:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
         self._numbers = _NUMBERS.get(platform.machine())
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self.refusals: dict[str, str] = {}
 
     @contextlib.contextmanager
@@ -154,7 +158,7 @@ class NumaMemory:
         return {int(node): int(pages) for node, pages in words}
 
     def _called(self, name: str, *arguments: object) -> bool:
-        if self._libc.syscall(*arguments) == 0:
+        if LIBC.syscall(*arguments) == 0:
             return True
         says = os.strerror(ctypes.get_errno())
         self.refusals.setdefault(name, f"host memory of a NUMA node: the system refused {name} ({says})")

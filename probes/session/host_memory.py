@@ -13,17 +13,19 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gputopo.probes.host import read_text
-from gputopo.probes.numa import NumaMemory, at_once, lies_on, most_of
+from gputopo.probes.numa import LIBC, NumaMemory, at_once, lies_on, most_of
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host
+
+T = TypeVar("T")
 
 MIB = 2**20
 # For source and destination together. A session must stay well under 1.5 GiB.
@@ -82,15 +84,39 @@ def measure_host_memory(
     samples: list[Sample] = []
     failures: list[Failure] = []
     for placing in placings:
+        source, destination = End.of_node(placing.memory_node), End.of_node(placing.cores_node)
         try:
             seconds = _copy_seconds(placing, size, repeats, now, memory)
         except OSError as error:
-            what = f"host memory of node:{placing.memory_node} from the cores of node:{placing.cores_node}"
+            what = f"host memory of {source} from the cores of {destination}"
             not_measured = (*not_measured, NotMeasured(what=what, reason=error.strerror or str(error)))
         except _WrongDataError as error:
-            failures.append(_failure(placing, str(error)))
+            failures.append(
+                Failure(
+                    kind="host_memory",
+                    source=source,
+                    destination=destination,
+                    reason="WRONG_DATA",
+                    says=str(error),
+                    method="cpu",
+                )
+            )
         else:
-            samples.append(_sample(placing, size, seconds))
+            rates = tuple(2 * size / repeat_s / 1e9 for repeat_s in seconds)
+            middle = statistics.median(rates)
+            samples.append(
+                Sample(
+                    kind="host_memory",
+                    source=source,
+                    destination=destination,
+                    bytes=size,
+                    method="cpu",
+                    numa_node=placing.memory_node,
+                    median_gb_per_s=middle,
+                    repeats_gb_per_s=rates,
+                    spread_percent=100 * (max(rates) - min(rates)) / middle,
+                )
+            )
     return HostMemoryRates(tuple(samples), tuple(failures), not_measured, notes, load)
 
 
@@ -149,7 +175,8 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     for folder in sorted(cpus.glob("cpu[0-9]*/cache/index[0-9]*")):
         if read_text(folder.parent.parent / "topology/physical_package_id") != package:
             continue
-        level, size = read_text(folder / "level"), _size(read_text(folder / "size"))
+        level, text = read_text(folder / "level"), read_text(folder / "size") or ""
+        size = int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0) if text[:-1].isdecimal() else 0
         if level is not None and level.isdecimal() and size:
             caches[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
     if not caches:
@@ -172,12 +199,6 @@ def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
     return max(
         others, key=lambda other: (distances[other] if other < len(distances) else 0, -other), default=None
     )
-
-
-def _size(text: str | None) -> int | None:
-    if not text or not text[:-1].isdecimal():
-        return None
-    return int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0)
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
@@ -209,10 +230,8 @@ def _copy_seconds(
     share = size // threads // mmap.PAGESIZE * mmap.PAGESIZE
     with _mapped(share * threads) as source, _mapped(share * threads) as destination:
         places = [(source + i * share, destination + i * share) for i in range(threads)]
-        lies: list[Mapping[int, int]] = []
-        fill = [partial(_fill, at, share, placing.memory_node, memory, lies) for at in places]
-        _together(fill, placing.memory_cpus)
-        nodes = sum(map(Counter, lies), Counter[int]())
+        fill = [partial(_fill, at, share, placing.memory_node, memory) for at in places]
+        nodes = sum(_together(fill, placing.memory_cpus), Counter[int]())
         if not lies_on(nodes, placing.memory_node):
             raise OSError(f"the system put it on node {most_of(nodes)}")
         taken: list[float] = []
@@ -221,7 +240,8 @@ def _copy_seconds(
                 ctypes.memset(at, repeat + 1, 64)  # so that an old copy does not look like a new one
             spans = _together([partial(_timed_copy, at, share, now) for at in places], placing.cores_cpus)
             taken.append(max(end for _, end in spans) - min(begin for begin, _ in spans))
-            _check(places, share)
+            if any(LIBC.memcmp(source_at, copy_at, share) for source_at, copy_at in places):
+                raise _WrongDataError("what was read back from host memory is not what was written")
     return tuple(seconds * size / (share * threads) for seconds in taken[1:])
 
 
@@ -236,13 +256,12 @@ def _mapped(size: int) -> Iterator[int]:
             del view
 
 
-def _together(
-    tasks: Sequence[Callable[[], tuple[float, float]]], cpus: frozenset[int]
-) -> list[tuple[float, float]]:
+def _together(tasks: Sequence[Callable[[], T]], cpus: frozenset[int]) -> list[T]:
+    """Run tasks at the same time on some CPUs, and return their results. Raises OSError."""
     errors: list[OSError] = []
     start = threading.Barrier(len(tasks))
 
-    def bound(task: Callable[[], tuple[float, float]]) -> tuple[float, float]:
+    def bound(task: Callable[[], T]) -> T:
         try:
             os.sched_setaffinity(0, cpus)  # of this thread only
         except OSError as error:
@@ -256,12 +275,10 @@ def _together(
     return results
 
 
-def _fill(
-    at: tuple[int, int], size: int, node: int, memory: NumaMemory | None, lies: list[Mapping[int, int]]
-) -> tuple[float, float]:
+def _fill(at: tuple[int, int], size: int, node: int, memory: NumaMemory | None) -> Counter[int]:
     """Touch both buffers first on a node. The bytes in the source repeat only after a page.
 
-    Adds the nodes of each buffer's pages to `lies`.
+    Returns how many of their sampled pages are on each node.
     """
     source, destination = at
     with memory.bound(node, None) if memory else contextlib.nullcontext():
@@ -272,46 +289,10 @@ def _fill(
             ctypes.memmove(source + filled, source, more)
             filled += more
         ctypes.memset(destination, 0, size)
-        lies += [memory.nodes(address, size) for address in at] if memory else []
-    return (0.0, 0.0)
+        return sum((Counter(memory.nodes(address, size)) for address in at) if memory else (), Counter[int]())
 
 
 def _timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
     begin = now()
     ctypes.memmove(at[1], at[0], size)
     return begin, now()
-
-
-def _check(places: Sequence[tuple[int, int]], size: int) -> None:
-    compare = ctypes.CDLL(None).memcmp
-    compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-    compare.restype = ctypes.c_int
-    if any(compare(source, destination, size) for source, destination in places):
-        raise _WrongDataError("what was read back from host memory is not what was written")
-
-
-def _sample(placing: NodePlacing, size: int, seconds: Sequence[float]) -> Sample:
-    rates = tuple(2 * size / repeat_s / 1e9 for repeat_s in seconds)
-    middle = statistics.median(rates)
-    return Sample(
-        kind="host_memory",
-        source=End.of_node(placing.memory_node),
-        destination=End.of_node(placing.cores_node),
-        bytes=size,
-        method="cpu",
-        numa_node=placing.memory_node,
-        median_gb_per_s=middle,
-        repeats_gb_per_s=rates,
-        spread_percent=100 * (max(rates) - min(rates)) / middle,
-    )
-
-
-def _failure(placing: NodePlacing, says: str) -> Failure:
-    return Failure(
-        kind="host_memory",
-        source=End.of_node(placing.memory_node),
-        destination=End.of_node(placing.cores_node),
-        reason="WRONG_DATA",
-        says=says,
-        method="cpu",
-    )
