@@ -15,6 +15,7 @@ from gputopo.probes.nics import not_asked, peer_memory_module, read_network
 from gputopo.probes.nvml.gpu import MissingFacts, absent_facts, miss_all
 from gputopo.probes.nvml.reading import NvmlAnswers, NvmlReading
 from gputopo.probes.pci import interface_name, read_pci
+from gputopo.probes.process_tree import user_of
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
 from gputopo.reference.expectations import address_order
@@ -239,23 +240,10 @@ def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:
         msgspec.structs.replace(
             gpu,
             processes=tuple(
-                msgspec.structs.replace(process, user=_user(process.pid)) for process in gpu.processes
+                msgspec.structs.replace(process, user=user_of(process.pid)) for process in gpu.processes
             ),
         )
         if gpu.processes
         else gpu
         for gpu in gpus
     )
-
-
-def _user(pid: int) -> str | None:
-    import pwd
-
-    try:
-        number = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None  # it has ended since
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)

@@ -1,4 +1,4 @@
-"""CPU time of a process and of its descendants, from /proc."""
+"""CPU time of a process and of its descendants, and the user of a process, from /proc."""
 
 import os
 import time
@@ -22,6 +22,20 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
             return False
         pid = int(fields[1])
     return False
+
+
+def user_of(pid: int) -> str | None:
+    """Return the name of a process's user, or its number if it has no name. None: the process has ended."""
+    import pwd
+
+    try:
+        number = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 class ProcessTree:

@@ -188,10 +188,8 @@ class Measuring:
                     if gpu.mig.mode and gpu.index in ordinals
                 ]
                 if not ordinals:
-                    what = "CUDA shows none of the selected GPUs"
-                    return NothingMeasured(
-                        what, "; ".join(f"{gpu_hidden.what}: {gpu_hidden.reason}" for gpu_hidden in hidden)
-                    )
+                    hint = "; ".join(f"{missing.what}: {missing.reason}" for missing in hidden)
+                    return NothingMeasured("CUDA shows none of the selected GPUs", hint)
                 # Never a large part of the memory that is free, on the host or in a container.
                 pinned = _QUICK_PINNED_BYTES if self.request.level == "quick" else _FULL_PINNED_BYTES
                 if (available := available_bytes()) is not None:
@@ -221,13 +219,10 @@ class Measuring:
             NotMeasured(what=f"gpu:{gpu}", reason=reason) for gpu, reason in given_up.items()
         ]
         if not setting.gpus:
-            what = "CUDA can use none of the selected GPUs"
-            return NothingMeasured(what, "; ".join(given_up.values()))
+            return NothingMeasured("CUDA can use none of the selected GPUs", "; ".join(given_up.values()))
         self._report("clock ramp-up of the GPUs")
         try:
-            said = ramp_up(engine, meter, setting, now)
-            if said:
-                results.notes.append(said)
+            results.notes += ramp_up(engine, meter, setting, now)
             if request.soak_s is not None:
                 Soaking(engine, setting, request.soak_s, on_news=self.on_news, results=results, now=now).run()
             else:

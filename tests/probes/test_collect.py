@@ -10,8 +10,8 @@ import pytest
 
 from gputopo.findings import network
 from gputopo.probes import read_tree, with_ports_now
-from gputopo.probes.collect import _user
 from gputopo.probes.nvml.gpu import absent_facts
+from gputopo.probes.process_tree import user_of
 from gputopo.values import schema
 from gputopo.values.machine import Hop, Machine
 from tests.cost import cost_of
@@ -216,8 +216,8 @@ def test_no_process_of_this_machine_is_looked_up_for_another_root(tmp_path: Path
 
 
 def test_the_user_of_a_process_is_reported_while_it_lives() -> None:
-    assert _user(os.getpid())
-    assert _user(2**22 + 1) is None  # above the kernel's highest process number
+    assert user_of(os.getpid())
+    assert user_of(2**22 + 1) is None  # above the kernel's highest process number
 
 
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="this machine has an NVIDIA driver")
