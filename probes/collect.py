@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.aer_acs import host_acs
 from gputopo.probes.driver import decide, is_open_module, listed_gpus, module_version, read_facts
@@ -52,8 +52,8 @@ def read_tree(root: Path) -> Machine:
     module lists, and `driver.status` is not_read. Never raises for a file that the copy does not have.
     """
     machine = read_with(root, lambda: NvmlAnswers(error=_NOT_IN_COPY))
-    driver = msgspec.structs.replace(machine.driver, status="not_read", detail=None)
-    return msgspec.structs.replace(machine, source=_TREE_SOURCE, driver=driver)
+    driver = replace(machine.driver, status="not_read", detail=None)
+    return replace(machine, source=_TREE_SOURCE, driver=driver)
 
 
 def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
@@ -61,13 +61,13 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     nodes = read_pci(root)
     on_bus = [node for node in nodes if node.kind == "gpu"]
     acs, no_acs = host_acs(nodes, root)
-    host = msgspec.structs.replace(read_host(root, [node.address for node in on_bus]), acs=acs)
+    host = replace(read_host(root, [node.address for node in on_bus]), acs=acs)
     nvml = ask()
     missing = MissingFacts(nvml.missing)
     if acs is None:
         missing.note(no_acs, "host.acs")
     status, detail = decide(read_facts(root, nodes, nvml))
-    driver = msgspec.structs.replace(
+    driver = replace(
         nvml.driver,
         status=status,
         detail=detail,
@@ -138,7 +138,7 @@ def _numbered_for_cuda(gpus: Sequence[Gpu], missing: MissingFacts) -> tuple[Gpu,
     if known and whole and (len(gpus) == 1 or len(kinds) == 1):
         for gpu in gpus:
             missing.clear(at_gpu(gpu.index, "cuda_index"))
-        return tuple(msgspec.structs.replace(gpu, cuda_index=gpu.index) for gpu in gpus)
+        return tuple(replace(gpu, cuda_index=gpu.index) for gpu in gpus)
     missing.note("CUDA_ORDER_NOT_CERTAIN", *(at_gpu(gpu.index, "cuda_index") for gpu in gpus))
     return tuple(gpus)
 
@@ -149,7 +149,7 @@ def _with_nvlinks(link: Link, gpus: Sequence[Gpu], missing: MissingFacts) -> Lin
         reasons = (missing.reason(at_gpu(index, "nvlinks")) for index in (link.a, link.b))
         reason = next((reason for reason in reasons if reason), "REMOTE_END_NOT_KNOWN")
         missing.note(reason, at_link(link.a, link.b, "nvlinks"))
-    return msgspec.structs.replace(link, nvlinks=count)
+    return replace(link, nvlinks=count)
 
 
 def _nics(
@@ -185,11 +185,11 @@ def _nics(
 def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
     """Return the given machine with the present state of its network cards' ports."""
     nics = tuple(
-        msgspec.structs.replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
+        replace(nic, ports=read_network(root, nic.pci_address).facts["ports"])
         for nic in machine.nics
         if nic.pci_address is not None
     )
-    return msgspec.structs.replace(machine, nics=nics)
+    return replace(machine, nics=nics)
 
 
 def _explain(
@@ -237,11 +237,9 @@ def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:
     if host.container != "none" or not any(gpu.processes for gpu in gpus):
         return tuple(gpus)
     return tuple(
-        msgspec.structs.replace(
+        replace(
             gpu,
-            processes=tuple(
-                msgspec.structs.replace(process, user=user_of(process.pid)) for process in gpu.processes
-            ),
+            processes=tuple(replace(process, user=user_of(process.pid)) for process in gpu.processes),
         )
         if gpu.processes
         else gpu

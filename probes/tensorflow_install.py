@@ -31,7 +31,7 @@ CUDA_LIBRARIES: Mapping[str, tuple[str, ...]] = {
 }
 # Distributions that have the package `tensorflow`.
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
-_LOADER_CACHE = Path("/etc/ld.so.cache")
+LOADER_CACHE = Path("/etc/ld.so.cache")
 _DEFAULT_FOLDERS = (Path("/lib64"), Path("/usr/lib64"), Path("/lib"), Path("/usr/lib"))  # ld.so(8)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -139,7 +139,7 @@ def _file_in(folders: Iterable[Path], name: str) -> Path | None:
 
 def _loader_cache() -> bytes:
     try:
-        return _LOADER_CACHE.read_bytes()
+        return LOADER_CACHE.read_bytes()
     except OSError:
         return b""
 

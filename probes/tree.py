@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.nvml.gpu import MissingFacts
 from gputopo.reference.expectations import generation_of
@@ -25,9 +25,7 @@ def with_addresses(gpus: Sequence[Gpu], on_bus: Sequence[PciNode], missing: Miss
     if not fits:
         return tuple(gpus)
     missing.clear(*(at_gpu(gpu.index, "pci_address") for gpu in gpus))
-    return tuple(
-        msgspec.structs.replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True)
-    )
+    return tuple(replace(gpu, pci_address=node.address) for gpu, node in zip(gpus, on_bus, strict=True))
 
 
 def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
@@ -64,14 +62,14 @@ def with_slot(gpu: Gpu, nodes: Sequence[PciNode], missing: MissingFacts) -> Gpu:
         missing.note("NO_AER_IN_SYS", within(pcie_path, "aer"))
     else:
         missing.clear(within(pcie_path, "aer"))
-    pcie = msgspec.structs.replace(
+    pcie = replace(
         gpu.pcie,
         gen_max_host=slot_generation,
         limiting_hop=limit,
         aer=node.aer,
         **added,
     )
-    return msgspec.structs.replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
+    return replace(gpu, pcie=pcie, numa_node=numa_node, pci_device_id=device_id)
 
 
 def _link_by_tree(node: PciNode, slot: PciNode | None) -> dict[str, int | None]:
@@ -117,7 +115,7 @@ def join_tree(
     for link in links:
         by_tree = tree_hop(nodes, host, gpus[link.a].pci_address, gpus[link.b].pci_address)
         if link.hop is None:
-            joined.append(msgspec.structs.replace(link, hop=by_tree))
+            joined.append(replace(link, hop=by_tree))
             continue
         joined.append(link)
         same = by_tree in (None, link.hop) or (link.hop, by_tree) == (Hop.INTERNAL, Hop.PIX)

@@ -3,14 +3,13 @@
 import itertools
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from gputopo.copies.links import link_name
+from gputopo.copies.links import link_name, model_of
 from gputopo.reference.copied_links import observed_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     expected_bus,
-    expected_gpu,
     expected_link,
     expected_nvlink,
 )
@@ -54,7 +53,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     gpus = _members(sample, machine)
     if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
         return None
-    rows = {row.name: row for gpu in gpus if (row := expected_gpu(gpu.name, gpu.pci_device_id))}
+    rows = {row.name: row for gpu in gpus if (row := model_of(gpu))}
     if len(rows) != 1 or len({gpu.name for gpu in gpus}) != 1 or sample.bytes is None:
         return None
     model = next(iter(rows.values()))
@@ -207,7 +206,7 @@ def _within_each(sample: Sample, machine: Machine, gpus: int) -> Expectation | N
     """Return the rate that the GPUs of one host allow, if all GPUs of the machine take part."""
     if not 1 < gpus == len(machine.gpus):
         return None
-    inside = msgspec.structs.replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
+    inside = replace(sample, source=ALL_GPUS, hosts=1, ranks=gpus)
     return expected_rate(inside, machine)
 
 

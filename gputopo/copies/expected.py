@@ -8,14 +8,14 @@ expected.
 
 from collections.abc import Collection, Mapping
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.copies.collectives import expected_rate
-from gputopo.copies.links import link_name, link_names, links_for, model_link, widest_link
+from gputopo.copies.links import link_name, link_names, links_for, model_link, model_of, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import GpuExpectation, LinkExpectation, expected_gpu
+from gputopo.reference.expectations import GpuExpectation, LinkExpectation
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
@@ -64,7 +64,7 @@ NVLINK_TIMES = 3
 def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     """Return the same bandwidth with the expectation of each sample that has one."""
     judge = _Judge(bandwidth, machine)
-    return msgspec.structs.replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
+    return replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
 class _Judge:
@@ -117,7 +117,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if index in sample.gpu_ends and expected_gpu(gpu.name, gpu.pci_device_id) is None
+            if index in sample.gpu_ends and model_of(gpu) is None
         }
         return " and ".join(sorted(names)) or None
 
@@ -154,7 +154,7 @@ class _Judge:
 
     def _local(self, sample: Sample) -> Expectation | None:
         gpu = gpu_at(sample.source.gpu, self.gpus)
-        row = expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
+        row = model_of(gpu)
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
@@ -184,7 +184,8 @@ class _Judge:
         if nvlinks is not None:
             expectation = _over_nvlink(sample, nvlinks)
             fits = sample.rate >= (expectation.low_gb_per_s or 0)
-            if fits or nvlinks.by != "rate" or not self._is_hybrid(source):
+            model = model_of(self.gpus[source])
+            if fits or nvlinks.by != "rate" or model is None or not is_hybrid(model):
                 return expectation
             return Expectation(
                 f"no reference data: between the rates of {nvlinks.links - 1} and "
@@ -203,10 +204,6 @@ class _Judge:
             f"{BIDIRECTIONAL_SHARE:.0%} of both directions: {forth.source}",
             BIDIRECTIONAL_SHARE * (forth.gb_per_s + back.gb_per_s),
         )
-
-    def _is_hybrid(self, index: int) -> bool:
-        row = expected_gpu(self.gpus[index].name, self.gpus[index].pci_device_id)
-        return row is not None and is_hybrid(row)
 
     def _over_pcie(
         self, sample: Sample, source: int, destination: int, *, direct: bool
@@ -262,7 +259,7 @@ class _Judge:
 
 def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = model_of(gpu)
     assert row is not None, "the link is one of the model"
     words = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
     return f"{link_name(link)}, {words.format(row.name)} (gpus.csv); its slot is unknown"

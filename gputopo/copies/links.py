@@ -14,13 +14,18 @@ from gputopo.reference.expectations import (
 from gputopo.values.machine import Gpu
 
 
+def model_of(gpu: Gpu | None) -> GpuExpectation | None:
+    """Return what is published of a GPU's model, or None if the model is unknown."""
+    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
+
+
 def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that fit a copy rate, the likeliest first: cards use the latest generation.
 
     Excludes links that are later or wider than the GPUs' links, if their models are known.
     """
     newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    rows = [expected_gpu(gpu.name, gpu.pci_device_id) for gpu in gpus]
+    rows = [model_of(gpu) for gpu in gpus]
     fits = fitting_links(rate_gb_per_s, None if None in newest else max(filter(None, newest), default=None))
     widest = max(((row.pcie_width if row else None) or 16 for row in rows), default=16)
     return tuple(link for link in fits if link.width <= widest)
@@ -31,7 +36,7 @@ def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
 
     If servers usually give the model fewer lanes, and these carry the rate, returns that link.
     """
-    row = expected_gpu(gpu.name, gpu.pci_device_id)
+    row = model_of(gpu)
     if row is None:
         return None
     usual = expected_link(row.pcie_generation, row.pcie_width_seen)

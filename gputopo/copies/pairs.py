@@ -4,10 +4,11 @@ from collections.abc import Collection, Iterable, Sequence
 from math import ceil
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
+from gputopo.copies.links import model_of
 from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, NvLinkExpectation, expected_gpu, expected_nvlink
+from gputopo.reference.expectations import GpuExpectation, NvLinkExpectation, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
@@ -46,12 +47,10 @@ def direct_copies(samples: Sequence[Sample]) -> tuple[dict[Pair, Sample], str]:
         return alone, "direct"
     if exchanges := pair_copies(samples, "bidirectional", "direct"):
         return exchanges, "direct bidirectional"
-    one_of_two = (msgspec.structs.replace(copy, group=None) for copy in samples if copy.with_reverse)
+    one_of_two = (replace(copy, group=None) for copy in samples if copy.with_reverse)
     if copies := pair_copies(one_of_two, "p2p_direct"):
         return copies, "direct bidirectional"
-    by_kernels = (
-        msgspec.structs.replace(copy, method=None) for copy in samples if not copy.is_by_copy_engine
-    )
+    by_kernels = (replace(copy, method=None) for copy in samples if not copy.is_by_copy_engine)
     return pair_copies(by_kernels, "p2p_direct"), "direct kernel"
 
 
@@ -71,7 +70,7 @@ class NvLinks:
         self._models = {
             index: row
             for index, gpu in self._gpus.items()
-            if (row := expected_gpu(gpu.name, gpu.pci_device_id)) is not None and not gpu.mig.mode
+            if (row := model_of(gpu)) is not None and not gpu.mig.mode
         }
         self._rates = direct_rates(bandwidth.samples)
         self._by_model = grouped(

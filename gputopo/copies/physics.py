@@ -20,10 +20,11 @@ from math import inf
 from statistics import median_low
 from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
+from gputopo.copies.links import model_of
 from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_nvlink, known_gpus
+from gputopo.reference.expectations import GpuExpectation, expected_nvlink, known_gpus
 from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima
@@ -73,12 +74,12 @@ def checked(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
         samples.append(_with(sample, "cache" if sample in cached else reason))
     if tuple(samples) == bandwidth.samples:
         return bandwidth
-    return msgspec.structs.replace(bandwidth, samples=tuple(samples))
+    return replace(bandwidth, samples=tuple(samples))
 
 
 def memory_limit(gpu: Gpu | None) -> RateLimit:
     """Return the memory rate of the fastest board with the GPU's name, or of any GPU if it is unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is not None and row.memory_gb_per_s is not None:
         return RateLimit(row.memory_max_gb_per_s or row.memory_gb_per_s, f"the memory of {row.name}")
     fastest = max(known_gpus(), key=lambda model: model.memory_gb_per_s or 0.0)
@@ -87,19 +88,19 @@ def memory_limit(gpu: Gpu | None) -> RateLimit:
 
 def fits_cache(sample: Sample, gpu: Gpu | None) -> bool:
     """Return whether the model's L2 cache is at least as large as a copy within the GPU, and can serve it."""
-    row = _row(gpu)
+    row = model_of(gpu)
     return bool(row and row.l2_mib and sample.bytes and sample.bytes <= row.l2_mib * 2**20)
 
 
 def l2_mib(gpu: Gpu | None) -> float | None:
     """Return the L2 cache size of a GPU's model in MiB, or None if unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     return row.l2_mib if row else None
 
 
 def pcie_limit(gpu: Gpu | None) -> RateLimit:
     """Return the data rate of the model's widest PCIe link, or of Gen6 x16 if unknown."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is None or row.pcie_generation is None:
         return RateLimit(pcie_max(gpu), "Gen6 x16, the widest PCIe link")
     return RateLimit(pcie_max(gpu), f"Gen{row.pcie_generation} x{row.pcie_width}, the link of {row.name}")
@@ -107,7 +108,7 @@ def pcie_limit(gpu: Gpu | None) -> RateLimit:
 
 def host_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate between a GPU and host memory in one direction."""
-    row, pcie = _row(gpu), pcie_limit(gpu)
+    row, pcie = model_of(gpu), pcie_limit(gpu)
     if row is None or row.c2c_gb_per_s is not None:
         models = [row] if row else known_gpus()
         return RateLimit(max(model.c2c_gb_per_s or 0.0 for model in models), "NVLink-C2C")
@@ -118,7 +119,7 @@ def host_limit(gpu: Gpu | None) -> RateLimit:
 
 def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
     """Return the link of a copy with the host: from the model, or because PCIe cannot carry the rate."""
-    row = _row(gpu)
+    row = model_of(gpu)
     if row is not None and row.c2c_gb_per_s is not None:
         return "NVLink-C2C"
     if sample.rate <= sample.directions * pcie_limit(gpu).gb_per_s:
@@ -128,7 +129,7 @@ def host_link(sample: Sample, gpu: Gpu | None) -> HostLink:
 
 def pair_limit(gpu: Gpu | None) -> RateLimit:
     """Return the highest rate from a GPU to another in one direction, over NVLink or PCIe."""
-    row, pcie = _row(gpu), pcie_limit(gpu)
+    row, pcie = model_of(gpu), pcie_limit(gpu)
     if row is not None and row.nvlinks is None and row.name.startswith("GeForce"):
         return pcie
     if row is None or row.nvlinks is None:  # for some models, the table has no bridges
@@ -164,10 +165,6 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
 def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
     """Return the GPU at an end, or None if the end is not a known GPU."""
     return None if index is None else gpus.get(index)
-
-
-def _row(gpu: Gpu | None) -> GpuExpectation | None:
-    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
 
 
 def _nvlink_limit(row: GpuExpectation) -> RateLimit:
@@ -207,7 +204,7 @@ def _faster_than_larger(samples: Sequence[Sample], gpus: Mapping[int, Gpu]) -> l
 
 
 def _with(sample: Sample, invalid: Invalid | None) -> Sample:
-    return sample if sample.invalid == invalid else msgspec.structs.replace(sample, invalid=invalid)
+    return sample if sample.invalid == invalid else replace(sample, invalid=invalid)
 
 
 # Contradictions
@@ -311,7 +308,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
     ordered = sorted((*runs, *unnamed), key=lambda run: (run.name or "", run.value))
     middle = median_low(run.value for run in ordered) if ordered else None
     first = min(values, key=lambda pair: (pair[0].run or "", pair[1] or 0.0))[0]
-    return msgspec.structs.replace(
+    return replace(
         first,
         median_us=middle if in_us else None,
         median_gb_per_s=None if in_us else middle,

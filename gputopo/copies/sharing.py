@@ -12,6 +12,7 @@ from itertools import combinations
 from statistics import median
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.topology.hops import bridges_above
 from gputopo.values.bandwidth import HOST_KINDS, HostKind, Kind, Sample, UplinkGroup
@@ -399,4 +400,4 @@ def _with_tree(group: UplinkGroup, machine: Machine, measured: Collection[int]) 
     if common is None:
         return group
     behind = {gpu for gpu, bridges in _paths(machine).items() if common in bridges and gpu in measured}
-    return msgspec.structs.replace(group, bridge=common, agrees=behind == set(group.gpus))
+    return replace(group, bridge=common, agrees=behind == set(group.gpus))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyTime, CopyWindow, failure_of
 from gputopo.probes.cuda.blocking import NOT_HELD, StreamBlocker
@@ -325,4 +325,4 @@ class Engine:
         wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node
         if len(self._node_cpus) > 1 and (wanted is not None or not nodes):
             self._notes |= dict.fromkeys(self._numa.refusals.values())
-        return msgspec.structs.replace(done, numa_node=most_of(nodes), numa_wanted=wanted)
+        return replace(done, numa_node=most_of(nodes), numa_wanted=wanted)

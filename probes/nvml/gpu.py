@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.nvml import questions
 from gputopo.probes.nvml.door import LOST, Handle, NotReadError, Nvml
@@ -25,13 +26,13 @@ NOT_ASKED = "NOT_ASKED"  # after a call that hung or crashed
 
 # Facts that every working GPU reports, and errors that do not mean that the GPU is broken.
 _IDENTITY = {"name", "pci_address"}
-_NO_FAULTS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED", "UNREADABLE_TEXT", NOT_ASKED}
 _MAX_NVLINKS = 64  # NVML_NVLINK_MAX_LINKS is 36 in the newest header
 # The two kinds of errors in `nvidia-smi -q -x` on GPUs that count each memory separately.
 _OLD_KINDS = {"corrected": "single_bit", "uncorrected": "double_bit"}
 _NEW_KINDS = {"corrected": "correctable", "uncorrected": "uncorrectable"}
-# Answers of a GPU or driver that does not have a count, as opposed to one that fails.
+# Answers of a GPU or driver that does not have a fact, as opposed to one that fails.
 _LACKS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "DEPRECATED"}
+_NO_FAULTS = {*_LACKS, "UNREADABLE_TEXT", NOT_ASKED}
 _ONE_BY_ONE = tuple(name for name in MEMORY_LOCATIONS if name not in ("device_memory", "sram"))
 
 _P2P_REASONS = {
@@ -161,7 +162,7 @@ def read_pair(pair: FactReader, link: Link) -> Link:
     read = pair.read("p2p_read", questions.p2p, "read")
     write = pair.read("p2p_write", questions.p2p, "write")
     refused = next((status for status in (read, write) if status not in (None, "OK")), None)
-    return msgspec.structs.replace(
+    return replace(
         link,
         hop=pair.read("hop", questions.common_ancestor),
         p2p_read=read,

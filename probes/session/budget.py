@@ -8,7 +8,7 @@ caches. With fewer bytes, the rate would mean something else.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.copy_jobs import Copy, CopyJob
 from gputopo.values.bandwidth import LARGE_BYTES, Level
@@ -95,7 +95,7 @@ class Speeds:
         if copy.kind == "d2d_local":
             return _GUESS_LOCAL_GB_PER_S
         if copy.host_gpu is None:
-            by_engine = self._seen.get(_key(msgspec.structs.replace(copy, method="copy_engine")))
+            by_engine = self._seen.get(_key(replace(copy, method="copy_engine")))
             if by_engine is not None:
                 return by_engine
             up, down = self._seen.get(("d2h", copy.gpus[:1])), self._seen.get(("h2d", copy.gpus[1:]))

@@ -238,7 +238,7 @@ def _copy_seconds(
         for repeat in range(repeats + 1):
             for at, _ in places:
                 ctypes.memset(at, repeat + 1, 64)  # so that an old copy does not look like a new one
-            spans = _together([partial(_timed_copy, at, share, now) for at in places], placing.cores_cpus)
+            spans = _together([partial(timed_copy, at, share, now) for at in places], placing.cores_cpus)
             taken.append(max(end for _, end in spans) - min(begin for begin, _ in spans))
             if any(LIBC.memcmp(source_at, copy_at, share) for source_at, copy_at in places):
                 raise _WrongDataError("what was read back from host memory is not what was written")
@@ -292,7 +292,8 @@ def _fill(at: tuple[int, int], size: int, node: int, memory: NumaMemory | None) 
         return sum((Counter(memory.nodes(address, size)) for address in at) if memory else (), Counter[int]())
 
 
-def _timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
+def timed_copy(at: tuple[int, int], size: int, now: Callable[[], float]) -> tuple[float, float]:
+    """Copy between two addresses, and return when it began and ended."""
     begin = now()
     ctypes.memmove(at[1], at[0], size)
     return begin, now()

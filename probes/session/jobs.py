@@ -8,7 +8,7 @@ hidden by its good direction.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, permutations
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.copies import next_sets
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, group_name
@@ -183,8 +183,8 @@ def without(job: CopyJob, gpus: Collection[int], copies: Sequence[Copy] = ()) ->
         return job
     if job.group is None or len(left) < 2:
         return None
-    name, job_left = job.group.partition(" gpus:")[0], msgspec.structs.replace(job, copies=left)
-    return msgspec.structs.replace(job_left, group=group_name(name, job_left.gpus))
+    name, job_left = job.group.partition(" gpus:")[0], replace(job, copies=left)
+    return replace(job_left, group=group_name(name, job_left.gpus))
 
 
 def _host_copy(
@@ -312,7 +312,7 @@ def _sized(wanted: Iterable[CopyJob], sizes: Sequence[int]) -> Iterator[CopyJob]
         if not sizes or job.bytes is not None:
             yield job
         else:
-            yield from (msgspec.structs.replace(job, bytes=size, min_bytes=0) for size in sizes)
+            yield from (replace(job, bytes=size, min_bytes=0) for size in sizes)
 
 
 def _sweep(setting: Setting) -> Iterator[CopyJob]:

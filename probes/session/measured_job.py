@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.copy_jobs import (
     Copy,
@@ -150,14 +150,14 @@ def _sample(
     )
     if job.kind == "latency":
         times = tuple(window.copies[part[0]].microseconds or 0.0 for window in windows[first:])
-        return msgspec.structs.replace(
+        return replace(
             sample,
             bytes=job.bytes,
             median_us=statistics.median(times),
             repeats_us=times,
             spread_percent=_spread(times, statistics.median(times)),
         )
-    return msgspec.structs.replace(
+    return replace(
         sample,
         median_gb_per_s=middle,
         repeats_gb_per_s=tuple(counted),

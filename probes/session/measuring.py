@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.copies import checked, l2_mib, uplink_groups
 from gputopo.probes.copy_jobs import SessionRequest, Setting, WindowRunner
@@ -133,7 +133,7 @@ def bandwidth_of(
         host_load=results.host_load,
     )
     bandwidth = checked(measured, machine)
-    bandwidth = msgspec.structs.replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
+    bandwidth = replace(bandwidth, uplink_groups=uplink_groups(bandwidth.samples, machine))
     if refusal is not None:
         raise NoGpuMeasuredError(refusal.what, refusal.hint, bandwidth)
     return bandwidth

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyKind, Setting, WindowRunner, group_name
 from gputopo.probes.session.budget import Effort, Speeds, sizes
@@ -52,7 +52,7 @@ def _windows(
     copies = job.copies
     while copies and len(values) < _MAX_WINDOWS:
         window_readings = meter.window(job.gpus, counts=False)
-        trial = msgspec.structs.replace(job, copies=copies)
+        trial = replace(job, copies=copies)
         window = engine.measure(trial, [size_of[copy] for copy in copies], window_readings.take)
         working = tuple(
             copy for copy, time in zip(copies, window.copies, strict=True) if time.failure is None

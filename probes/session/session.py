@@ -1,6 +1,5 @@
 """Runs the jobs of a session one after another, within its time, and continues after failures."""
 
-import time
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -90,11 +89,11 @@ class Session:
         meter: Meter,
         setting: Setting,
         *,
-        deadline_s: float | None = None,
-        on_news: OnNews = lambda news: None,
-        now: Callable[[], float] = time.perf_counter,
-        results: Results | None = None,
-        earlier: EarlierSession | None = None,
+        deadline_s: float | None,
+        on_news: OnNews,
+        now: Callable[[], float],
+        results: Results,
+        earlier: EarlierSession | None,
     ) -> None:
         self._engine, self._meter, self._setting = engine, meter, setting
         self._deadline_s, self._now = deadline_s, now
@@ -110,9 +109,9 @@ class Session:
         self._estimate_s = 0.0
         self._chosen_at = 0
         self._effort: Effort | None = None
-        self.results = results or Results()
+        self.results = results
 
-    def run(self) -> Results:
+    def run(self) -> None:
         """Measure all jobs. A keyboard interrupt ends it with the results so far, and is not raised again."""
         self._queue = [job for job in jobs(self._setting) if job not in self._earlier.done]
         if self._earlier.done:
@@ -126,7 +125,6 @@ class Session:
         except KeyboardInterrupt:
             self.results.complete = False
             self._leave_out(self._queue, INTERRUPTED)
-        return self.results
 
     def _step(self) -> None:
         self._choose()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Protocol, Self
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.probes.child import DriverStop
 from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
@@ -85,7 +85,7 @@ class Soaking:
             counts = sizes(job, self._speeds, _EFFORT)
             window = self._engine.measure(job, counts)
             failed = [
-                msgspec.structs.replace(taken.failure, kind=copy.kind, path=None)
+                replace(taken.failure, kind=copy.kind, path=None)
                 for copy, taken in zip(job.copies, window.copies, strict=True)
                 if taken.failure is not None
             ]
@@ -232,9 +232,7 @@ class SoakReadings:
     def machine(self) -> Machine:
         """Read the machine once more, and return it with all samples."""
         self._add(self._read())
-        return msgspec.structs.replace(
-            self._machine, samples=tuple(self._samples), series=tuple(self.history.gpus.values())
-        )
+        return replace(self._machine, samples=tuple(self._samples), series=tuple(self.history.gpus.values()))
 
     def _add(self, machine: Machine) -> None:
         if machine.driver.status not in ("ok", "not_read"):

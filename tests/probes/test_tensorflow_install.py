@@ -23,7 +23,7 @@ NOWHERE: dict[str, str] = {}
 def no_loader_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Libraries of this machine do not count."""
     cache = tmp_path / "ld.so.cache"
-    monkeypatch.setattr(tensorflow_install, "_LOADER_CACHE", cache)
+    monkeypatch.setattr(tensorflow_install, "LOADER_CACHE", cache)
     return cache
 
 
