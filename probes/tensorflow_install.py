@@ -65,7 +65,9 @@ def read_tensorflow(
         cuda_version=build.get("cuda_version"),
         cudnn_version=_version_of_cudnn(libraries[-1].file) if libraries else None,
         kernels=tuple(map(str, kernels)) if isinstance(kernels, list | tuple) else (),
-        missing_libraries=tuple(one.name for one in libraries if one.file is None) if libraries else None,
+        missing_libraries=tuple(library.name for library in libraries if library.file is None)
+        if libraries
+        else None,
         unreached_libraries=tuple(library.name for library in libraries if library.is_unreached),
     )
 

@@ -143,7 +143,7 @@ def _with_all_reduce(
         more = _of_nccl_tests(ended, ALL_REDUCE, ranks=ranks, hosts=len(gpus))
     if isinstance(more, Bandwidth):
         # Wrong data is a finding. After any other failure, the all-reduce is reported as not measured.
-        more = next((one.says for one in more.failures if one.reason != "WRONG_DATA"), more)
+        more = next((failed.says for failed in more.failures if failed.reason != "WRONG_DATA"), more)
     if isinstance(more, str):
         lacking = NotMeasured(what=f"all-reduce over all {ranks} GPUs", reason=more)
         return replace(pairs, not_measured=(*pairs.not_measured, lacking))
@@ -195,9 +195,10 @@ def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Ban
     bandwidth = parsed.machine.bandwidth
     assert bandwidth is not None, "a reader of bandwidths"
     samples = sorted(
-        (one for one in bandwidth.samples if one.bus_gb_per_s is not None), key=lambda one: bool(one.in_place)
+        (sample for sample in bandwidth.samples if sample.bus_gb_per_s is not None),
+        key=lambda sample: bool(sample.in_place),
     )
-    if any(one.ranks == 1 for one in samples):
+    if any(sample.ranks == 1 for sample in samples):
         return f"{program} ran as {ranks} single processes: it was built without MPI=1"
     if bandwidth.failures:
         return bandwidth
@@ -205,7 +206,7 @@ def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Ban
         lines = enumerate(ended.text.splitlines(), 1)
         others = (line.strip() for number, line in lines if number not in parsed.understood)
         words = next(
-            (one for one in others if one.strip("-=*") and not one.startswith(("#", "Warning:"))), ""
+            (line for line in others if line.strip("-=*") and not line.startswith(("#", "Warning:"))), ""
         )
         how = (
             f"{program} printed no result" if ended.code == 0 else f"mpirun ended with exit code {ended.code}"

@@ -192,8 +192,11 @@ def transfer(
         of_both = ("-F", "-p", str(port), "--report_gbits", *options)
         client, server = ((*_device(host), *of_both) for host in (source, destination))
         client = (*client, destination.address)
-    own, other = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
-    return [(ends[0], ("sh", "-c", _UNTIL_THERE, "sh", own, *client)), (ends[1], (other, *server))]
+    program, other_program = (host.programs[PROGRAMS[tool][0]] for host in (source, destination))
+    return [
+        (ends[0], ("sh", "-c", _UNTIL_THERE, "sh", program, *client)),
+        (ends[1], (other_program, *server)),
+    ]
 
 
 def _device(host: NetworkHost) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class HostMemory:
         if area is None:
             return {}
         if area not in self._nodes:
-            self._nodes = {one: found for one, found in self._nodes.items() if one in areas.values()}
+            self._nodes = {known: self._nodes[known] for known in self._nodes if known in areas.values()}
             self._nodes[area] = self.numa.nodes(area.send, area.bytes)
         return self._nodes[area]
 

@@ -233,11 +233,11 @@ def _counts_at(
 ) -> dict[str, int]:
     """Read the counts of one location by name. A location without counts is asked for only once."""
     counts: dict[str, int] = {}
-    for what in ("uncorrected", "corrected"):  # a location may count only uncorrected errors
+    for kind in ("uncorrected", "corrected"):  # a location may count only uncorrected errors
         for since in ("volatile", "aggregate"):
-            full = name.format(since=since, kind=kinds[what])
+            full = name.format(since=since, kind=kinds[kind])
             try:
-                counts[full] = questions.ecc_errors_at(gpu.nvml, gpu.handles[0], place, what, since)
+                counts[full] = questions.ecc_errors_at(gpu.nvml, gpu.handles[0], place, kind, since)
             except NotReadError as error:
                 reasons[full] = error.reason
                 if error.reason == "NOT_SUPPORTED":

@@ -228,7 +228,7 @@ ASKED = (
 )
 # All questions in each sample, and questions that a run does not ask; without the owners of processes.
 AT_ONCE = (
-    *(one._replace(every=EACH) for one in ASKED if one.ask is not WatchedGpu.processes),
+    *(question._replace(every=EACH) for question in ASKED if question.ask is not WatchedGpu.processes),
     WatchQuestion(EACH, WatchedGpu.nvlink_rate),
     WatchQuestion(EACH, WatchedGpu.ecc),
 )

@@ -180,7 +180,7 @@ QUESTIONS = (
     _of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
     # Room for 1024 CPUs first, then for 8192, the kernel's limit.
     _of("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
-    *(one for clock in CLOCKS.items() for one in _clock(*clock)),
+    *(question for clock in CLOCKS.items() for question in _clock(*clock)),
     _of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
     # The new name, and the name before driver 535.
     _of(
@@ -196,7 +196,7 @@ QUESTIONS = (
     _of(
         "power_w:min max",
         "nvmlDeviceGetPowerManagementLimitConstraints",
-        to=lambda both: tuple(map(_thousandth, both)),
+        to=lambda limits: tuple(map(_thousandth, limits)),
     ),
     _of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
     _of("temperature_c.memory", (_FIELD, 82)),  # NVML_FI_DEV_MEMORY_TEMP
@@ -235,8 +235,8 @@ QUESTIONS = (
     ),
     _of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags),
     *(
-        _of(f"ecc.{what}_{since}", ("nvmlDeviceGetTotalEccErrors", kind, counter))
-        for what, kind in _KINDS.items()
+        _of(f"ecc.{kind}_{since}", ("nvmlDeviceGetTotalEccErrors", number, counter))
+        for kind, number in _KINDS.items()
         for since, counter in _COUNTERS.items()
     ),
     # Blackwell and later
@@ -251,7 +251,7 @@ QUESTIONS = (
     _of(
         f"remapped_rows.banks:{' '.join(_BANKS)}",
         "nvmlDeviceGetRowRemapperHistogram",
-        to=lambda found: tuple(int(getattr(found, name)) for name in _BANKS),
+        to=lambda rows: tuple(int(getattr(rows, name)) for name in _BANKS),
     ),
     _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
     _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),

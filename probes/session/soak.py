@@ -245,7 +245,7 @@ class SoakReadings:
         gpus = tuple({"index": gpu.index} | of_sample(facts_of(gpu)) for gpu in machine.gpus)
         for facts in gpus:
             facts.pop("processes", None)  # a list of all programs at each reading
-        lasting = self._lasting if self._lasting.keys() == {one["index"] for one in gpus} else {}
+        lasting = self._lasting if self._lasting.keys() == {facts["index"] for facts in gpus} else {}
         sample = Sample(source=machine.source, time=at, gpus=gpus)
         self._samples.append(without_settings(sample, lasting) if lasting else sample)
         self._next_read_s = self._now() + self._every_s

@@ -249,20 +249,20 @@ class _Watching:
             ]
             copies = [(CopyJob(kind="h2d", copies=(first,)), first) for first in firsts]
         reason = TIMED_OUT if stop.kind == "hung" else CRASHED
-        self.results.failures += [failure_of(one, copy, reason, stop.text) for one, copy in copies]
+        self.results.failures += [failure_of(of_job, copy, reason, stop.text) for of_job, copy in copies]
         for gpu in gpus:
             self.given_up[gpu] = f"gpu:{gpu} is no longer used: {stop.text}"
             self._not_measured(f"other copies of gpu:{gpu}", self.given_up[gpu])
         # The child itself has given up a GPU whose copy did not end.
-        hung = [one for one in self.results.failures if one.reason == TIMED_OUT and one.says != stop.text]
-        for one in hung:
-            for index in one.gpus:
-                self.given_up.setdefault(index, f"gpu:{index} is no longer used: {one.says}")
+        for failed in self.results.failures:
+            if failed.reason == TIMED_OUT and failed.says != stop.text:
+                for gpu in failed.gpus:
+                    self.given_up.setdefault(gpu, f"gpu:{gpu} is no longer used: {failed.says}")
         left = [gpu for gpu in self._chosen() if gpu not in self.given_up]
         return bool(left) and self.request.soak_s is None
 
     def _reached_a_gpu(self) -> bool:
-        return any(one.gpus for one in self.results.samples) or bool(self.results.soak)
+        return any(sample.gpus for sample in self.results.samples) or bool(self.results.soak)
 
     def _chosen(self) -> Sequence[int]:
         if self.request.gpus is not None:
