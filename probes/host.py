@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Host, NumaNode
@@ -107,7 +107,7 @@ def _completed(host: Host) -> Host:
         return host
     import psutil  # 25 ms, and rarely needed
 
-    return msgspec.structs.replace(
+    return replace(
         host,
         physical_cores=host.physical_cores or psutil.cpu_count(logical=False),
         logical_cpus=host.logical_cpus or psutil.cpu_count(),

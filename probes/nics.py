@@ -4,15 +4,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from gputopo.probes.host import read_text
 from gputopo.values.facts import item, within
 from gputopo.values.machine import RETRIES, NicPort
-
-if TYPE_CHECKING:
-    pass
-
 
 NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 LINK_DOWN = "LINK_DOWN"
@@ -69,6 +65,14 @@ class NicFacts(NamedTuple):
     missing: dict[str, str]
 
 
+class _RdmaPort(NamedTuple):
+    """A port of an RDMA device, with its number from 1 and its folder in sysfs."""
+
+    device: str
+    number: int
+    folder: Path
+
+
 def not_asked(_: str) -> str:
     """Return why the link modes are not known: the tree is a copy, or belongs to another machine."""
     return _NOT_ASKED
@@ -86,14 +90,18 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
         "hca_type": _first(folder / "infiniband" / name / "hca_type" for name in devices),
     }
     missing |= {name: NOT_IN_SYS if devices else _NO_RDMA for name, value in about.items() if value is None}
-    ports: list[tuple[tuple[str, int, Path] | None, tuple[str, Path] | None]] = []
+    ports: list[tuple[_RdmaPort | None, tuple[str, Path] | None]] = []
     for device in devices:
         numbered = folder / "infiniband" / device / "ports"
         for number in sorted(int(name) for name in _names(numbered) if name.isdecimal()):
-            place = numbered / str(number)
-            mine = next((one for one, at in interfaces.items() if _has_port(at, number)), None)
-            ports.append(((device, number, place), (mine, interfaces.pop(mine)) if mine else None))
-    ports += [(None, one) for one in interfaces.items()]
+            # An interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
+            shown = (
+                name for name in interfaces if read_text(interfaces[name] / "dev_port") == str(number - 1)
+            )
+            name = next(shown, None)
+            interface = (name, interfaces.pop(name)) if name else None
+            ports.append((_RdmaPort(device, number, numbered / str(number)), interface))
+    ports += [(None, interface) for interface in interfaces.items()]
     read = []
     for index, (rdma, interface) in enumerate(ports):
         facts, reasons = _port(rdma, interface, max_rate)
@@ -114,10 +122,10 @@ def peer_memory_module(root: Path) -> str | None:
 
 
 def _port(
-    rdma: tuple[str, int, Path] | None, interface: tuple[str, Path] | None, max_rate: Ask
+    rdma: _RdmaPort | None, interface: tuple[str, Path] | None, max_rate: Ask
 ) -> tuple[dict[str, Any], dict[str, str]]:
     facts: dict[str, Any] = {}
-    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, *rdma)
+    reasons = dict.fromkeys(_OF_RDMA, _NO_RDMA) if rdma is None else _rdma(facts, rdma)
     reasons |= (
         dict.fromkeys(_OF_INTERFACE, _NO_INTERFACE) if interface is None else _interface(facts, *interface)
     )
@@ -127,11 +135,11 @@ def _port(
     if facts.get("link_layer") == "InfiniBand":
         reasons["max_rate_gbit_per_s"] = _NO_LINK_MODES
     elif interface is not None:
-        found = max_rate(interface[0])
-        if isinstance(found, str):
-            reasons["max_rate_gbit_per_s"] = found
+        rate = max_rate(interface[0])
+        if isinstance(rate, str):
+            reasons["max_rate_gbit_per_s"] = rate
         else:
-            facts["max_rate_gbit_per_s"] = found
+            facts["max_rate_gbit_per_s"] = rate
     else:
         reasons["max_rate_gbit_per_s"] = _NO_INTERFACE
     if "rate_gbit_per_s" not in facts:
@@ -139,18 +147,19 @@ def _port(
     return facts, {name: why for name, why in reasons.items() if facts.get(name) is None}
 
 
-def _rdma(facts: dict[str, Any], device: str, number: int, place: Path) -> dict[str, str]:
-    state = _word(read_text(place / "state"))
-    rate = _RATE.match(read_text(place / "rate") or "")
-    layer = read_text(place / "link_layer") or None
+def _rdma(facts: dict[str, Any], port: _RdmaPort) -> dict[str, str]:
+    folder = port.folder
+    state = _word(read_text(folder / "state"))
+    rate = _RATE.match(read_text(folder / "rate") or "")
+    layer = read_text(folder / "link_layer") or None
     facts |= {
-        "rdma_device": device,
-        "rdma_port": number,
+        "rdma_device": port.device,
+        "rdma_port": port.number,
         "link_layer": layer,
         "state": state,
-        "phys_state": _word(read_text(place / "phys_state")),
-        "errors": _counts(place / "counters", _PORT_ERRORS)
-        | _counts(place / "hw_counters", _TRANSPORT_ERRORS),
+        "phys_state": _word(read_text(folder / "phys_state")),
+        "errors": _counts(folder / "counters", _PORT_ERRORS)
+        | _counts(folder / "hw_counters", _TRANSPORT_ERRORS),
     }
     reasons = dict.fromkeys(_OF_RDMA, NOT_IN_SYS)
     if state != "ACTIVE":  # the kernel then shows the card's lowest rate
@@ -194,21 +203,13 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
 
 def _own_interfaces(folder: Path) -> dict[str, Path]:
     """Return the card's own interfaces by name, without virtual functions and child interfaces."""
-    found = {}
+    interfaces = {}
     for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
         for name in _names(place):
             port = read_text(place / name / "phys_port_name") or ""
             if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
-                found[name] = place / name
-    return found
-
-
-def _has_port(interface: Path, port: int) -> bool:
-    """Return whether an interface belongs to a port of its card.
-
-    The interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
-    """
-    return read_text(interface / "dev_port") == str(port - 1)
+                interfaces[name] = place / name
+    return interfaces
 
 
 def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:

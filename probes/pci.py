@@ -48,7 +48,7 @@ def interface_name(root: Path, address: str) -> str | None:
     """Return the name of a NIC's InfiniBand device (`mlx5_0`), or of its network interface (`eth0`)."""
     folder = root / "sys/bus/pci/devices" / address
     for pattern in ("infiniband/*", "net/*", "virtio*/net/*"):
-        names = sorted(found.name for found in folder.glob(pattern))
+        names = sorted(path.name for path in folder.glob(pattern))
         if names:
             return names[0]
     return None

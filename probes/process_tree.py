@@ -1,4 +1,4 @@
-"""CPU time of a process and of its descendants, from /proc."""
+"""CPU time of a process and of its descendants, and the user of a process, from /proc."""
 
 import os
 import time
@@ -24,6 +24,20 @@ def is_descendant(pid: int, ancestor: int, root: Path = Path("/")) -> bool:
     return False
 
 
+def user_of(pid: int) -> str | None:
+    """Return the name of a process's user, or its number if it has no name. None: the process has ended."""
+    import pwd
+
+    try:
+        number = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
 class ProcessTree:
     """The CPU time of a process and of all its descendants, including ended ones that were waited for."""
 
@@ -36,9 +50,9 @@ class ProcessTree:
 
     def cpu_ticks(self) -> int | None:
         """Return user and system time in clock ticks, or None if /proc does not show the process."""
-        found = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
+        stats = [fields for pid in self._pids() if (fields := _fields(self._root, pid)) is not None]
         # proc(5): the state is field 3, and utime, stime, cutime and cstime are fields 14 to 17.
-        return sum(sum(map(int, fields[11:15])) for fields in found) if found else None
+        return sum(sum(map(int, fields[11:15])) for fields in stats) if stats else None
 
     def _pids(self) -> tuple[int, ...]:
         began = time.monotonic()

@@ -9,10 +9,9 @@ import msgspec
 
 from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
-from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.report.stderr import note, to_stderr
-from gputopo.values.bandwidth import TCP, Level
+from gputopo.values.bandwidth import TCP, Level, NetworkToolChoice
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 from gputopo.values.run.placement import GPUS, parse_gpu_list
@@ -115,7 +114,7 @@ class BandwidthOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option("--network", "Measure between hosts (--hosts, srun or mpirun) instead of within this one"),
     ] = False
     network_tool: Annotated[
-        ToolChoice,
+        NetworkToolChoice,
         Option(
             "--network-tool",
             "Program that measures between hosts. auto: the first that all hosts have",
@@ -190,7 +189,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.cli.hosts.network import measure_network
-    from gputopo.copies.collectives import with_bus_expectations
+    from gputopo.copies import with_expectations
     from gputopo.values.machine import Machine
 
     if options.loops is not None:
@@ -203,7 +202,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
         machine = Machine(source="live", bandwidth=measured)
         if any(one.is_collective for one in measured.samples):
             machine = msgspec.structs.replace(machine, nics=tuple(nics))
-            measured = with_bus_expectations(measured, machine)
+            measured = with_expectations(measured, machine)
             machine = msgspec.structs.replace(machine, bandwidth=measured)
         found = findings.find_bandwidth(machine)
         print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
@@ -235,11 +234,11 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     """Measure under load, print the report, and return the exit code."""
     from gputopo import findings
     from gputopo.findings.watched import find_watched
-    from gputopo.probes.session.soak import SoakReadings, interval_of
+    from gputopo.probes import SoakReadings
     from gputopo.topology.peer_access import with_reasons
 
-    every_s = interval_of(60 * (options.soak or 0.0))
-    with SoakReadings(machine, every_s, lambda: machine_from(()), gpus=options.gpus) as readings:
+    soak_s = 60 * (options.soak or 0.0)
+    with SoakReadings(machine, soak_s, lambda: machine_from(()), gpus=options.gpus) as readings:
         measured = with_expected(machine, measure_links(options, machine, readings.tick))
         machine = with_reasons(readings.machine())
         soak = measured.soak and msgspec.structs.replace(measured.soak, port_errors=readings.port_errors())
@@ -267,13 +266,10 @@ def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
 
 def with_expected(machine: "Machine", measured: "Bandwidth") -> "Bandwidth":
     """Return the bandwidth with the expected rates and the GPUs that share an uplink."""
-    from gputopo.copies.collectives import with_bus_expectations
-    from gputopo.copies.expected import with_expectations
-    from gputopo.copies.sharing import uplink_groups
+    from gputopo.copies import uplink_groups, with_expectations
 
     groups = measured.uplink_groups or uplink_groups(measured.samples, machine)
-    expected = with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
-    return with_bus_expectations(expected, machine)
+    return with_expectations(msgspec.structs.replace(measured, uplink_groups=groups), machine)
 
 
 def _report(
@@ -364,10 +360,8 @@ def measure_links(
     is printed to stderr and the other measurements are returned. `on_pause` is called repeatedly meanwhile.
     """
     from gputopo.cli.progress import ProgressLine
-    from gputopo.copies.copies import SessionRequest
     from gputopo.launch.jobs.claims import claim_free
-    from gputopo.probes.session.measuring import NoGpuMeasuredError
-    from gputopo.probes.session.watched import measure_watched
+    from gputopo.probes import NoGpuMeasuredError, SessionRequest, measure_watched
     from gputopo.report.layout import plain
     from gputopo.values.bandwidth import NotMeasured
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.network import AT_ONCE, NCCL_TESTS
 from gputopo.prediction.links.hosts import (
     GBIT,
     GRPC_GB_PER_S,
@@ -15,7 +14,7 @@ from gputopo.prediction.links.hosts import (
     NCCL_SOCKETS_GB_PER_S,
     grpc_gb_per_s,
 )
-from gputopo.values.bandwidth import TCP, Bandwidth
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, NCCL_TESTS, TCP, Bandwidth
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, Nic, NicPort
 from gputopo.values.option import listed
@@ -158,7 +157,7 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
         for one in bandwidth.samples
         if one.kind == "network" and one.median_gb_per_s and one.transport in (None, TCP)
     ]
-    rates = [one for one in rates if one.group == AT_ONCE] or rates
+    rates = [one for one in rates if one.group == ALL_HOSTS_AT_ONCE] or rates
     sent = [one.rate for one in rates if one.source.host == host]
     received = [one.rate for one in rates if one.destination.host == host]
     return min(median(sent), median(received)) if sent and received else None

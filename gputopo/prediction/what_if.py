@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for
+from gputopo.copies import links_for
 from gputopo.prediction.links.paths import paths_of, pcie_link
 from gputopo.reference.expectations import (
     GpuExpectation,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gputopo.copies.physics import checked
+from gputopo.copies import checked
 from gputopo.topology.identities import without_identities
 from gputopo.topology.same_machine import answering, fingerprint, is_same_but_gpus
 from gputopo.values import schema

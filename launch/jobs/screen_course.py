@@ -121,7 +121,7 @@ def _screened(
     display: Display,
 ) -> tuple[Screen, int]:
     """Run the cells and store the screen; return it with the exit code of a signal."""
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     began, names = time.monotonic(), _names(chosen, cells)
     blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)

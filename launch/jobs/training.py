@@ -91,7 +91,7 @@ def _supervised(
     watch: Watch,
     rendezvous: "RendezvousServer | None",
 ) -> RunOutcome:
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     def emit(event: Event) -> None:
         os.write(events_fd, encode_line(event))
 
-    from gputopo.probes.tensorflow_install import load_cuda_libraries
+    from gputopo.probes import load_cuda_libraries
 
     if spec.backend == "gpu":
         load_cuda_libraries()

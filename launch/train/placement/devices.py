@@ -13,7 +13,7 @@ from gputopo.launch.spec.env import ALLOW_GROWTH, GPU_THREAD_COUNT, GPU_THREAD_M
 from gputopo.launch.spec.host_place import CPUS
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.train.op_errors import first_line
-from gputopo.probes.tensorflow_install import load_cuda_libraries, read_tensorflow
+from gputopo.probes import load_cuda_libraries, read_tensorflow
 from gputopo.values.errors import HardwareError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow, missing_libraries

@@ -12,7 +12,7 @@ import pytest
 
 from gputopo.cli.hosts import network
 from gputopo.cli.hosts.asking import ask
-from gputopo.copies.network import ALL_BYTES, BYTES
+from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
 from gputopo.runs import BoxHistory
 from gputopo.values.machine import Machine, Nic, NicPort
 from tests.cli.conftest import Call

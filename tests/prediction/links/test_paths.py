@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.expected import BIDIRECTIONAL_SHARE
+from gputopo.copies import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.flows import Flows
 from gputopo.prediction.links.paths import (
     STAGED_MAX_GB_PER_S,

@@ -32,7 +32,7 @@ class Copy(Between, frozen=True):
         return self.gpus[0] if self.kind in ("h2d", "d2h", "p2p_staged") else None
 
 
-class CopyJob(msgspec.Struct, frozen=True, kw_only=True):
+class CopyJob(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Copies that run at once and are timed in one window. A single copy runs by itself.
 
     `kind`: the kind of the result: the kind of its copies, `bidirectional` (two copies, the result is the sum

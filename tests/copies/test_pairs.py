@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.pairs import slow_ends
+from gputopo.copies import slow_ends
 from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
 from gputopo.values.ends import End
 from gputopo.values.rates import PairSpeed, pair_speeds, speed_classes, speed_groups, unmeasured
