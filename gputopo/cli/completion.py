@@ -96,7 +96,7 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return NAMES
     if one.option.flag == "--program":
-        from gputopo.prediction.programs import program_names
+        from gputopo.prediction import program_names
 
         return program_names()
     if one.option.flag == "--strategy":

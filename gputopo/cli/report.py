@@ -148,7 +148,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.measurements.from_ours import of_result
     from gputopo.measurements.run_folders import machine_name
     from gputopo.runs.history import bandwidths, history_file, past
-    from gputopo.topology.same_machine import fingerprint
+    from gputopo.topology import fingerprint
 
     begin = None if since is None else _date(since)
     machine = machine_from(())

@@ -22,7 +22,7 @@ from gputopo.reference.expectations import (
     fitting_links,
     newest_generation,
 )
-from gputopo.topology.hops import bridges_above
+from gputopo.topology import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import ends_of_groups, host_link_rates, is_far

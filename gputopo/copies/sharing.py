@@ -13,7 +13,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.topology.hops import bridges_above
+from gputopo.topology import bridges_above
 from gputopo.values.bandwidth import Kind, Sample, UplinkGroup
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine

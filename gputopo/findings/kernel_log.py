@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings.kernel_events import kernel_events
 from gputopo.findings.rule import Case, Fault, Rule, check
-from gputopo.topology.kernel import kernel_events
 from gputopo.values.finding import SEVERITIES, Severity
 from gputopo.values.machine import KernelEvent, Machine
 from gputopo.values.subject import DRIVER

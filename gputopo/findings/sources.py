@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
+from gputopo.findings import doubts
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
-from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, links_by_pair
+from gputopo.topology import MAX_CUT_CPUS, class_name, implausible_pairs
 from gputopo.values.facts import FactPath, fact_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
@@ -65,7 +65,7 @@ AFFINITY_CUT = Rule(
         "Run nvidia-smi topo -m outside of the job or container, or add the output of lscpu with --from."
     ),
     severities=("info",),
-    thresholds=(Threshold("scattered CPUs", doubts.MAX_CUT_CPUS, "CPUs"),),
+    thresholds=(Threshold("scattered CPUs", MAX_CUT_CPUS, "CPUs"),),
 )
 UNREAD = Rule(
     "capture.unread",
@@ -122,7 +122,7 @@ def contradictions(machine: Machine) -> Iterator[Fault]:
 @check(TOPOLOGY_UNKNOWN)
 def unknown_topology(machine: Machine) -> Iterator[Fault]:
     """Report the pairs of which neither hop nor NVLinks are known."""
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     pairs = list(combinations(sorted(gpu.index for gpu in present(machine)), 2))
     unknown = [pair for pair in pairs if class_name(links.get(pair)) == "unknown"]
     if unknown:
@@ -163,7 +163,7 @@ def hidden_topology(machine: Machine) -> Iterator[Fault]:
 @check(TOPOLOGY_DOUBTFUL)
 def doubtful_topology(machine: Machine) -> Iterator[Fault]:
     """Report classes that the legend of `nvidia-smi topo -m` excludes, and NVLink models without NVLinks."""
-    within, across = doubts.sys_within_node(machine), doubts.near_across_nodes(machine)
+    within, across = implausible_pairs(machine)
     nodes = {str(gpu.index): gpu.numa_node for gpu in present(machine)}
     if within:
         yield _doubt("SYS between GPUs of one NUMA node", within, {"numa_nodes": nodes})
@@ -178,7 +178,7 @@ def doubtful_topology(machine: Machine) -> Iterator[Fault]:
         )
 
 
-def _doubt(what: str, pairs: doubts.Pairs, evidence: dict[str, Any]) -> Fault:
+def _doubt(what: str, pairs: Sequence[tuple[int, int]], evidence: dict[str, Any]) -> Fault:
     return TOPOLOGY_DOUBTFUL.fault(
         MACHINE,
         f"{what} ({pairs_in_words(pairs)}): an artefact of a virtual machine, the firmware or the driver",

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from gputopo.findings.kernel_events import kernel_events
 from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, severity_of, times
 from gputopo.findings.places import Fits
 from gputopo.findings.rule import Case, Fault, Rule, check
 from gputopo.reference import expectations
 from gputopo.reference.expectations import expected_of
-from gputopo.topology.kernel import kernel_events
 from gputopo.values.fields import rows_of
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import parse_ranges

@@ -6,7 +6,6 @@ from statistics import fmean, median
 from typing import Any
 
 from gputopo.measurements.cells import COMPARISONS, SET, Comparison, holds, key, ratio_holds, ratio_noise
-from gputopo.topology.hops import links_by_pair
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.measurement import MODE
@@ -216,7 +215,7 @@ def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple
 
 def _path(machine: Machine, gpus: Sequence[int]) -> str | None:
     """Return the path between two GPUs as nvidia-smi writes it; `NVLink` for any number of NVLinks."""
-    link = links_by_pair(machine).get((min(gpus), max(gpus)))
+    link = machine.links_by_pair.get((min(gpus), max(gpus)))
     if link is not None and link.nvlinks:
         return "NVLink"
     return None if link is None or link.hop is None else link.hop.value

@@ -11,7 +11,7 @@ from pathlib import Path
 from gputopo.measurements.from_ours import of_result
 from gputopo.runs.over_time import over_time
 from gputopo.runs.summary import summarise
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine

@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.planner.choose import plan, plan_environment
 from gputopo.planner.request import Request, ps_gpu
-from gputopo.prediction.one_gpu_speeds import Figure
+from gputopo.prediction import Figure
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.plan import Learned, Plan

@@ -16,23 +16,23 @@ import msgspec
 from gputopo.planner.candidates import Candidates
 from gputopo.planner.chooser import Basis, Chooser, without_prediction
 from gputopo.planner.evidence import published_speeds
-from gputopo.planner.explained import step_line
 from gputopo.planner.how_many import best_of_fewer, how_many, unequal
-from gputopo.planner.request import Request, check, gpus_in_words, mean_batch
-from gputopo.prediction.one_gpu_speeds import (
+from gputopo.planner.request import Request, check, given_speeds, gpus_in_words, mean_batch
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
     Figure,
+    ModelCosts,
+    Placement,
     Speed,
-    given_speeds,
-    model_name,
+    require_program,
     single_gpu_speeds,
+    step_timeline,
 )
-from gputopo.prediction.programs import DEFAULT, require_program
-from gputopo.prediction.step import Placement, model_of
 from gputopo.reference.expectations import expected_gpu
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.plan import Learned, Plan
+from gputopo.values.run.plan import Candidate, Learned, Plan, StepLine
 from gputopo.workload import workloads
 from gputopo.workload.workloads import Workload
 
@@ -74,8 +74,7 @@ def memory_need(
     ran = [
         (abs(log(batch / one.batch)), one.batch, one.peak_bytes)
         for one in history
-        if (one.model, one.precision) == (workload.name, precision) and one.peak_bytes
-        if model_name(one.gpu) == model_name(gpu.name)
+        if one.is_of(gpu, workload.name, precision) and one.peak_bytes
     ]
     if not ran:
         return counted
@@ -171,8 +170,14 @@ def plan(
         prediction=found.prediction(candidates, fewer),
         how_many=count,
         unequal=unequal(selection, choice.gpus) if is_predicted else None,
-        line=step_line(selection, choice) if request.explain and is_predicted else None,
+        line=_timeline(selection, choice) if request.explain and is_predicted else None,
     )
+
+
+def _timeline(chooser: Chooser, choice: Candidate) -> StepLine:
+    placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
+    compute_s = max(chooser.seconds_alone(choice.gpus).values())
+    return step_timeline(chooser.predictor, choice.gpus, compute_s, placing)
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:
@@ -218,17 +223,17 @@ def basis_of(machine: Machine, request: Request, history: Sequence[Figure], lear
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)
 
     @functools.cache
-    def speeds_with(batch: int) -> dict[int, Speed | None]:
+    def speeds_with(batch: int) -> dict[int, Speed]:
         return single_gpu_speeds(machine, workload, batch, request.precision, given=given, history=history)
 
-    if program.name != DEFAULT:
+    if program.name != DEFAULT_PROGRAM:
         learned = None  # gputopo's runs do not apply to other programs
     past = () if learned is None else learned.speeds
     return Basis(
-        model_of(workload),
+        ModelCosts.of(workload),
         program,
         batch,
-        {gpu: speed for gpu, speed in speeds_with(batch).items() if speed is not None},
+        speeds_with(batch),
         speeds_with,
         learned,
         tuple(

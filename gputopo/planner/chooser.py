@@ -7,19 +7,26 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gputopo.planner.evidence import Decision, has_peer_access, measured, rule
+from gputopo.planner.evidence import Decision, measured, rule
+from gputopo.planner.ranges import is_number, range_factor
 from gputopo.planner.reasons import pairs_of
 from gputopo.planner.request import Request, batches, speed_classes
 from gputopo.planner.selection import LISTED, Selection
 from gputopo.planner.sets import GpuSet, SetQuestion, best_sets
-from gputopo.prediction.gradients import GradientBlock
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.one_gpu_speeds import Speed, why_unknown
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.ranges import is_number, range_of
-from gputopo.prediction.step import NCCL, ModelCosts, Placement, StepPredictor, StepSeconds, predict
-from gputopo.topology.hops import class_name
-from gputopo.values.machine import Machine
+from gputopo.prediction import (
+    BY_NCCL,
+    DEFAULT_PROGRAM,
+    ModelCosts,
+    Placement,
+    ProgramConstants,
+    Speed,
+    StepPredictor,
+    StepSeconds,
+    paths_of,
+    require_program,
+)
+from gputopo.topology import class_name
+from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import CLEARLY_FASTER, SPREAD, Learned, MeasuredSpeed
@@ -34,27 +41,28 @@ class Basis(NamedTuple):
     program: ProgramConstants
     batch: int  # examples per GPU; the mean if they differ
     speeds: Mapping[int, Speed]  # of each GPU by itself with this batch
-    speeds_with: Callable[[int], Mapping[int, Speed | None]]  # the same with another batch
+    speeds_with: Callable[[int], Mapping[int, Speed]]  # the same with another batch
     learned: Learned | None = None  # from earlier runs on this machine
     measured: tuple[MeasuredSpeed, ...] = ()  # placements of this job on this machine
     missing: str | None = None  # why no step is predicted, "" if not requested; None: steps are
 
     def seconds(self, gpu: int, batch: int) -> float:
         """Return the seconds of a step of a single GPU."""
-        speed = (None if batch == self.batch else self.speeds_with(batch)[gpu]) or self.speeds[gpu]
-        return batch / speed.images_per_sec
+        speeds = self.speeds if batch == self.batch else self.speeds_with(batch)
+        return batch / (speeds.get(gpu) or self.speeds[gpu]).images_per_sec
 
 
 def without_prediction(missing: str) -> Basis:
     """Return a basis from which nothing can be predicted."""
-    model = ModelCosts((GradientBlock(0, 1.0),), ())
-    return Basis(model, require_program(DEFAULT), 1, {}, lambda batch: {}, missing=missing)
+    return Basis(
+        ModelCosts((), ()), require_program(DEFAULT_PROGRAM), 1, {}, lambda batch: {}, missing=missing
+    )
 
 
 class PlacedGpus(NamedTuple):
     """A set of GPUs with a placement of the variables; `step` is None if it is not predicted."""
 
-    of: GpuSet
+    gpu_set: GpuSet
     placing: Placement
     step: StepSeconds | None
 
@@ -68,12 +76,12 @@ class Chooser(Selection):
         super().__init__(machine, request, unavailable)
         self.basis = basis
         self.paths = paths_of(machine)
-        self.stepper = StepPredictor(basis.model, basis.program, self.size, self.paths.cpus)
+        self.predictor = StepPredictor(basis.model, basis.program, self.paths)
         unknown = (gpu for gpu in machine.gpus if gpu.index in self.pool and gpu.index not in basis.speeds)
         # Why no step is predicted, "" if no prediction is requested; None: steps are predicted.
         self.missing = basis.missing
         if basis.missing is None and (gpu := next(unknown, None)):
-            self.missing = why_unknown(gpu)
+            self.missing = _why_unknown(gpu)
 
     @property
     def predicts(self) -> bool:
@@ -161,7 +169,7 @@ class Chooser(Selection):
         by_rule, why = rule(self.machine, self.paths, gpus)
         if by_rule not in allowed:
             spread = Placement("parameter_server", SPREAD)
-            by_rule = spread if has_peer_access(self.paths, gpus) and spread in allowed else allowed[0]
+            by_rule = spread if self.paths.has_peer_access(gpus) and spread in allowed else allowed[0]
             why = f"by rule: {by_rule.words}"
         if found := self._placed_before(gpus, allowed, by_rule):
             return found
@@ -192,14 +200,14 @@ class Chooser(Selection):
     ) -> Decision | None:
         if not self.predicts:
             return None
-        if by_rule == NCCL and not has_peer_access(self.paths, gpus):
+        if by_rule == BY_NCCL and not self.paths.has_peer_access(gpus):
             return None  # no published figure compares NCCL through host memory with copies
-        if not is_number(*range_of([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
+        if not is_number(range_factor([self.basis.speeds[gpu] for gpu in gpus], exchanges=True)):
             return None  # an order of magnitude is too inaccurate to decide
         speeds = {
             one: self.images_per_sec(gpus, one) or 0.0
             for one in (*allowed, by_rule)
-            if one.ps_device != "cpu" or not has_peer_access(self.paths, gpus) or one == by_rule
+            if one.ps_device != "cpu" or not self.paths.has_peer_access(gpus) or one == by_rule
         }
         best = max(speeds, key=speeds.__getitem__)
         if speeds[best] <= CLEARLY_FASTER * speeds[by_rule]:
@@ -214,7 +222,7 @@ class Chooser(Selection):
             return (Placement("independent"),)
         places = owners if self.size == 1 else [SPREAD, "cpu", *owners]
         served = [Placement("parameter_server", place) for place in (places if ps == "auto" else [ps])]
-        if not has_peer_access(self.paths, gpus):
+        if not self.paths.has_peer_access(gpus):
             served.sort(key=lambda one: one.ps_device != "cpu")
         if self.all_reduce is not None:
             return (Placement("replicated", None, self.all_reduce),)
@@ -259,9 +267,9 @@ class Chooser(Selection):
         if not self.predicts or placing.traffic is None:
             return None
         compute_s = max(self.seconds_alone(gpus).values())
-        found, learned = predict(self.stepper, self.paths, gpus, compute_s, placing), self.basis.learned
+        step, learned = self.predictor.step(gpus, compute_s, placing), self.basis.learned
         # The learned factor is for whole steps; the compute of a single GPU is known separately.
-        return found if learned is None else found.lasting(max(compute_s, learned.step_factor * found.step_s))
+        return step if learned is None else step.lasting(max(compute_s, learned.step_factor * step.step_s))
 
     def images_per_sec(self, gpus: Sequence[int], placing: Placement) -> float | None:
         """Return the predicted speed of a placement; None if it is not predicted."""
@@ -299,7 +307,17 @@ class Chooser(Selection):
 
     def _by_speed(self, some: Sequence[tuple[GpuSet, Placement]]) -> list[PlacedGpus]:
         def seconds(one: PlacedGpus) -> float:
-            own = one.step.step_s / (sum(self.batches(one.of.gpus)) or 1) if one.step else inf
+            own = one.step.step_s / (sum(self.batches(one.gpu_set.gpus)) or 1) if one.step else inf
             return inf if one.placing.traffic == "none" else own
 
         return sorted((self._placed(*one) for one in some), key=seconds)
+
+
+def _why_unknown(gpu: Gpu) -> str:
+    """Return why the speed of a GPU is not known, and which option sets it."""
+    if gpu.name is None and gpu.pci_device_id is None:
+        why = f"the model of GPU {gpu.index} is unknown"
+    else:
+        name = (gpu.name or "").removeprefix("NVIDIA ") or f"PCI id {gpu.pci_device_id}"
+        why = f"there is no reference data for {name}"
+    return f"{why}: --single-gpu-images-per-sec sets its speed"

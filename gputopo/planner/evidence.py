@@ -11,14 +11,11 @@ rules of one line (`python -m tests.benchmarks.bench_decisions`).
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from math import log2
 from typing import NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
-from gputopo.prediction.links.paths import Paths
-from gputopo.prediction.one_gpu_speeds import SAME_RUN
-from gputopo.prediction.step import NCCL, ON_CPU, Placement
+from gputopo.prediction import BY_NCCL, SAME_RUN, Paths, Placement
 from gputopo.reference.expectations import expected_of
 from gputopo.reference.published import published
 from gputopo.values.machine import Machine
@@ -36,19 +33,16 @@ class Decision(NamedTuple):
     speeds: Mapping[Placement, float] = {}
 
 
-def has_peer_access(paths: Paths, gpus: Sequence[int]) -> bool:
-    """Return whether any two of these GPUs copy directly to each other."""
-    return any(paths.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
-
-
 def rule(machine: Machine, paths: Paths, gpus: Sequence[int]) -> tuple[Placement, str]:
     """Return the placement of the rule for several GPUs, and why."""
-    if has_peer_access(paths, gpus):
-        return NCCL, "by rule: a copy of the variables on each GPU, and NCCL adds the gradients"
+    if paths.has_peer_access(gpus):
+        return BY_NCCL, "by rule: a copy of the variables on each GPU, and NCCL adds the gradients"
     rows = [expected_of(gpu) for gpu in machine.gpus if gpu.index in gpus]
     if all(row is not None and row.architecture in BEFORE_VOLTA for row in rows):
-        return ON_CPU, "by rule: GPUs before Volta without peer access keep the variables on the CPU"
-    return NCCL, (
+        return Placement(
+            "parameter_server", "cpu"
+        ), "by rule: GPUs before Volta without peer access keep the variables on the CPU"
+    return BY_NCCL, (
         "by rule: a copy of the variables on each GPU, and NCCL adds the gradients through host memory, "
         "because there is no peer access"
     )

@@ -6,17 +6,18 @@ some costs of several GPUs arise only once. With GPUs of different speeds and eq
 faster, because the slowest GPU limits synchronous training.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
 from gputopo.planner.chooser import Basis, Chooser
-from gputopo.planner.request import Request, speed_classes
+from gputopo.planner.reasons import UNPREDICTED, unpredicted_reason
+from gputopo.planner.request import Request, check_batch_size, speed_classes
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.batches import AUTO, as_typed, plain
-from gputopo.values.run.plan import SURE_MARGIN, GpuCount, GroupSpeed, HowMany, Unequal
+from gputopo.values.run.plan import SURE_MARGIN, Candidate, GpuCount, GroupSpeed, HowMany, Unequal
 
 # A doubling with less than half of the ideal gain is better left to another job.
 GAIN = 0.5
@@ -62,8 +63,7 @@ def _speed_of_size(selection: Chooser, all_reduce: str | None, size: int) -> flo
 def _pays_from(selection: Chooser, all_reduce: str | None, gain: float) -> int | None:
     """Return the smallest power of two as a batch with which a second GPU gains `gain` of the ideal."""
     for batch in (2**power for power in range(MAX_POWER)):
-        speeds = {gpu: one for gpu, one in selection.basis.speeds_with(batch).items() if one is not None}
-        basis = selection.basis._replace(batch=batch, speeds=speeds)
+        basis = selection.basis._replace(batch=batch, speeds=selection.basis.speeds_with(batch))
         other = selection.asked(basis, batch_size=batch)
         one, two = (_speed_of_size(other, all_reduce, size) for size in (1, 2))
         if two / one - 1 >= gain:
@@ -205,23 +205,21 @@ def _options(selection: Chooser, gpus: Sequence[int], better: GroupSpeed) -> str
     return " ".join(words)
 
 
-def how_many_of_hosts(
-    numbers: Iterable[int], gain: float | None, images_per_sec: Callable[[int], float | str]
-) -> HowMany:
-    """Return one of the numbers of GPUs: the largest if a step of one of them cannot be predicted.
+def how_many_of_hosts(largest: int, request: Request, choose: Callable[[int], Candidate]) -> HowMany:
+    """Return how many of the `largest` number of GPUs to use; all if a step of a number cannot be predicted.
 
-    `images_per_sec`: returns the speed of a number of GPUs on the fewest hosts, or what is missing.
+    `choose`: returns the choice of a number of GPUs on the fewest hosts. Raises UsageError if the request has
+    one batch for each GPU.
     """
-    wanted = sorted({*numbers})
-    least = GAIN if gain is None else gain
+    check_batch_size(request)
+    gain = GAIN if request.gain is None else request.gain
     speeds: dict[int, float] = {}
-    for count in wanted:
-        speed = images_per_sec(count)
-        if isinstance(speed, str):
-            return HowMany(num_gpus=wanted[-1], gain=least, reason=f"all, unless predicted: {speed}")
-        speeds[count] = speed
+    for count in doublings(largest):
+        choice = choose(count)
+        if choice.images_per_sec is None:
+            why = unpredicted_reason(choice) or UNPREDICTED
+            return HowMany(num_gpus=largest, gain=gain, reason=f"all, unless predicted: {why}")
+        speeds[count] = choice.images_per_sec
     counts = gains(speeds)
-    chosen = enough(counts, least)
-    return HowMany(
-        num_gpus=chosen.num_gpus, gain=least, reason=reason_of(counts, chosen, least), counts=counts
-    )
+    chosen = enough(counts, gain)
+    return HowMany(num_gpus=chosen.num_gpus, gain=gain, reason=reason_of(counts, chosen, gain), counts=counts)

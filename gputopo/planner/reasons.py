@@ -7,15 +7,24 @@ from typing import NamedTuple
 
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
-from gputopo.prediction.links.paths import Paths, Resource
-from gputopo.prediction.step import Placement
-from gputopo.topology import doubts
-from gputopo.topology.hops import class_name, is_within, nearness, reduction_groups
+from gputopo.prediction import Paths
+from gputopo.topology import (
+    believed_links,
+    class_name,
+    implausible_pairs,
+    is_within,
+    nearness,
+    reduction_groups,
+)
 from gputopo.values.bandwidth import Bandwidth, Pair
-from gputopo.values.index_ranges import gpu_ranges, index_ranges, pairs_in_words
+from gputopo.values.errors import UsageError
+from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
 from gputopo.values.machine import Hop, Link, Machine
 from gputopo.values.rates import PairSpeed
+from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.words import date_in_words
+
+UNPREDICTED = "nothing predicted"
 
 Links = Mapping[tuple[int, int], Link]
 
@@ -45,7 +54,7 @@ def distance_reason(links: Links, gpus: Sequence[int]) -> str:
 def doubt_reasons(machine: Machine) -> list[str]:
     """Return why the topology is not reliable, and how it is treated here."""
     reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
-    if within := doubts.sys_within_node(machine):
+    if within := implausible_pairs(machine).far_within_node:
         reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) is treated as NODE")
     return reasons
 
@@ -84,28 +93,6 @@ def pix_unmet(largest: Sequence[int], asked: int, required: int | None, *, troub
         f"--prefer-pix cannot be met with {asked} GPUs: the largest PIX island{holding} has {len(largest)} "
         f"({gpus_in_words(largest)})"
     )
-
-
-_IN_WORDS = {
-    "up": "link of GPU {}, sending",
-    "down": "link of GPU {}, receiving",
-    "nvlink out": "NVLinks of GPU {}, sending",
-    "nvlink in": "NVLinks of GPU {}, receiving",
-    "nvlink": "NVLink {} to {}",
-    "pair": "path from GPU {} to {}",
-    "memory": "copies through host memory",
-    "host": "gradients added on the CPU",
-}
-_BY_HOST = {"up": "GPU {} to the host", "down": "the host to GPU {}"}
-
-
-def in_words(resource: Resource, placing: Placement, paths: Paths) -> str:
-    """Return a resource of `gputopo.prediction.links.flows` in words: `GPU 3 to the host`."""
-    kind, *ends = resource
-    if kind in ("uplink up", "uplink down"):
-        return f"uplink of GPUs {index_ranges(paths.uplinks[int(ends[0])].gpus)}"
-    words = _IN_WORDS | (_BY_HOST if placing.traffic == "host" else {})
-    return words[str(kind)].format(*ends)
 
 
 def avoided_reason(
@@ -196,6 +183,30 @@ def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
     )
 
 
-def ms(seconds: float) -> float:
-    """Return milliseconds, rounded as in a plan."""
-    return round(1e3 * seconds, 4)
+def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
+    """Return the facts that would improve predictions, the most useful first, each with how to get it."""
+    facts = list[str]()
+    for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
+        if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
+            facts.append(f"{words}, of {gpu_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
+    apart = {pair for pair, path in paths.pairs.items() if path.basis != "measured" and path.kind != "nvlink"}
+    links = believed_links(machine)
+    if far := sorted({gpu for pair in apart if pair not in links or links[pair].hop is None for gpu in pair}):
+        facts.append(f"PCIe hops between {gpu_ranges(far)} (nvidia-smi topo -m)")
+    if apart or any(host.basis != "measured" for host in paths.hosts.values()):
+        facts.append("copy rates of this machine (gputopo bandwidth --save)")
+    return tuple(facts)
+
+
+def unpredicted_reason(choice: Candidate) -> str:
+    """Return the reason of a choice why nothing is predicted; "" if it has none."""
+    return next((reason for reason in choice.reasons if reason.startswith(UNPREDICTED)), "")
+
+
+def require_prediction(plan: Plan, what: str) -> None:
+    """Raise UsageError if nothing was predicted. `what`: the option, and why it needs a prediction."""
+    if plan.prediction is None:
+        why = unpredicted_reason(plan.choice) or f"{UNPREDICTED} for this job"
+        raise UsageError(
+            f"{what}: {why}", "add --single-gpu-images-per-sec X, or more of the machine: --from FILE"
+        )

@@ -7,9 +7,8 @@ import msgspec
 
 from gputopo.findings import find_read
 from gputopo.findings.usage import use_of
-from gputopo.prediction.one_gpu_speeds import given_speeds
-from gputopo.prediction.programs import DEFAULT
-from gputopo.topology.kernel import gpus_of_other_drivers
+from gputopo.prediction import DEFAULT_PROGRAM
+from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
@@ -42,7 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     variable_update: str = "auto"  # auto or a VariableUpdate
     all_reduce: str | None = None  # a name of gputopo.values.run.all_reduce, for replicated
     model: str | None = None
-    program: str = DEFAULT  # a name of gputopo.prediction.programs
+    program: str = DEFAULT_PROGRAM  # a name of gputopo.prediction.programs
     batch_size: AskedBatch | None = None
     precision: str = "fp32"  # as in a RunSpec
     predicts: bool = True  # whether it trains in steps that can be predicted
@@ -90,6 +89,21 @@ def check(request: Request, machine: Machine) -> None:
         _check_holder(holder, request, indices)
     given_speeds(request.single_gpu_images_per_sec, request.gpus or indices)
     check_batch_size(request)
+
+
+def given_speeds(values: Sequence[float], gpus: Sequence[int]) -> dict[int, float]:
+    """Return the speed of each GPU from `--single-gpu-images-per-sec`: one number, or one for each.
+
+    Raises UsageError.
+    """
+    if len(values) == 1:
+        return dict.fromkeys(gpus, values[0])
+    if values and len(values) != len(gpus):
+        raise UsageError(
+            f"--single-gpu-images-per-sec has {len(values)} numbers for {len(gpus)} GPUs",
+            "write one number for all, or one for each GPU",
+        )
+    return dict(zip(gpus, values, strict=False))
 
 
 def check_batch_size(request: Request) -> None:

@@ -13,8 +13,7 @@ from gputopo.planner.reasons import (
     pix_unmet,
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
-from gputopo.topology.doubts import believed_links
-from gputopo.topology.hops import is_within, islands, nearness
+from gputopo.topology import believed_links, is_within, islands, nearness
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_speeds, speed_classes, unmeasured

@@ -1,12 +1,12 @@
 """What a changed machine would do: the plan before and after, and the single change that helps most."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from gputopo.planner.explained import require_prediction
+from gputopo.planner.changes import as_expected, changed, changes_of, full_links, single_changes
+from gputopo.planner.reasons import require_prediction
 from gputopo.planner.request import Request
-from gputopo.prediction.what_if import as_expected, changed, full_links, single_changes
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Candidate, Plan, WhatIf
@@ -17,6 +17,15 @@ PAYS = 0.01
 _COMPARES = "--what-if compares predicted images/sec"
 
 Choose = Callable[[Machine, Request], Plan]
+
+
+def effect_of_changes(machine: Machine, request: Request, texts: Iterable[str], choose: Choose) -> WhatIf:
+    """Return the plans before and after the changes in some texts; without any, after the best change.
+
+    `choose` makes a plan. Raises UsageError for an impossible change, or if nothing is predicted.
+    """
+    changes = changes_of(texts)
+    return what_if(machine, request, changes, choose) if changes else best_change(machine, request, choose)
 
 
 def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: Choose) -> WhatIf:

@@ -89,6 +89,14 @@ class GradientLine(NamedTuple):
             ends.append(end)
         return tuple(ends)
 
+    def late_s(self, backward_s: float, seconds_per_byte: float) -> float:
+        """Return the seconds from the end of the backward pass until all gradients are transferred.
+
+        `backward_s`: seconds of the backward pass; `ready` is a share of it. `seconds_per_byte`: for which
+        one byte occupies the slowest link.
+        """
+        return max(0.0, backward_s * (max(self.through(seconds_per_byte / backward_s)) - 1))
+
 
 @lru_cache(maxsize=256)  # for a few models; a fit tries one overlap after another
 def line_of(blocks: tuple[GradientBlock, ...], overlap: float) -> GradientLine:

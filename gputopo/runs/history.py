@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.copies.physics import checked
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import answering, fingerprint, is_same_but_gpus
+from gputopo.topology import answering_gpus, fingerprint, is_same_but_gpus, without_identities
 from gputopo.values import schema
 from gputopo.values.bandwidth import NETWORK, Bandwidth
 from gputopo.values.errors import InputError
@@ -269,10 +268,10 @@ def latest_with_other_gpus(path: Path, machine: Machine) -> Saved | None:
     Bandwidths that cover all GPUs it had then and has now come first. Raises InputError if the file cannot be
     read.
     """
-    here = {gpu.pci_address for gpu in answering(machine)}
+    here = {gpu.pci_address for gpu in answering_gpus(machine)}
 
     def shared(saved: Saved) -> set[int]:
-        return {gpu.index for gpu in answering(saved.machine) if gpu.pci_address in here}
+        return {gpu.index for gpu in answering_gpus(saved.machine) if gpu.pci_address in here}
 
     return _first_on((one for one in _saved(path, None) if is_same_but_gpus(machine, one.machine)), shared)
 

@@ -14,13 +14,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.links.paths import Paths, paths_of
-from gputopo.prediction.one_gpu_speeds import Figure, peak_bytes, single_gpu_speeds
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
+    Figure,
+    ModelCosts,
+    Paths,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    paths_of,
+    require_program,
+    single_gpu_speeds,
+)
 from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.ran import exchange_words
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
@@ -69,7 +77,7 @@ def learned(
     `past`: runs of this machine, latest first. `figures`: of one GPU. `workload_of`: returns the costs of a
     model, or None if unknown.
     """
-    program, here = require_program(DEFAULT), {gpu.index for gpu in machine.gpus}
+    program, here = require_program(DEFAULT_PROGRAM), {gpu.index for gpu in machine.gpus}
     jobs = {job: runs for job, runs in by_job(past).items() if here.issuperset(job.gpus)}
     if not jobs:
         return None
@@ -128,9 +136,37 @@ def past_run(result: Result) -> PastRun | None:
     ]
     placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
-    peaks = [peak for row in result.devices if (peak := peak_bytes(result, row.device))]
+    peaks = [peak for row in result.devices if (peak := result.peak_bytes(row.device))]
     step_s, known = sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ()
     return PastRun(placed, step_s, known, max(peaks, default=None) if len(set(batches)) == 1 else None)
+
+
+def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
+    """Return the complete training runs on one GPU, in their order. `gpu`: the name of the GPU."""
+    return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
+
+
+def _past_speed(result: Result) -> Figure | None:
+    job, throughput = result.job, result.throughput
+    if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
+        return None
+    name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
+    if not isinstance(job, RunSpec) or job.task != "train":
+        return None
+    if job.data.folder is not None:
+        return None  # its input may have limited it
+    if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
+        return None
+    device = result.devices[0].device
+    return Figure(
+        name,
+        job.model,
+        batch,
+        job.precision.compute,
+        throughput.mean,
+        gpu_index=device.gpu,
+        peak_bytes=result.peak_bytes(device),
+    )
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
@@ -138,7 +174,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
 
     Runs with different batches are skipped: their GPUs have one model but not one speed.
     """
-    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
+    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT_PROGRAM)
     found = []
     for run in past:
         speeds: dict[tuple[str, int], list[float]] = {}
@@ -196,8 +232,8 @@ def _runs(
         compute_s = _alone(machine, job, workload, figures) or by_marks(program, runs)
         if compute_s is None:
             continue
-        stepper = StepPredictor(model_of(workload), program, len(job.gpus), paths.cpus)
-        step = predict(stepper, paths, job.gpus, compute_s, job.placing)
+        predictor = StepPredictor(ModelCosts.of(workload), program, paths)
+        step = predictor.step(job.gpus, compute_s, job.placing)
         found[job] = median(run.step_s for run in runs) / step.step_s
         if len(found) == MAX_JOBS:
             break
@@ -211,7 +247,7 @@ def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequen
         same = [one for one in figures if one.batch == batch]
         if not same:
             return None
-        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same)[gpu]
+        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same).get(gpu)
         if speed is None or speed.basis != "history":
             return None
         seconds.append(batch / speed.images_per_sec)

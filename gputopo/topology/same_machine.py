@@ -37,7 +37,7 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
     """
     if now.host.cpu_model is None or not _same_host(now.host, then.host):
         return False
-    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering(one)} for one in (now, then))
+    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering_gpus(one)} for one in (now, then))
     shared = here.keys() & there.keys()
     return (
         bool(shared)
@@ -46,7 +46,7 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
     )
 
 
-def answering(machine: Machine) -> list[Gpu]:
+def answering_gpus(machine: Machine) -> list[Gpu]:
     """Return the GPUs that respond and whose slot is known: the GPUs that can be measured again."""
     return [gpu for gpu in machine.gpus if not gpu.lost and gpu.pci_address is not None]
 

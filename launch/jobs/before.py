@@ -9,7 +9,7 @@ from gputopo.values.errors import GputopoError
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
     from gputopo.planner import Request
-    from gputopo.prediction.one_gpu_speeds import Figure
+    from gputopo.prediction import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.result import Result
@@ -34,9 +34,8 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     past = [*history.past(history.history_file(), with_short=True)]
     if not past:
         return Before()
-    from gputopo.prediction.one_gpu_speeds import past_speeds
-    from gputopo.runs.past_runs import figures_by_marks, learned, past_run
-    from gputopo.topology.same_machine import fingerprint
+    from gputopo.runs.past_runs import figures_by_marks, learned, past_run, past_speeds
+    from gputopo.topology import fingerprint
 
     speeds, key = past_speeds(one.result for one in past), fingerprint(machine)
     of_machine = (one.result for one in past if one.fingerprint == key)

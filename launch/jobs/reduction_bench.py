@@ -33,8 +33,8 @@ from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.planner.cpu_devices import MAX_CPU_DEVICES
-from gputopo.topology.hops import Groups
+from gputopo.planner import MAX_CPU_DEVICES
+from gputopo.topology import Groups
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError

@@ -39,7 +39,7 @@ from gputopo.probes.host_load import HostReader
 from gputopo.report.stderr import note
 from gputopo.sweeps.expand import ordered
 from gputopo.sweeps.matrix import Matrix
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.machine import Machine

@@ -25,7 +25,7 @@ from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.history import add, history_file, past
 from gputopo.runs.input_verdict import input_verdict
 from gputopo.runs.known import alone_of_run
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine

@@ -12,8 +12,8 @@ from gputopo.launch.spec.model_names import data_of, model_for
 from gputopo.launch.spec.recipes import Recipe, model_recipe
 from gputopo.launch.spec.rules import check, is_multi_worker
 from gputopo.launch.target import Target
-from gputopo.planner.cpu_devices import counted_devices
-from gputopo.topology.hops import reduction_groups
+from gputopo.planner import counted_devices
+from gputopo.topology import reduction_groups
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.all_reduce import NCCL, parse

@@ -21,7 +21,7 @@ import msgspec
 
 from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.runs.history import RUNS, history_file
-from gputopo.topology.identities import without_identities
+from gputopo.topology import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
 from gputopo.values.machine import Machine

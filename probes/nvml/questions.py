@@ -46,7 +46,7 @@ from gputopo.probes.nvml.words import (
     VIRTUALIZATIONS,
 )
 from gputopo.reference.clock_events import decode
-from gputopo.topology.identities import program_name
+from gputopo.topology import program_name
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop
 

@@ -15,8 +15,7 @@ from gputopo.cli.source import machine_from
 from gputopo.launch.jobs import model_costs
 from gputopo.launch.supervise.run_folder import RunFolder, write_result
 from gputopo.runs import history
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan

@@ -9,9 +9,11 @@ import math
 from collections import defaultdict
 from statistics import median
 
-from gputopo.prediction.one_gpu_speeds import PROGRAM, Figure, gpu_names
+from gputopo.measurements.published import machine_named
+from gputopo.prediction import Figure
+from gputopo.prediction.one_gpu_speeds import PROGRAM
 from gputopo.prediction.roofline import has_tensor_cores, step_seconds
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference.expectations import expected_gpu, expected_of
 from gputopo.reference.published import Published, published
 from gputopo.workload.workloads import require
 from tests import there
@@ -39,7 +41,7 @@ def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
             continue
         if row.data_format == "NHWC":  # not the layout that a GPU is trained in
             continue
-        gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+        gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
         if gpu is not None:
             found.append((row, Figure(gpu.name, row.model, row.batch_per_gpu or 0, row.precision, rate)))
     return tuple(found)
@@ -51,7 +53,7 @@ def _alone(row: Published) -> float | None:
 
 def _why_left_out(row: Published) -> str | None:
     """Return the rule by which a figure of one GPU is no measure of that GPU, None if it is one."""
-    gpu = expected_gpu(gpu_names(row.machine)[row.gpus[0]])
+    gpu = expected_of(machine_named(row.machine).gpus[row.gpus[0]])
     if gpu is None or not has_tensor_cores(gpu, row.precision):
         return None
     if row.precision == "fp32":

@@ -6,8 +6,8 @@ from statistics import median
 import msgspec
 import pytest
 
-from gputopo.prediction.programs import ProgramConstants, require_program
-from gputopo.prediction.ranges import EXCHANGE
+from gputopo.planner.ranges import EXCHANGE
+from gputopo.prediction import ProgramConstants, require_program
 from gputopo.reference.published import published
 from gputopo.values.run.plan import CLEARLY_FASTER
 from tests.fits.cases import Case, Constants, cases, quantile, score

@@ -12,7 +12,7 @@ from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
-from gputopo.prediction.programs import ProgramConstants, program_names, require_program
+from gputopo.prediction import ProgramConstants, program_names, require_program
 from gputopo.reference.check_with import check_command
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS

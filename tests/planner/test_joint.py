@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import planner
-from gputopo.planner.joint import with_steps
-from gputopo.planner.network import HostNetwork
-from gputopo.planner.request import Request
+from gputopo.planner import HostNetwork, Request, with_predicted_steps
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.plan import Candidate, HostGpus, Plan
 from tests.planner.joint_machines import box
@@ -36,7 +34,7 @@ def plan_of(*machines: Machine, request: Request = ASKED, gbit_per_s: float | No
         hosts=gpus,
     )
     joint = msgspec.structs.replace(own[0], choice=choice, candidates=(choice,))
-    return with_steps(joint, own, hosts, request, None)
+    return with_predicted_steps(joint, own, hosts, request, None)
 
 
 def of_size(size: int) -> Machine:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.prediction import ModelCosts, Placement
 from gputopo.prediction.gradients import TRAFFIC, GradientBlock, line_of, parts_of
-from gputopo.prediction.step import ModelCosts, Placement
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.run.all_reduce import NAMES, options_of, parse
 from gputopo.workload.spreading import MIN_CHUNK
 from tests.prediction.invented import models

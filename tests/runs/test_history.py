@@ -13,7 +13,7 @@ import pytest
 
 from gputopo.runs import history
 from gputopo.runs.history import latest_network, save_network
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
-from gputopo.prediction.one_gpu_speeds import Figure
-from gputopo.prediction.step import Placement
+from gputopo.prediction import Figure, Placement
 from gputopo.runs.past_runs import MAX_FACTOR, MAX_JOBS, figures_by_marks, learned, past_run, step_factor
 from gputopo.values.run.events import Anomaly
 from gputopo.values.run.plan import Learned

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gputopo.findings.measured.nccl_p2p import P2P_OFF, cutoff, nvlink_pairs
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, copies_of
-from gputopo.topology.hops import class_name
+from gputopo.topology import class_name
 from gputopo.values.bandwidth import Failure, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped

@@ -33,7 +33,7 @@ from gputopo.findings.measured.links import (
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
 from gputopo.reference.copied_links import over_nvlink as faster_than_pcie
 from gputopo.reference.expectations import LinkExpectation, expected_of
-from gputopo.topology.hops import class_name
+from gputopo.topology import class_name
 from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima

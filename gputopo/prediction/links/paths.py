@@ -21,10 +21,8 @@ from gputopo.prediction.links.shared_links import (
 )
 from gputopo.reference.copied_links import observed_link, over_nvlink
 from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
-from gputopo.topology.doubts import believed_links
-from gputopo.topology.peer_access import redirected_pairs
+from gputopo.topology import believed_links, redirected_pairs
 from gputopo.values.bandwidth import Bandwidth, Pair
-from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.rates import PairSpeed, host_link_rates, pair_speeds
 
@@ -86,8 +84,12 @@ Resource = tuple[str | int, ...]
 Cost = tuple[Resource, float]
 """A resource that a copy uses, and its GB/s."""
 
-Limit = tuple[Resource | None, float]
-"""The link that a byte of the model occupies longest, and the seconds."""
+
+class Limit(NamedTuple):
+    """The link that a byte of the model occupies longest, and the seconds; (None, 0) without copies."""
+
+    resource: Resource | None
+    seconds: float
 
 
 class Paths(msgspec.Struct, frozen=True, dict=True):
@@ -113,6 +115,10 @@ class Paths(msgspec.Struct, frozen=True, dict=True):
         """Return the path between two GPUs."""
         return self.pairs[min(a, b), max(a, b)]
 
+    def has_peer_access(self, gpus: Sequence[int]) -> bool:
+        """Return whether any two of these GPUs copy directly to each other."""
+        return any(self.pair(*pair).kind != "staged" for pair in combinations(gpus, 2))
+
 
 def paths_of(machine: Machine) -> Paths:
     """Return the paths between the GPUs and the host of a machine."""
@@ -130,21 +136,6 @@ def paths_of(machine: Machine) -> Paths:
         {gpu: port for gpu in gpus if (port := pairs.port(gpu, found)) is not None},
         machine.host.sockets or (2 if several else 1),
     )
-
-
-def unknown_facts(machine: Machine, paths: Paths) -> tuple[str, ...]:
-    """Return the facts that would improve predictions, the most useful first, each with how to get it."""
-    found = []
-    for basis, words in (("assumed", "PCIe link, and no known model"), ("model", "PCIe link of the slot")):
-        if gpus := [gpu for gpu, host in paths.hosts.items() if host.basis == basis]:
-            found.append(f"{words}, of {gpu_ranges(gpus)} (gputopo inspect, or nvidia-smi -q)")
-    apart = {pair for pair, path in paths.pairs.items() if path.basis != "measured" and path.kind != "nvlink"}
-    links = believed_links(machine)
-    if far := sorted({gpu for pair in apart if pair not in links or links[pair].hop is None for gpu in pair}):
-        found.append(f"PCIe hops between {gpu_ranges(far)} (nvidia-smi topo -m)")
-    if apart or any(host.basis != "measured" for host in paths.hosts.values()):
-        found.append("copy rates of this machine (gputopo bandwidth --save)")
-    return tuple(found)
 
 
 def _hosts(machine: Machine) -> dict[int, HostLink]:

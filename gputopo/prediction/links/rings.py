@@ -7,7 +7,7 @@ is as fast as in any ring. Near neighbours come first, so that a ring leaves a s
 
 from collections.abc import Mapping, Sequence
 
-from gputopo.prediction.links.flows import GB, Flows, Load
+from gputopo.prediction.links.flows import GB, Flows, Load, slowest_of
 from gputopo.prediction.links.paths import Paths, Resource
 
 # The rate of each link of a ring of GPUs without P2P through host memory, whatever copies reach, because
@@ -47,7 +47,7 @@ def _edge_seconds(paths: Paths, a: int, b: int) -> float:
     flows = Flows(paths)
     flows.between(a, b)
     flows.between(b, a)
-    return flows.slowest[1]
+    return slowest_of(flows.loads).seconds
 
 
 def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ from gputopo.report.machine.matrix import (
     topology_in_words,
 )
 from gputopo.report.units import counted, gib
-from gputopo.topology.hops import class_name
+from gputopo.topology import class_name
 from gputopo.values.facts import at_gpu, single_facts
 from gputopo.values.fields import field_at, path_in_words
 from gputopo.values.finding import Inspection

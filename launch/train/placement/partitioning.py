@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.errors import UsageError
 from gputopo.values.run.device_names import rank_of
 from gputopo.workload.spreading import chunk_count, spread

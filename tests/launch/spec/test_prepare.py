@@ -16,9 +16,8 @@ from gputopo.launch.spec.prepare import (
     without_nccl,
 )
 from gputopo.launch.target import Target
-from gputopo.planner import Request
+from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
-from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import ClockMhz, ClocksMhz, Machine
 from gputopo.values.run.drill import read_drills
@@ -31,7 +30,7 @@ from tests.launch.specs import machine, plan_for
 
 def spec(gpus: tuple[int, ...] = (), ps: str | None = "cpu", backend: str = "gpu", **options: Any) -> RunSpec:
     devices, rehearsal_of = options.pop("cpu_devices", 2), options.pop("rehearsal_of", None)
-    plan = plan_for(gpus, ps) if gpus else cpu_plan("alexnet", devices=devices, ps=ps or "auto")
+    plan = plan_for(gpus, ps) if gpus else cpu_plan(Request(model="alexnet", ps=ps or "auto"), devices)
     machine_ = machine() if gpus else None
     why = "No NVIDIA device"
     target = Target(backend, plan, machine_, why, rehearsal_of, devices)  # type: ignore[arg-type]
@@ -73,7 +72,8 @@ def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
     backend: Backend, gpus: tuple[int, ...]
 ) -> None:
     copies = plan_for(gpus, None, variable_update="replicated", all_reduce="copy")
-    plan = reduced_by_strategy(copies if gpus else cpu_plan("alexnet", variable_update="replicated"))
+    replicated = Request(model="alexnet", variable_update="replicated")
+    plan = reduced_by_strategy(copies if gpus else cpu_plan(replicated))
     assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
     made = spec_of(Target(backend, plan, machine() if gpus else None), "alexnet", strategy="mirrored")
     assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
@@ -104,8 +104,8 @@ def test_without_gpus_there_are_two_cpu_devices_and_the_first_line_states_it() -
 
 
 def test_replicated_without_gpus_reduces_by_copy_and_independent_reduces_nothing() -> None:
-    assert cpu_plan("alexnet", variable_update="replicated").choice.all_reduce == "copy"
-    assert cpu_plan("alexnet", variable_update="independent").choice.all_reduce is None
+    assert cpu_plan(Request(model="alexnet", variable_update="replicated")).choice.all_reduce == "copy"
+    assert cpu_plan(Request(model="alexnet", variable_update="independent")).choice.all_reduce is None
 
 
 def test_counting_ends_on_cpu_devices_when_the_speed_is_known_and_on_gpus_by_count() -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.train.placement.algorithms import halves, leaders_of
 from gputopo.launch.train.placement.partitioning import (
     Cut,
     chunk_sizes,
@@ -13,7 +14,6 @@ from gputopo.launch.train.placement.partitioning import (
     small_runs,
     starts_of,
 )
-from gputopo.topology.hops import halves, leaders_of
 from gputopo.values.errors import UsageError
 
 
@@ -110,3 +110,12 @@ def test_the_last_tower_takes_the_rest() -> None:
 def test_fewer_rows_than_towers_are_refused(towers: int, cut: Cut) -> None:
     with pytest.raises(UsageError, match=f"batch of {towers - 1}"):
         rows_of_towers(towers - 1, towers, cut)
+
+
+@given(st.integers(0, 40))
+def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
+    groups = halves(towers)
+    assert [tower for group in groups for tower in group] == list(range(towers))
+    assert len(groups) <= 2
+    assert all(groups)
+    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
+from gputopo.planner.changes import as_expected, changed, changes_of, full_links, single_changes
 from gputopo.planner.what_if import best_change, what_if
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.what_if import as_expected, changed, changes_of, full_links, single_changes
+from gputopo.prediction import paths_of
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import UsageError

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from gputopo.copies.expected import links_for
-from gputopo.prediction.links.paths import paths_of, pcie_link
+from gputopo.prediction import paths_of, pcie_link
 from gputopo.reference.expectations import (
     GpuExpectation,
     LinkExpectation,
@@ -20,7 +20,7 @@ from gputopo.reference.expectations import (
     expected_of,
     known_gpus,
 )
-from gputopo.topology.peer_access import redirected_pairs, why_off
+from gputopo.topology import redirected_pairs, why_p2p_off
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import gpu_ranges, index_ranges, parse_ranges
 from gputopo.values.machine import Gpu, Link, Machine, Pcie
@@ -188,7 +188,7 @@ def _without_acs(machine: Machine) -> ChangedMachine:
 
 def _denied(machine: Machine) -> dict[tuple[int, int], str]:
     """Return the pairs without peer access that a setting can enable, and how."""
-    offs = {(link.a, link.b): why_off(machine, link) for link in machine.links if not link.nvlinks}
+    offs = {(link.a, link.b): why_p2p_off(machine, link) for link in machine.links if not link.nvlinks}
     settings = ("registry_key", "acs", "iommu", "bar1")
     return {pair: off.fix for pair, off in offs.items() if off and off.cause in settings and off.fix}
 
