@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.findings.kernel_events import kernel_events
-from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, times
+from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, kernel_events, times
 from gputopo.findings.rule import Case, Fault, Rule, check, named
 from gputopo.topology import NVIDIA_DRIVER, UNCOUNTED, gpus_of_other_drivers
 from gputopo.values.facts import FactPath, at_gpu, label

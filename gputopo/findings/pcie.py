@@ -5,8 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gputopo.findings.kernel_events import kernel_events
-from gputopo.findings.kernel_log import event_evidence, severity_of
+from gputopo.findings.kernel_log import event_evidence, kernel_events, severity_of
 from gputopo.findings.places import is_notebook
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT

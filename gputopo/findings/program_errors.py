@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from gputopo.findings.kernel_events import kernel_events
-from gputopo.findings.kernel_log import event_evidence
+from gputopo.findings.kernel_log import event_evidence, kernel_events
 from gputopo.findings.rule import Case, Fault, Rule, check
 from gputopo.values.machine import Machine
 from gputopo.values.subject import MACHINE

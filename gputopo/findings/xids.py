@@ -6,8 +6,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.findings.kernel_events import kernel_events
-from gputopo.findings.kernel_log import OFF_THE_BUS, device_words, event_evidence, severity_of, times
+from gputopo.findings.kernel_log import (
+    OFF_THE_BUS,
+    device_words,
+    event_evidence,
+    kernel_events,
+    severity_of,
+    times,
+)
 from gputopo.findings.places import Fits
 from gputopo.findings.rule import Case, Fault, Rule, check
 from gputopo.reference import expectations
