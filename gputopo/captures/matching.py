@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gputopo.reference.expectations import address_order
+from gputopo.reference import address_order
 from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
 from gputopo.values.ends import gpus_in, renumbered

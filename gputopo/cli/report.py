@@ -267,7 +267,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     from gputopo.captures.training_files import encodable, read
     from gputopo.measurements.published import known_machines, published_measurements
     from gputopo.measurements.study import study_of
-    from gputopo.reference.published import SOURCES
+    from gputopo.reference import PUBLISHED_SOURCES
     from gputopo.values.run.measurement import PUBLISHED
     from gputopo.values.study import UnreadFile
 
@@ -298,7 +298,9 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     if options.baseline:
         _check_compared(study, before.measurements)
     sources = {row.reference.removeprefix(PUBLISHED): None for row in study.figures.against}
-    return msgspec.structs.replace(study, sources={n: SOURCES[n] for n in sources if n in SOURCES})
+    return msgspec.structs.replace(
+        study, sources={n: PUBLISHED_SOURCES[n] for n in sources if n in PUBLISHED_SOURCES}
+    )
 
 
 def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:

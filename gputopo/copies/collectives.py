@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.copies.expected import link_name
-from gputopo.reference.copied_links import observed_link
-from gputopo.reference.expectations import (
+from gputopo.reference import (
     GpuExpectation,
     expected_bus,
     expected_gpu,
     expected_link,
     expected_nvlink,
+    observed_link,
 )
 from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Bandwidth, Expectation, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS

@@ -6,8 +6,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, NvLinkExpectation, expected_gpu, expected_nvlink
+from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_gpu, expected_nvlink, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine

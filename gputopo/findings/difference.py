@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.findings import find
 from gputopo.findings.rule import named
-from gputopo.reference.clock_events import under_load
+from gputopo.reference import under_load
 from gputopo.topology import without_identities
 from gputopo.values.difference import NOT_COMPARED, Change, Difference, FindingChanges
 from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, single_facts, within

@@ -3,7 +3,7 @@
 from itertools import combinations
 from typing import NamedTuple
 
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.topology import MAX_CUT_CPUS, looks_cut
 from gputopo.values.index_ranges import parse_cpus
 from gputopo.values.machine import Machine

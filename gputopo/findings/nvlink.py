@@ -20,7 +20,7 @@ from gputopo.findings.kernel_log import (
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, by_model, check, each_gpu, present
 from gputopo.findings.xids import Action, known_errors
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of
 from gputopo.values.finding import Severity
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine

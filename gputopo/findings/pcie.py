@@ -5,13 +5,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo import reference
 from gputopo.findings.kernel_log import event_evidence, kernel_events, severity_of
 from gputopo.findings.places import is_notebook
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, facts_of, present
 from gputopo.findings.usage import BUSY_PERCENT
-from gputopo.reference import copied_links
-from gputopo.reference.clock_events import under_load
-from gputopo.reference.expectations import expected_link, expected_of
+from gputopo.reference import expected_link, expected_of, under_load
 from gputopo.topology import NVIDIA_DRIVER, bridges_above
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
@@ -21,7 +20,7 @@ from gputopo.values.subject import MACHINE
 
 NARROW_LANES = Threshold(
     "narrow slot",
-    copied_links.NARROW_LANES,
+    reference.NARROW_LANES,
     "lanes or fewer",
     "not measured on hardware: eight lanes are enough for training and usual on many boards and clouds; with "
     "four the copies of every step show",

@@ -8,11 +8,11 @@ import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.measurements.study import study_of
-from gputopo.reference.published import (
-    SOURCES,
+from gputopo.reference import (
+    PUBLISHED_SOURCES,
     Missing,
     Published,
-    published,
+    published_figures,
     published_machines,
     published_missing,
 )
@@ -27,7 +27,7 @@ _METHODS = frozenset({"keras-2017"})
 @functools.cache
 def published_measurements(source: str | None = None) -> tuple[Measurement, ...]:
     """Return all published cells of one source, or of all: those with a figure, then those without."""
-    rows: tuple[Published | Missing, ...] = (*published(), *published_missing())
+    rows: tuple[Published | Missing, ...] = (*published_figures(), *published_missing())
     return tuple(of_published(row) for row in rows if source in (None, row.source))
 
 
@@ -78,7 +78,7 @@ def _outcome(row: Published | Missing) -> dict[str, Any]:
 
 @functools.cache
 def _has_distorted(source: str) -> bool:
-    return any(row.source == source and row.data == "real-distorted" for row in published())
+    return any(row.source == source and row.data == "real-distorted" for row in published_figures())
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def cpu_named(name: str) -> str | None:
 
 def known_machines() -> Mapping[str, Machine]:
     """Return all machines of published figures by name."""
-    return {name: machine_named(name) for name in {row.machine for row in published()}}
+    return {name: machine_named(name) for name in {row.machine for row in published_figures()}}
 
 
 # Names of the documents on the command line. Each has the name of its source, and the id of the observation
@@ -115,7 +115,7 @@ def made(name: str) -> Study:
         published_measurements(source),
         title=f"{name}, recomputed from its raw figures",
         machines=known_machines(),
-        sources={source: SOURCES[source]},
+        sources={source: PUBLISHED_SOURCES[source]},
     )
     says = " ".join(one.says for one in found.observations if one.id == answer)
     return msgspec.structs.replace(found, headline=says or found.headline)

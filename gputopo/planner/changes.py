@@ -12,7 +12,7 @@ import msgspec
 
 from gputopo.copies.expected import links_for
 from gputopo.prediction import paths_of, pcie_link
-from gputopo.reference.expectations import (
+from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,
     expected_gpu,

@@ -28,7 +28,7 @@ from gputopo.prediction import (
     single_gpu_speeds,
     step_timeline,
 )
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import require_one_each

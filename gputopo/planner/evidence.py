@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction import BY_NCCL, SAME_RUN, Paths, Placement
-from gputopo.reference.expectations import expected_of
-from gputopo.reference.published import published
+from gputopo.reference import expected_of, published_figures
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Evidence, MeasuredSpeed
 
@@ -64,7 +63,7 @@ def published_speeds(machine: Machine) -> tuple[MeasuredSpeed, ...]:
             conditions=f"{row.source} {row.program} {row.version} {row.batch_per_gpu or row.batch}",
             says=" ".join(filter(None, (row.program, row.version))),
         )
-        for row in (published() if name else ())
+        for row in (published_figures() if name else ())
         if row.machine == name and len(row.gpus) > 1 and row.variable_update is not None
         if row.data == "synthetic" and not row.xla and not row.is_suspect
     )

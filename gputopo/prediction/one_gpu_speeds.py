@@ -13,7 +13,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from gputopo.prediction.roofline import roofline_file, step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, expected_of
+from gputopo.reference import GpuExpectation, expected_gpu, expected_of
 from gputopo.values.machine import Gpu, Machine
 from gputopo.workload.workloads import Workload, require
 

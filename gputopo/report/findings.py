@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from gputopo.reference.check_with import check_command
-from gputopo.reference.expectations import name_of
+from gputopo.reference import name_of
 from gputopo.report import units
+from gputopo.report.check_commands import check_command
 from gputopo.report.document import Block, Document, Item, Items, block_lines, of_sections
 from gputopo.report.layout import SEVERITY_STYLES, plain
 from gputopo.values.facts import DOES_NOT_APPLY, at_gpu, has_any, label, reason_for

@@ -16,8 +16,7 @@ from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings import find
 from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds
-from gputopo.reference.expectations import expected_gpu
-from gputopo.reference.published import Published, published, published_machines
+from gputopo.reference import Published, expected_gpu, published_figures, published_machines
 from gputopo.runs.past_runs import MAX_UNCERTAINTY, past_speeds, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
@@ -232,7 +231,7 @@ def _of_others(job: RunSpec, devices: Sequence[Device], batches: Sequence[int]) 
     names = [_model(device.gpu_name) for device in devices]
     rows = [
         row
-        for row in published()
+        for row in published_figures()
         if _is_alike(row, job, batches[0])
         if [_model(_gpu_names(row.machine).get(gpu)) for gpu in row.gpus] == names
     ]

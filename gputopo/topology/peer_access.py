@@ -10,10 +10,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.reference import expectations
-from gputopo.reference.expectations import expected_of
+from gputopo.reference import expected_of, reference_rows
 from gputopo.topology.hops import bridges_above
-from gputopo.values.fields import rows_of
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 
 P2pCause = Literal[
@@ -55,7 +53,7 @@ class CauseText(NamedTuple):
 
 P2P_CAUSES: dict[P2pCause, CauseText] = {
     msgspec.convert(row["cause"], P2pCause): CauseText(row["says"], row["fix"] or None)
-    for row in rows_of(expectations.__file__, "data/p2p_causes.csv")
+    for row in reference_rows("p2p_causes.csv")
 }
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
-from gputopo.reference.clock_events import decode
+from gputopo.reference import decode_clock_events
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample
 
@@ -262,7 +262,7 @@ def _medians(gpu: int, windows: Sequence[Sequence[GpuSample]]) -> Conditions:
         power_w=statistics.median(powers) if powers else None,
         temperature_c=middle("temperature_c"),
         throttle_mask=mask,
-        throttle_reasons=None if mask is None else decode(mask),
+        throttle_reasons=None if mask is None else decode_clock_events(mask),
     )
 
 

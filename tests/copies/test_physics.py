@@ -12,8 +12,7 @@ from gputopo import captures
 from gputopo.copies.expected import with_expectations
 from gputopo.copies.physics import checked, host_link, memory_limit
 from gputopo.copies.settling import ramp_ups
-from gputopo.reference.copied_links import over_nvlink
-from gputopo.reference.expectations import known_gpus
+from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine, Pcie

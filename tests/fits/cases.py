@@ -11,7 +11,7 @@ import msgspec
 
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants, StepPredictor, paths_of
-from gputopo.reference.published import Published, published, published_machines
+from gputopo.reference import Published, published_figures, published_machines
 from gputopo.workload.workloads import require
 
 NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
@@ -105,7 +105,7 @@ def _between_depths(row: Published) -> float | None:
         return None
     seconds = {
         other.model: 1 / other.single_gpu_images_per_sec
-        for other in published()
+        for other in published_figures()
         if (other.source, other.precision) == (row.source, row.precision) and other.single_gpu_images_per_sec
     }
     return 2 / (seconds["resnet50"] + seconds["resnet152"])
@@ -130,7 +130,7 @@ def used(program: str) -> list[Case]:
 
 def published_cases(program: str, **those: object) -> list[Case]:
     """Return the measurements of a program with an exchange whose columns have `those` values."""
-    rows = (row for row in published() if row.program == program and not row.is_suspect)
+    rows = (row for row in published_figures() if row.program == program and not row.is_suspect)
     having = [row for row in rows if all(getattr(row, name) == value for name, value in those.items())]
     return [case for case in cases(having) if case.placing.traffic != "none"]
 

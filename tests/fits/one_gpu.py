@@ -13,8 +13,7 @@ from gputopo.measurements.published import machine_named
 from gputopo.prediction import Figure
 from gputopo.prediction.one_gpu_speeds import PROGRAM
 from gputopo.prediction.roofline import has_tensor_cores, step_seconds
-from gputopo.reference.expectations import expected_gpu, expected_of
-from gputopo.reference.published import Published, published
+from gputopo.reference import Published, expected_gpu, expected_of, published_figures
 from gputopo.workload.workloads import require
 from tests import there
 
@@ -22,7 +21,7 @@ TF32_SINCE = 4  # the minor version of TensorFlow 2
 
 
 @functools.cache
-def published_figures() -> tuple[Figure, ...]:
+def used_figures() -> tuple[Figure, ...]:
     """Return the published images/sec of one GPU with synthetic data, each once, without `left_out`."""
     return tuple(dict.fromkeys(figure for row, figure in _of_one_gpu() if _why_left_out(row) is None))
 
@@ -35,7 +34,7 @@ def left_out() -> dict[Figure, str]:
 @functools.cache
 def _of_one_gpu() -> tuple[tuple[Published, Figure], ...]:
     found = []
-    for row in published():
+    for row in published_figures():
         rate = _alone(row)
         if rate is None or row.is_suspect or row.data != "synthetic" or not row.program.startswith(PROGRAM):
             continue
@@ -83,7 +82,7 @@ def report() -> str:
     """Return how far the constants are from the published figures, by GPU, each network at its median."""
     errors: dict[str, list[float]] = defaultdict(list)
     by_network: dict[str, list[tuple[str, float]]] = defaultdict(list)
-    for one in published_figures():
+    for one in used_figures():
         gpu = there(expected_gpu(one.gpu))
         seconds = step_seconds(gpu, require(one.model), one.batch, one.precision)
         if seconds is not None:

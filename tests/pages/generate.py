@@ -13,7 +13,7 @@ from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find
 from gputopo.findings.watched import WATCHES
 from gputopo.prediction import ProgramConstants, program_names, require_program
-from gputopo.reference.check_with import check_command
+from gputopo.report.check_commands import check_command
 from gputopo.report.pictures.topology import topology_picture
 from gputopo.runs.verdict.causes import PARTS
 from gputopo.runs.verdict.rules import CAUSES

@@ -15,7 +15,7 @@ from gputopo.prediction.one_gpu_speeds import (
     one_gpu_figures,
     published_speed,
 )
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.runs.past_runs import past_speeds
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device

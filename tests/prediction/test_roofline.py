@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.prediction.roofline import step_seconds
-from gputopo.reference.expectations import GpuExpectation, expected_gpu, known_gpus
+from gputopo.reference import GpuExpectation, expected_gpu, known_gpus
 from gputopo.workload.workloads import names, require
 from tests import there
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gputopo.prediction.one_gpu_speeds import OneGpuJob, published_speed
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.workload.sketch import BlockCost
 from gputopo.workload.workloads import Workload, require
 from tests import there

@@ -21,7 +21,7 @@ from gputopo.captures.pci.device_names import (
     vendor_by_name,
 )
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import expected_gpu, parse_link_speed, parse_link_width
+from gputopo.reference import expected_gpu, parse_link_speed, parse_link_width
 from gputopo.topology import NVIDIA_DRIVER, bridges_above
 from gputopo.values.errors import InputError
 from gputopo.values.facts import at_gpu, at_pci

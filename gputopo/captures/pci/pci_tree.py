@@ -10,7 +10,7 @@ from itertools import combinations
 
 import msgspec
 
-from gputopo.reference.expectations import address_order, generation_of
+from gputopo.reference import address_order, generation_of
 from gputopo.topology import hop_between, slower_bridge
 from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread

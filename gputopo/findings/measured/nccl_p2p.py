@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 from gputopo.findings.rule import copies_of, present
-from gputopo.reference.copied_links import over_nvlink
+from gputopo.reference import over_nvlink
 from gputopo.values.bandwidth import Pair
 from gputopo.values.machine import Hop, Machine
 

@@ -31,8 +31,8 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
-from gputopo.reference.copied_links import over_nvlink as faster_than_pcie
-from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.reference import LinkExpectation, expected_of
+from gputopo.reference import over_nvlink as faster_than_pcie
 from gputopo.topology import class_name
 from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
 from gputopo.values.finding import Severity

@@ -19,8 +19,7 @@ from gputopo.prediction.links.shared_links import (
     pcie_generation,
     uplinks,
 )
-from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
+from gputopo.reference import LinkExpectation, expected_link, expected_of, observed_link, over_nvlink
 from gputopo.topology import believed_links, redirected_pairs
 from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.machine import Gpu, Hop, Link, Machine

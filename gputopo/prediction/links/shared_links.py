@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
-from gputopo.reference.expectations import expected_link, expected_of, generation_of
+from gputopo.reference import expected_link, expected_of, generation_of
 from gputopo.topology import bridges_above, joined_by_hops
 from gputopo.values.machine import Gpu, Hop, Link, Machine
 

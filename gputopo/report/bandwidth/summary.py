@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gputopo.reference.copied_links import NARROW_LANES, observed_link, over_nvlink
+from gputopo.reference import NARROW_LANES, observed_link, over_nvlink
 from gputopo.report import units
 from gputopo.report.bandwidth.numbers import number
 from gputopo.report.document import Section, Styled, block_lines

@@ -7,7 +7,7 @@ damaged, so a parent may be missing; bridges in a cycle are skipped.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from gputopo.reference.expectations import generation_of
+from gputopo.reference import generation_of
 from gputopo.report.layout import LOST, QUIET, SEVERITY_STYLES, Line, Span, plain
 from gputopo.report.machine.gpus import link_is_slow_while_idle
 from gputopo.values.grouping import grouped

@@ -18,7 +18,7 @@ from gputopo.prediction.links.paths import (
     PairPath,
 )
 from gputopo.prediction.step import limits
-from gputopo.reference.expectations import expected_link
+from gputopo.reference import expected_link
 from gputopo.values.bandwidth import Bandwidth, Kind, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
