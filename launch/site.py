@@ -31,7 +31,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 _NONE_THERE = "No NVIDIA device"
 _NONE_WANTED = "--cpu"

@@ -84,9 +84,9 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
 def _words(one: Declared) -> tuple[str, ...]:
     """Return the words of an option's value: the names in a table, or the words in its placeholder."""
     if one.option.flag == "--model":
-        from gputopo.workload import workloads
+        from gputopo.workload import workload_names
 
-        return workloads.names()
+        return workload_names()
     if one.option.flag == "--from" and one.placeholder == "FILE":
         from gputopo.captures.recording import bundled_names
 

@@ -33,8 +33,7 @@ from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import require_one_each
 from gputopo.values.run.plan import Candidate, Learned, Plan, StepLine
-from gputopo.workload import workloads
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload, require_workload
 
 COPIES = 3  # of the variables: weights, gradients, momentum
 MARGIN = 0.1  # share of the memory that the suggested batch leaves free
@@ -153,7 +152,7 @@ def plan(
     candidates = found.best(keep)
     choice = candidates[0]
     if not isinstance(basis.missing, str) and request.fits:
-        workload = request.workload or workloads.require(request.model or "")
+        workload = request.workload or require_workload(request.model or "")
         each = selection.batches(choice.gpus) or (basis.batch,) * len(choice.gpus)
         own = dict(zip(choice.gpus, each, strict=True))
         require_memory(machine, workload, own, request.precision, history)
@@ -217,7 +216,7 @@ def basis_of(machine: Machine, request: Request, history: Sequence[Figure], lear
         return without_prediction(f"the variables of {request.model} are not known before it is built")
     if request.all_reduce is not None and not Placement("replicated", None, request.all_reduce).traffic:
         return without_prediction(f"no figure of {request.all_reduce} is published")
-    workload = request.workload or workloads.require(request.model)
+    workload = request.workload or require_workload(request.model)
     batch = mean_batch(request.batch_size, workload.gpu_batch)
     values, everyone = request.single_gpu_images_per_sec, sorted(gpu.index for gpu in machine.gpus)
     given = given_speeds(values, everyone if len(values) == 1 else request.gpus or everyone)

@@ -16,7 +16,7 @@ from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
 from gputopo.values.run.plan import HOST_PS, SPREAD, Refusal
 from gputopo.values.samples import at_samples
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

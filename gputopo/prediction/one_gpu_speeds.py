@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from gputopo.prediction.roofline import roofline_file, step_seconds
 from gputopo.reference import GpuExpectation, expected_gpu, expected_of
 from gputopo.values.machine import Gpu, Machine
-from gputopo.workload.workloads import Workload, require
+from gputopo.workload import Workload, require_workload
 
 SpeedBasis = Literal["given", "history", "published", "datasheet", "alike"]
 """`published`: figures of this GPU model; `datasheet`: figures of this network on others; `alike`: neither.
@@ -172,7 +172,7 @@ def _published_name(workload: Workload, figures: Sequence[Figure]) -> str:
     costs = attrgetter("multiply_accumulates", "feature_bytes", "parameters")
 
     def is_alike(name: str) -> bool:
-        pairs = zip(costs(workload), costs(require(name)), strict=True)
+        pairs = zip(costs(workload), costs(require_workload(name)), strict=True)
         return all(abs(a - b) <= SAME_NETWORK * b for a, b in pairs)
 
     names = dict.fromkeys(figure.model for figure in figures)
@@ -190,7 +190,7 @@ def _ratio(gpu: GpuExpectation, job: OneGpuJob, batch: int) -> float:
 @functools.cache
 def _over_roofline(figure: Figure) -> float | None:
     gpu = expected_gpu(figure.gpu)
-    job = OneGpuJob(require(figure.model), figure.batch, figure.precision)
+    job = OneGpuJob(require_workload(figure.model), figure.batch, figure.precision)
     rate = None if gpu is None else job.speed(gpu)
     return None if rate is None else figure.images_per_sec / rate
 

@@ -24,7 +24,7 @@ from gputopo.prediction.links.rings import ring_loads
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.all_reduce import Reduction, parse
 from gputopo.values.run.plan import VariableUpdate
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 # The memory traffic of one output number that training keeps, as a number of multiply-accumulates.
 FEATURE_COST = 100

@@ -24,7 +24,7 @@ from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.values.run.verdict import Expected, Known
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 
 class Together(NamedTuple):

@@ -33,7 +33,7 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 MAX_JOBS = 12  # the latest jobs: each takes some ms, and two numbers need few
 # Share of the mean speed: a run with a larger standard error does not show a few percent.

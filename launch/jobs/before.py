@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gputopo.values.run.result import Result
     from gputopo.values.run.spec import RunSpec
     from gputopo.values.run.verdict import Known
-    from gputopo.workload.workloads import Workload
+    from gputopo.workload import Workload
 
 
 class Before(NamedTuple):

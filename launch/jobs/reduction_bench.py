@@ -42,7 +42,7 @@ from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 
 METHODS = (*NAMES, "ring#2", "psgpu#2")
 REPEATS = 10
@@ -274,7 +274,7 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
 
 
 def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
-    name = workload.require(model).name
+    name = require_workload(model).name
     if gpus is not None and len(set(gpus)) != len(gpus):
         raise UsageError(f"--gpus {','.join(map(str, gpus))} lists a GPU twice", "list each once")
     count = cpu_devices if gpus is None else len(gpus)

@@ -20,7 +20,7 @@ from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
-from gputopo.workload import workloads
+from gputopo.workload import Workload, require_workload
 from tests.cli.conftest import ByName, Call
 from tests.runs.boxes import run
 
@@ -62,13 +62,13 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of the models that are built, in place of a child: each as resnet50."""
     names: list[str] = []
 
-    def build(name: str, *_: object) -> workloads.Workload:
+    def build(name: str, *_: object) -> Workload:
         names.append(name)
         if name == "json:nothing":
             raise UsageError("json has no 'nothing'", "use one of its functions")
         if name == "keras:VGG19":
             raise InputError("the model 'keras:VGG19' cannot be built here: no TensorFlow", "install it")
-        return msgspec.structs.replace(workloads.require("resnet50"), name=name)
+        return msgspec.structs.replace(require_workload("resnet50"), name=name)
 
     monkeypatch.setattr(model_costs, "_built", build)
     return names

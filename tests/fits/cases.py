@@ -12,7 +12,7 @@ import msgspec
 from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants, StepPredictor, paths_of
 from gputopo.reference import Published, published_figures, published_machines
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 
 NO_OVERLAP = {"overlap": 0.0, "ring_overlap": 0.0}
 
@@ -66,7 +66,7 @@ def paths_by_name(machine: str) -> Paths:
 
 @cache
 def _model(name: str) -> ModelCosts:
-    return ModelCosts.of(require(name))
+    return ModelCosts.of(require_workload(name))
 
 
 def cases(rows: Iterable[Published]) -> list[Case]:

@@ -14,7 +14,7 @@ from gputopo.prediction import Figure
 from gputopo.prediction.one_gpu_speeds import PROGRAM
 from gputopo.prediction.roofline import has_tensor_cores, step_seconds
 from gputopo.reference import Published, expected_gpu, expected_of, published_figures
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 
 TF32_SINCE = 4  # the minor version of TensorFlow 2
@@ -84,7 +84,7 @@ def report() -> str:
     by_network: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for one in used_figures():
         gpu = there(expected_gpu(one.gpu))
-        seconds = step_seconds(gpu, require(one.model), one.batch, one.precision)
+        seconds = step_seconds(gpu, require_workload(one.model), one.batch, one.precision)
         if seconds is not None:
             by_network[one.model].append((one.gpu, math.log(one.images_per_sec * seconds / one.batch)))
     for shares in by_network.values():

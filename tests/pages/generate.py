@@ -20,7 +20,7 @@ from gputopo.runs.verdict.rules import CAUSES
 from gputopo.values.index_ranges import natural
 from gputopo.values.option import Declared
 from gputopo.values.run import all_reduce
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload, workload_names
 from tests.findings.catalogue import catalogue
 
 _PAGES = Path(pages.__file__).parent
@@ -86,7 +86,7 @@ def _option(one: Declared) -> tuple[str, str, str]:
 
 def models() -> str:
     """Return the page of the models."""
-    known = [workload.require(name) for name in workload.names()]
+    known = [require_workload(name) for name in workload_names()]
     rows = [
         (
             f"`{one.name}`",

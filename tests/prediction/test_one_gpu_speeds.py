@@ -20,7 +20,7 @@ from gputopo.runs.past_runs import past_speeds
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 
 FIGURES = one_gpu_figures()
@@ -31,7 +31,7 @@ INSIDE = 0.80  # of the measured figures, between low and high
 def predicted(figure: Figure, known: Sequence[Figure]) -> Speed:
     gpu = there(expected_gpu(figure.gpu))
     speed = there(
-        published_speed(gpu, OneGpuJob(require(figure.model), figure.batch, figure.precision), known)
+        published_speed(gpu, OneGpuJob(require_workload(figure.model), figure.batch, figure.precision), known)
     )
     return speed
 
@@ -104,7 +104,7 @@ def test_the_source_says_from_what_a_speed_is_scaled_and_how_sure_it_is() -> Non
 
 def test_a_network_under_another_name_has_the_figures_of_its_own() -> None:
     gpu = there(expected_gpu("GeForce GTX 1080 Ti"))
-    resnet = require("resnet50")
+    resnet = require_workload("resnet50")
     for name, parameters, is_same in (("keras:ResNet50", 1.01, True), ("mine:build", 1.5, False)):
         own = msgspec.structs.replace(resnet, name=name, parameters=round(resnet.parameters * parameters))
         speed = there(published_speed(gpu, OneGpuJob(own, 64, "fp32")))
@@ -122,7 +122,7 @@ def machine(*gpus: Gpu) -> Machine:
 
 
 def speeds(box: Machine, batch: int = 64, model: str = "resnet50", **known: Any) -> dict[int, Speed]:
-    return single_gpu_speeds(box, require(model), batch, "fp32", **known)
+    return single_gpu_speeds(box, require_workload(model), batch, "fp32", **known)
 
 
 def speed(gpu: Gpu, **known: Any) -> Speed:

@@ -2,7 +2,7 @@
 
 from gputopo.captures.recording import bundled_names
 from gputopo.reference import PUBLISHED_SOURCES, published_figures, published_machines
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 
 
 def test_every_measurement_names_its_source_and_a_known_machine_and_model() -> None:
@@ -14,7 +14,7 @@ def test_every_measurement_names_its_source_and_a_known_machine_and_model() -> N
         assert row.machine in machines or row.machine in bundled_names()
         if row.machine in machines:
             assert max(row.gpus) < machines[row.machine].count
-        assert require(row.model)
+        assert require_workload(row.model)
         assert row.images_per_sec > 0
         assert (row.batch_per_gpu is None) != (row.batch is None)
 

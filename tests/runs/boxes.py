@@ -16,7 +16,7 @@ from gputopo.prediction import (
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device
 from gputopo.values.run.result import DeviceResult, Result, Throughput
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 
 ON_CPU = Placement("parameter_server", "cpu")
 BATCH = 64
@@ -74,7 +74,7 @@ def run(
     """A run of `gpus` whose steps follow gputopo's constants with these two numbers, and its marks."""
     program = adjusted(require_program(DEFAULT_PROGRAM), links, variables)
     paths = paths_of(machine)
-    predictor = StepPredictor(ModelCosts.of(require(model)), program, paths)
+    predictor = StepPredictor(ModelCosts.of(require_workload(model)), program, paths)
     step = predictor.step(gpus, compute_s, placing)
     speed = len(gpus) * BATCH / (slower * step.step_s)
     wait = program.wait

@@ -13,7 +13,7 @@ from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 from tests.invented_runs import gpu_devices, on_hosts
 from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
@@ -46,7 +46,9 @@ def known(
     own = run(MACHINE, model, gpus=gpus)
     devices = [row.device for row in own.devices]
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
-    return known_before(core(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require(model))
+    return known_before(
+        core(stored), devices, (BATCH,) * len(gpus), MACHINE, plan, past, require_workload(model)
+    )
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -196,7 +198,7 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     own = run(machine, "alexnet")
     devices = [row.device for row in own.devices]
     found = known_before(
-        core(own.spec), devices, (BATCH, BATCH), machine, PLAN, [alone], require("alexnet")
+        core(own.spec), devices, (BATCH, BATCH), machine, PLAN, [alone], require_workload("alexnet")
     ).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source

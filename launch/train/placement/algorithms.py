@@ -13,7 +13,7 @@ from gputopo.launch.train.placement.devices import HOST, home, settle
 from gputopo.launch.train.placement.partitioning import UNIT, by_host, chunk_sizes, owners_of, starts_of
 from gputopo.topology import Groups
 from gputopo.values.errors import HardwareError
-from gputopo.workload.spreading import MIN_CHUNK
+from gputopo.workload import MIN_CHUNK
 
 Array = np.ndarray[Any, Any]
 Tensor = Any
