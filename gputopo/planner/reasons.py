@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 from gputopo.findings.sources import doubtful_topology
 from gputopo.planner.request import Trouble, gpus_in_words
@@ -12,17 +11,13 @@ from gputopo.topology import (
     believed_links,
     class_name,
     implausible_pairs,
-    is_within,
     nearness,
     reduction_groups,
 )
-from gputopo.values.bandwidth import Bandwidth, Pair
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import gpu_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Link, Machine
-from gputopo.values.rates import PairSpeed
+from gputopo.values.machine import Link, Machine
 from gputopo.values.run.plan import Candidate, Plan
-from gputopo.values.words import date_in_words
 
 UNPREDICTED = "nothing predicted"
 
@@ -143,43 +138,6 @@ def reduction_reasons(machine: Machine, gpus: Sequence[int], all_reduce: str | N
     return (
         f"hierarchical: gradients are added within {len(groups)} groups of close GPUs ({within}), "
         "then between their alternating leaders",
-    )
-
-
-class MeasuredOrder(NamedTuple):
-    """Pairs sorted by the class of their measured speed; topology decides within a class."""
-
-    speeds: Mapping[Pair, PairSpeed]
-    classes: Mapping[Pair, int]
-    links: Links
-    pix_first: bool  # a pair beyond PIX sorts last, however fast it is (`--prefer-pix`)
-
-    def key(self, pair: Pair) -> tuple[int, ...]:
-        """Return the sort key of a measured pair, the best first."""
-        link = self.links.get(pair)
-        far = int(self.pix_first and not is_within(link, Hop.PIX))
-        return (far, self.classes[pair], *nearness(link))
-
-    def reason(self, gpus: Sequence[int], bandwidth: Bandwidth) -> str:
-        """Return the speed of the slowest pair of two or more chosen GPUs, and when it was measured."""
-        pairs = pairs_of(gpus)
-        slowest = max(
-            pairs,
-            key=lambda pair: (self.classes[pair], -self.speeds[pair].gb_per_s, [-index for index in pair]),
-        )
-        name = class_name(self.links.get(slowest))
-        where = "" if name == "unknown" else f" ({name})"
-        which = "" if len(pairs) == 1 else f"slowest of {len(pairs)} pairs: "
-        when = "" if bandwidth.measured_at is None else f" ({date_in_words(bandwidth.measured_at)})"
-        return f"{which}{gpus_in_words(slowest)}{where}: {self.speeds[slowest].says}{when}"
-
-
-def not_used(bandwidth: Bandwidth, missing: Sequence[Pair]) -> str:
-    """Return that measured rates were not used because some pairs have none."""
-    when = "" if bandwidth.measured_at is None else f" of {date_in_words(bandwidth.measured_at)}"
-    return (
-        f"the measured bandwidth{when} was not used: "
-        f"no rate for both directions of {pairs_in_words(missing, max_named=3)}"
     )
 
 

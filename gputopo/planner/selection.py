@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from math import comb
 
+from gputopo.planner.measured_order import MeasuredOrder, not_used, pair_classes, unmeasured
 from gputopo.planner.reasons import (
     Links,
-    MeasuredOrder,
     distance_reason,
     doubt_reasons,
-    not_used,
     pairs_of,
     pix_unmet,
 )
@@ -16,7 +15,7 @@ from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, us
 from gputopo.topology import believed_links, is_within, islands, nearness
 from gputopo.values.errors import NoPlanError
 from gputopo.values.machine import Hop, Machine
-from gputopo.values.rates import pair_speeds, speed_classes, unmeasured
+from gputopo.values.rates import pair_speeds
 from gputopo.values.run import all_reduce
 from gputopo.values.run.plan import Refusal
 
@@ -134,7 +133,7 @@ class Selection:
         """Return the order by measured speed; None unless every pair to choose from was measured."""
         if len(pool) < 2 or unmeasured(self.pair_speeds, pool):
             return None
-        classes = speed_classes(self.pair_speeds)
+        classes = pair_classes(self.pair_speeds)
         return MeasuredOrder(self.pair_speeds, classes, self.links, self.request.prefer_pix)
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from gputopo import planner
+from gputopo.launch.device_names import host_names, rank_of_place
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
@@ -29,7 +30,6 @@ from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.device_names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,

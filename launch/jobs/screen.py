@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.trials import (
     Display,
     Trial,
@@ -25,7 +26,6 @@ from gputopo.runs.screen import OF_GPU, OF_HOST
 from gputopo.runs.screen_order import Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
 from gputopo.values.machine import Machine
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event, Sample, Step
 from gputopo.values.run.result import DeviceResult, Result
 from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import repeats_document
 from gputopo.runs.repeats import combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Repeats

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from gputopo.launch.data.examples import NO_LABEL
+from gputopo.launch.device_names import host_of
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.train.inputs.fed import Batch, Maker
 from gputopo.launch.train.inputs.records import BadRecords, FileReading
 from gputopo.launch.train.inputs.source import rows_of
 from gputopo.values.errors import InputError
-from gputopo.values.run.device_names import host_of
 from gputopo.values.run.spec import RunSpec
 
 Dataset = Any

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from gputopo.launch.device_names import rank_of
 from gputopo.topology import Groups
 from gputopo.values.errors import UsageError
-from gputopo.values.run.device_names import rank_of
 from gputopo.workload import chunk_count, spread_by_size
 
 UNIT = 32
