@@ -9,10 +9,11 @@ import msgspec
 from gputopo.findings import doubts
 from gputopo.findings.rule import MAX_MESSAGES, Fault, Rule, Threshold, check, present
 from gputopo.topology import MAX_CUT_CPUS, class_name, implausible_pairs
-from gputopo.values.facts import FactPath, fact_in_words
+from gputopo.values.facts import FactPath
+from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges, pairs_in_words
-from gputopo.values.machine import Hop, Machine
+from gputopo.values.machine import Gpu, Hop, Link, Machine
 from gputopo.values.option import listed
 from gputopo.values.subject import DRIVER, MACHINE, Subject
 
@@ -229,3 +230,13 @@ def _subject_of(machine: Machine, fact: str) -> Subject:
     if at.group == "gpus" and at.indices and at.indices[0] < len(machine.gpus):
         return Subject.of_gpus([machine.gpus[at.indices[0]].index])
     return DRIVER if at.group == "driver" else MACHINE
+
+
+def fact_in_words(path: str) -> str:
+    """Return an address in words: `PCI address of GPU 1`, `driver CUDA version`."""
+    at = FactPath.parse(path)
+    if at.fact and at.group == "gpus" and at.indices:
+        return f"{path_in_words(Gpu, at.fact)} of GPU {at.key}"
+    if at.fact and at.group == "links" and at.indices:
+        return f"{path_in_words(Link, at.fact)} of GPUs {' and '.join(map(str, at.indices))}"
+    return path_in_words(Machine, path)

@@ -13,10 +13,10 @@ from gputopo.planner.reasons import (
 )
 from gputopo.planner.request import Request, gpus_in_words, ps_gpu, troubles, usable
 from gputopo.topology import believed_links, is_within, islands, nearness
-from gputopo.values.errors import NoPlanError
+from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.rates import pair_speeds
-from gputopo.values.run import all_reduce
+from gputopo.values.run.all_reduce import parse
 from gputopo.values.run.plan import Refusal
 
 LISTED = 10  # candidates, unless another number is requested
@@ -141,7 +141,11 @@ def _reduction(request: Request, size: int) -> str | None:
     """Return the requested reduction as it is written. Raises UsageError if these GPUs cannot use it."""
     if request.all_reduce is None:
         return None
-    return all_reduce.require(request.all_reduce, "gpu", size).written
+    reduction = parse(request.all_reduce)
+    if (why_not := reduction.why_not("gpu", size)) is not None:
+        reason, other = why_not
+        raise UsageError(f"--all-reduce {reduction.written} cannot be used: {reason}", f"use {other}")
+    return reduction.written
 
 
 def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:
