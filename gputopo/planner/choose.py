@@ -71,13 +71,13 @@ def memory_need(
     features = workload.feature_bytes / (2 if precision in _HALF else 1)
     counted = MemoryNeed(COPIES * workload.parameter_bytes, features, "counted from its layers")
     ran = [
-        (abs(log(batch / one.batch)), one.batch, one.peak_bytes)
-        for one in history
-        if one.is_of(gpu, workload.name, precision) and one.peak_bytes
+        (abs(log(batch / figure.batch)), figure.batch, figure.peak_bytes)
+        for figure in history
+        if figure.is_of(gpu, workload.name, precision) and figure.peak_bytes
     ]
     if not ran:
         return counted
-    _, of, peak = min(ran, key=lambda one: one[0])
+    _, of, peak = min(ran, key=lambda run: run[0])
     fixed = min(counted.fixed, peak / 2)
     words = f"by the peak of an earlier run with {of:,}, {peak / 2**30:.1f} GiB"
     return MemoryNeed(fixed, (peak - fixed) / of, words)
@@ -111,8 +111,8 @@ def _memory_bytes(gpu: Gpu) -> int:
     """Return the memory of a GPU: as reported, else the largest of its model, else of the largest GPU."""
     if gpu.memory_mib.total is not None:
         return gpu.memory_mib.total * 2**20
-    found, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
-    named = int(found[1]) if found else LARGEST_GIB
+    match, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
+    named = int(match[1]) if match else LARGEST_GIB
     return ((row.memory_gib if row else None) or named) * 2**30
 
 
@@ -148,25 +148,25 @@ def plan(
         request = msgspec.structs.replace(request, num_gpus=count.num_gpus, gain=None)
     selection = Chooser(machine, request, unavailable, basis)
     require_one_each(request.batch_size or 1, selection.size, "GPU")
-    found = Candidates(selection)
-    candidates = found.best(keep)
+    search = Candidates(selection)
+    candidates = search.best(keep)
     choice = candidates[0]
     if not isinstance(basis.missing, str) and request.fits:
         workload = request.workload or require_workload(request.model or "")
         each = selection.batches(choice.gpus) or (basis.batch,) * len(choice.gpus)
-        own = dict(zip(choice.gpus, each, strict=True))
-        require_memory(machine, workload, own, request.precision, history)
+        batch_by_gpu = dict(zip(choice.gpus, each, strict=True))
+        require_memory(machine, workload, batch_by_gpu, request.precision, history)
     is_predicted = choice.images_per_sec is not None
     fewer = best_of_fewer(selection) if is_predicted and keep != 1 else None
     return Plan(
         choice=choice,
         candidates=candidates,
-        warnings=(*selection.unavailable_reasons, *found.warnings(choice.gpus)),
+        warnings=(*selection.unavailable_reasons, *search.warnings(choice.gpus)),
         refused=(*selection.left_out, *selection.unmet(choice.gpus)),
         environment=plan_environment(machine, choice.gpus),
         model=request.model,
         source=machine.source,
-        prediction=found.prediction(candidates, fewer),
+        prediction=search.prediction(candidates, fewer),
         how_many=count,
         unequal=unequal(selection, choice.gpus) if is_predicted else None,
         line=_timeline(selection, choice) if request.explain and is_predicted else None,
@@ -236,8 +236,8 @@ def basis_of(machine: Machine, request: Request, history: Sequence[Figure], lear
         speeds_with,
         learned,
         tuple(
-            one
-            for one in ((*past, *published_speeds(machine)) if request.by_measurements else ())
-            if (one.model, one.precision) == (request.model, request.precision)
+            speed
+            for speed in ((*past, *published_speeds(machine)) if request.by_measurements else ())
+            if (speed.model, speed.precision) == (request.model, request.precision)
         ),
     )

@@ -89,27 +89,27 @@ def measured(
     the difference is below SAME_RUN, the placement of the rule wins.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
-    for one in speeds:
-        if abs(log2(one.batch / batch)) <= 1:
-            placing = Placement(one.variable_update, one.ps_device, one.all_reduce)
-            groups[one.conditions, one.gpus].setdefault(placing, one)
-    several = [found for found in groups.values() if len(found) > 1]
+    for speed in speeds:
+        if abs(log2(speed.batch / batch)) <= 1:
+            placing = Placement(speed.variable_update, speed.ps_device, speed.all_reduce)
+            groups[speed.conditions, speed.gpus].setdefault(placing, speed)
+    several = [group for group in groups.values() if len(group) > 1]
     if not several:
         return None
 
-    def fit(found: Mapping[Placement, MeasuredSpeed]) -> tuple[object, ...]:
-        first = next(iter(found.values()))
-        return set(first.gpus) != set(gpus), abs(log2(first.batch / batch)), -len(found)
+    def fit(group: Mapping[Placement, MeasuredSpeed]) -> tuple[object, ...]:
+        first = next(iter(group.values()))
+        return set(first.gpus) != set(gpus), abs(log2(first.batch / batch)), -len(group)
 
     group = min(several, key=fit)
-    found = {placing: one.images_per_sec for placing, one in group.items()}
-    order = sorted(found, key=found.__getitem__, reverse=True)
-    if found.get(by_rule, 0.0) >= (1 - SAME_RUN) * found[order[0]]:
+    rates = {placing: speed.images_per_sec for placing, speed in group.items()}
+    order = sorted(rates, key=rates.__getitem__, reverse=True)
+    if rates.get(by_rule, 0.0) >= (1 - SAME_RUN) * rates[order[0]]:
         order.sort(key=lambda placing: placing != by_rule)
     best = group[order[0]]
     here = set(best.gpus) == set(gpus)
     where = "" if here else f" on GPUs {','.join(map(str, best.gpus))}"
-    fastest, *others = (f"{placing.words} {found[placing]:,.0f}" for placing in order[:3])
+    fastest, *others = (f"{placing.words} {rates[placing]:,.0f}" for placing in order[:3])
     job = f"{best.says}{where}, batch {best.batch:g}"
     reason = f"measured with {job}: {fastest} images/sec; {', '.join(others)}"
-    return Decision(order[0], "measured", (reason,), found if here and best.batch == batch else {})
+    return Decision(order[0], "measured", (reason,), rates if here and best.batch == batch else {})

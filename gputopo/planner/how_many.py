@@ -77,7 +77,7 @@ def best_of_fewer(selection: Chooser) -> GpuCount | None:
     if not sizes or isinstance(selection.request.batch_size, tuple):
         return None
     counts = gains({size: _speed_of_size(selection, selection.request.all_reduce, size) for size in sizes})
-    return max(counts, key=lambda one: one.images_per_sec)
+    return max(counts, key=lambda count: count.images_per_sec)
 
 
 def doublings(largest: int) -> tuple[int, ...]:
@@ -88,19 +88,19 @@ def doublings(largest: int) -> tuple[int, ...]:
 
 def gains(images_per_sec: Mapping[int, float]) -> tuple[GpuCount, ...]:
     """Return the counts with what each adds to the previous one; the counts rise from 1."""
-    one = images_per_sec[1]
-    found = [GpuCount(num_gpus=1, images_per_sec=round(one, 2), speedup=1.0)]
+    single = images_per_sec[1]
+    counts = [GpuCount(num_gpus=1, images_per_sec=round(single, 2), speedup=1.0)]
     for (fewer, before), (more, after) in pairwise(images_per_sec.items()):
         gain = (after / before - 1) / (more / fewer - 1)
-        found.append(
+        counts.append(
             GpuCount(
                 num_gpus=more,
                 images_per_sec=round(after, 2),
-                speedup=round(after / one, 3),
+                speedup=round(after / single, 3),
                 gain=round(gain, 4),
             )
         )
-    return tuple(found)
+    return tuple(counts)
 
 
 def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
@@ -109,9 +109,9 @@ def enough(counts: Sequence[GpuCount], gain: float) -> GpuCount:
     This holds relative to the previous count, and to the largest accepted smaller one.
     """
     chosen, least = counts[0], max(gain, 0.0) - _NOISE
-    for one in counts[1:]:
-        if one.gain is not None and min(one.gain, _gain(chosen, one)) >= least:
-            chosen = one
+    for count in counts[1:]:
+        if count.gain is not None and min(count.gain, _gain(chosen, count)) >= least:
+            chosen = count
     return chosen
 
 
@@ -124,7 +124,7 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     """Return why this number was chosen, and what more GPUs would gain."""
     if len(counts) == 1:
         return "the only one"
-    after = next((one for one in counts if one.num_gpus > chosen.num_gpus), None)
+    after = next((count for count in counts if count.num_gpus > chosen.num_gpus), None)
     if after is None:
         worth = _gain(counts[0], chosen)
         return (
@@ -136,7 +136,7 @@ def reason_of(counts: Sequence[GpuCount], chosen: GpuCount, gain: float) -> str:
     )
     if after.images_per_sec < chosen.images_per_sec:
         brings = f"are slower: {after.images_per_sec:,.0f} instead of {chosen.images_per_sec:,.0f} images/sec"
-    reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda one: one.images_per_sec)
+    reason, best = f"{after.num_gpus} {brings}", max(counts, key=lambda count: count.images_per_sec)
     if best.images_per_sec * (1 - SURE_MARGIN) <= chosen.images_per_sec:
         return reason
     times = best.images_per_sec / chosen.images_per_sec
@@ -177,8 +177,8 @@ def groups(speeds: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
     if len(classes) < 2:
         return ()
     faster = [[gpu for part in classes[:count] for gpu in part] for count in range(1, len(classes))]
-    found = dict.fromkeys(tuple(sorted(part)) for part in (max(classes, key=len), *faster))
-    return tuple(sorted(found, key=lambda part: (-len(part), part)))
+    parts = dict.fromkeys(tuple(sorted(part)) for part in (max(classes, key=len), *faster))
+    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
 
 def _speed(group: GroupSpeed) -> float:

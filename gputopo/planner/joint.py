@@ -52,7 +52,7 @@ def choice_of_hosts(request: Request, hosts: tuple[HostGpus, ...]) -> Candidate:
 
 def with_predicted_steps(
     plan: Plan,
-    own: Sequence[Plan],
+    plans: Sequence[Plan],
     hosts: Sequence[HostNetwork],
     request: Request,
     saved: SavedNetwork | None,
@@ -62,33 +62,34 @@ def with_predicted_steps(
     `own`: the plan of each host. NCCL needs the same number of GPUs on each host, as TensorFlow's strategy
     does.
     """
-    choice, gpus = plan.choice, [one.choice.gpus for one in own]
+    choice, gpus = plan.choice, [host_plan.choice.gpus for host_plan in plans]
     ways = (True, False) if len({*map(len, gpus)}) == 1 else (False,)
     rates = {nccl: network_rate(hosts, gpus, saved, nccl=nccl) for nccl in ways}
     known = {nccl: rate for nccl, rate in rates.items() if isinstance(rate, NetworkRate)}
     basis = basis_of(hosts[0].machine, _of_first(request, gpus[0]), (), None)
-    missing = _missing(choice, own, basis, most=max(map(len, gpus)))
+    missing = _missing(choice, plans, basis, most=max(map(len, gpus)))
     if missing is None and not isinstance(rate := rates.get(choice.all_reduce == NCCL, ""), NetworkRate):
         missing = rate
     if missing is not None:
         why = (f"{UNPREDICTED}: {missing}",) if missing else ()
         choice = msgspec.structs.replace(choice, reasons=(*choice.reasons, *why))
         return msgspec.structs.replace(plan, choice=choice, candidates=(choice,))
-    sizes = iter(batches(request.batch_size, basis.batch, [speed for one in own for speed in speeds_of(one)]))
-    parts = [HostPart(one, tuple(islice(sizes, len(one.choice.gpus)))) for one in own]
-    found = [
-        predicted(msgspec.structs.replace(one, hosts=choice.hosts), parts, basis, known[way])
-        for one in _placements(request, choice.hosts)
-        if (way := one.all_reduce == NCCL) in known
+    speeds = [speed for host_plan in plans for speed in speeds_of(host_plan)]
+    sizes = iter(batches(request.batch_size, basis.batch, speeds))
+    parts = [HostPart(host_plan, tuple(islice(sizes, len(host_plan.choice.gpus)))) for host_plan in plans]
+    predictions = [
+        predicted(msgspec.structs.replace(candidate, hosts=choice.hosts), parts, basis, known[way])
+        for candidate in _placements(request, choice.hosts)
+        if (way := candidate.all_reduce == NCCL) in known
     ]
-    chosen, *rest = sorted(found, key=lambda one: one.all_reduce != NCCL)
+    chosen, *rest = sorted(predictions, key=lambda candidate: candidate.all_reduce != NCCL)
     nccl = chosen.all_reduce == NCCL
-    reasons = (*choice.reasons, *scaling(chosen, own[0].choice), rate_in_words(known[nccl], nccl=nccl))
+    reasons = (*choice.reasons, *scaling(chosen, plans[0].choice), rate_in_words(known[nccl], nccl=nccl))
     if chosen.all_reduce == "hierarchical" and len(ways) == 1:
         reasons = (*reasons, "NCCL between hosts takes equal numbers of GPUs on each: --num-gpus")
     candidates = (msgspec.structs.replace(chosen, reasons=reasons), *rest)
     return msgspec.structs.replace(
-        plan, choice=candidates[0], candidates=candidates, prediction=_prediction(own, candidates)
+        plan, choice=candidates[0], candidates=candidates, prediction=_prediction(plans, candidates)
     )
 
 
@@ -97,13 +98,13 @@ def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
     return msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=gpus, exclude=(), batch_size=batch)
 
 
-def _missing(choice: Candidate, own: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
+def _missing(choice: Candidate, plans: Sequence[Plan], basis: Basis, *, most: int) -> str | None:
     """Return why no step is predicted ("": not requested), else None. `most`: GPUs of the largest host."""
     if basis.missing is not None:
         return basis.missing
     if choice.all_reduce not in (NCCL, "hierarchical" if most > 1 else "copy"):
         return "for several hosts, only ring reductions can be predicted"
-    for host, plan in zip(choice.hosts, own, strict=True):
+    for host, plan in zip(choice.hosts, plans, strict=True):
         if plan.choice.images_per_sec is None:
             return f"{host.host}: {unpredicted_reason(plan.choice).removeprefix(f'{UNPREDICTED}: ')}"
     return None
@@ -152,7 +153,7 @@ def predicted(candidate: Candidate, parts: Sequence[HostPart], basis: Basis, rat
         images_per_sec=round(speed, 2),
         images_per_sec_low=low,
         images_per_sec_high=high,
-        speedup=round(speed / max(one for part in parts for one in speeds_of(part.plan)), 3),
+        speedup=round(speed / max(speed_alone for part in parts for speed_alone in speeds_of(part.plan)), 3),
         step_ms=round(step_ms, 4),
         batch_sizes=tuple(batches) if len(set(batches)) > 1 else (),
         compute_ms=alone.compute_ms,
@@ -173,8 +174,8 @@ def _prediction(plans: Sequence[Plan], candidates: Sequence[Candidate]) -> Predi
     each = [plan.prediction for plan in plans if plan.prediction is not None]
     return msgspec.structs.replace(
         each[0],
-        single_gpu_images_per_sec=dict(enumerate(one for plan in plans for one in speeds_of(plan))),
-        single_gpu_source=" + ".join(dict.fromkeys(one.single_gpu_source for one in each)),
+        single_gpu_images_per_sec=dict(enumerate(speed for plan in plans for speed in speeds_of(plan))),
+        single_gpu_source=" + ".join(dict.fromkeys(prediction.single_gpu_source for prediction in each)),
         margin=margin_of(candidates),
         fewer=None,
     )

@@ -78,24 +78,24 @@ def network_rate(
     """
     if nccl and saved is not None and (busbw := _all_reduced(hosts, gpus, saved.bandwidth)):
         return NetworkRate(hosts[0].host, busbw, f"{busbw:.3g} GB/s of {NCCL_TESTS} measured {saved.when}")
-    found = list(map(_nccl_rate, hosts, gpus)) if nccl else [_rate(host, saved) for host in hosts]
-    unknown = [host.host for host, rate in zip(hosts, found, strict=True) if rate is None]
+    rates = list(map(_nccl_rate, hosts, gpus)) if nccl else [_rate(host, saved) for host in hosts]
+    unknown = [host.host for host, rate in zip(hosts, rates, strict=True) if rate is None]
     if unknown:
         return f"the rate of the network of {hosts_in_words(unknown)} is not known: {MEASURE}"
-    return min((rate for rate in found if rate is not None), key=lambda rate: rate.gb_per_s)
+    return min((rate for rate in rates if rate is not None), key=lambda rate: rate.gb_per_s)
 
 
 def _all_reduced(
     hosts: Sequence[HostNetwork], gpus: Sequence[Sequence[int]], measured: Bandwidth
 ) -> float | None:
     """Return the GB/s of an all-reduce that nccl-tests measured on the same numbers of GPUs and hosts."""
-    found = [
-        (one.bytes or 0, one.bus_gb_per_s)
-        for one in measured.samples
-        if one.kind == "allreduce" and one.bus_gb_per_s and one.invalid is None
-        if (one.ranks, one.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
+    sizes_and_rates = [
+        (sample.bytes or 0, sample.bus_gb_per_s)
+        for sample in measured.samples
+        if sample.kind == "allreduce" and sample.bus_gb_per_s and sample.invalid is None
+        if (sample.ranks, sample.hosts) == (sum(map(len, gpus)), len({host.host for host in hosts}))
     ]
-    return max(found)[1] if found else None
+    return max(sizes_and_rates)[1] if sizes_and_rates else None
 
 
 _NAMED = 3  # hosts in one sentence; more are written as a set of nodes
@@ -154,7 +154,7 @@ def _card(host: HostNetwork) -> tuple[float, str] | None:
     ports = [port for nic in host.machine.nics for port in nic.ports or () if port.rate_gbit_per_s]
     if host.interface is not None:
         ports = [port for port in ports if port.interface == host.interface]
-    port = max((one for one in ports if one.up is not False), key=_gbit, default=None)
+    port = max((port for port in ports if port.up is not False), key=_gbit, default=None)
     which = "" if host.interface else "the fastest card, "
     return None if port is None else (_gbit(port), f"{which}{port.name}")
 
@@ -166,11 +166,11 @@ def _gbit(port: NicPort) -> float:
 def _measured(host: str, bandwidth: Bandwidth) -> float | None:
     """Return the TCP rate of a host: while all hosts sent at once, else in pairs."""
     rates = [
-        one
-        for one in bandwidth.samples
-        if one.kind == "network" and one.median_gb_per_s and one.transport in (None, TCP)
+        sample
+        for sample in bandwidth.samples
+        if sample.kind == "network" and sample.median_gb_per_s and sample.transport in (None, TCP)
     ]
-    rates = [one for one in rates if one.group == AT_ONCE] or rates
-    sent = [one.rate for one in rates if one.source.host == host]
-    received = [one.rate for one in rates if one.destination.host == host]
+    rates = [sample for sample in rates if sample.group == AT_ONCE] or rates
+    sent = [sample.rate for sample in rates if sample.source.host == host]
+    received = [sample.rate for sample in rates if sample.destination.host == host]
     return min(median(sent), median(received)) if sent and received else None

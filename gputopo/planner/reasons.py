@@ -48,7 +48,7 @@ def distance_reason(links: Links, gpus: Sequence[int]) -> str:
 
 def doubt_reasons(machine: Machine) -> list[str]:
     """Return why the topology is not reliable, and how it is treated here."""
-    reasons = [f"{one.says}; measure with gputopo bandwidth" for one in doubtful_topology(machine)]
+    reasons = [f"{finding.says}; measure with gputopo bandwidth" for finding in doubtful_topology(machine)]
     if within := implausible_pairs(machine).far_within_node:
         reasons.append(f"SYS within one NUMA node ({pairs_in_words(within)}) is treated as NODE")
     return reasons
@@ -98,8 +98,8 @@ def avoided_reason(
     `instead`: how far apart the chosen GPUs are, if that is farther: `PHB instead of PIX`.
     """
     idle = "" if any(index in against for index in chosen) else "idle "
-    those = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
-    return f"{troubles_in_words(against, avoided)}: {those} chosen{instead and ', '}{instead}"
+    gpus = gpus_in_words(sorted(chosen)).replace("GPU", f"{idle}GPU", 1)
+    return f"{troubles_in_words(against, avoided)}: {gpus} chosen{instead and ', '}{instead}"
 
 
 def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> str:
@@ -108,8 +108,8 @@ def troubles_in_words(against: Mapping[int, Trouble], gpus: Sequence[int]) -> st
     for index in sorted(gpus):
         by_words.setdefault(against[index].words, []).append(index)
     return "; ".join(
-        f"{gpus_in_words(those)} {words if words.startswith('in use') else f'in error: {words}'}"
-        for words, those in by_words.items()
+        f"{gpus_in_words(gpus)} {words if words.startswith('in use') else f'in error: {words}'}"
+        for words, gpus in by_words.items()
     )
 
 

@@ -222,21 +222,21 @@ def check_placement(request: Request) -> None:
         )
 
 
-def _check_indices(option: str, given: Sequence[int], there: Sequence[int]) -> None:
+def _check_indices(option: str, given: Sequence[int], indices: Sequence[int]) -> None:
     for index in given:
-        if index not in there:
+        if index not in indices:
             raise UsageError(
                 f"{option}: this machine has no GPU {index}",
-                f"the GPUs of this machine: {index_ranges(there)}",
+                f"the GPUs of this machine: {index_ranges(indices)}",
             )
 
 
-def _check_holder(holder: int, request: Request, there: Sequence[int]) -> None:
+def _check_holder(holder: int, request: Request, indices: Sequence[int]) -> None:
     option = f"--ps gpu:{holder}"
-    if holder not in there:
+    if holder not in indices:
         raise UsageError(
             f"{option}: this machine has no GPU {holder}",
-            f"the GPUs of this machine: {index_ranges(there)}; or use --ps cpu",
+            f"the GPUs of this machine: {index_ranges(indices)}; or use --ps cpu",
         )
     if holder in request.exclude:
         raise UsageError(f"{option}: GPU {holder} is in --exclude", "remove it from one of them")
@@ -273,8 +273,8 @@ def _is_exclusive(gpu: Gpu) -> bool:
     """Return whether a program uses a GPU in exclusive mode. MPS shares such a GPU with others."""
     if gpu.compute_mode is None or "exclusive" not in gpu.compute_mode.lower():
         return False
-    computing = [one for one in gpu.processes or () if one.kind in ("compute", "mps")]
-    shared = any(one.kind == "mps" or "cuda-mps" in (one.name or "") for one in computing)
+    computing = [process for process in gpu.processes or () if process.kind in ("compute", "mps")]
+    shared = any(process.kind == "mps" or "cuda-mps" in (process.name or "") for process in computing)
     return bool(computing) and not shared
 
 

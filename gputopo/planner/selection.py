@@ -34,7 +34,7 @@ class Selection:
         self.measured = self._measured(self.pool)
         self.required = ps_gpu(request)
         self.exact = request.gpus is not None and request.num_gpus is None
-        self.troubles = {index: one for index, one in troubles(machine).items() if index in self.pool}
+        self.troubles = {index: trouble for index, trouble in troubles(machine).items() if index in self.pool}
         self.islands = self._pix_islands()
         self.size = self._size()
         self.all_reduce = _reduction(request, self.size)
@@ -109,25 +109,25 @@ class Selection:
 
     def _size(self) -> int:
         asked = None if self.request.num_gpus == "auto" else self.request.num_gpus
-        there = len(self.pool)
-        if there == 0 or (asked is not None and asked > there):
-            raise _too_few(self.machine, self.request, there, self.left_out)
+        count = len(self.pool)
+        if count == 0 or (asked is not None and asked > count):
+            raise _too_few(self.machine, self.request, count, self.left_out)
         if asked is not None:
             return asked
         if self.exact:
-            return there
+            return count
         largest = self._largest_island()
         if self.request.prefer_pix and len(largest) > 1:
             return len(self._unused(largest)) or len(largest)
-        return len(self._unused(self.pool)) or there
+        return len(self._unused(self.pool)) or count
 
     def idle_words(self) -> str:
         """Return how many of the GPUs to choose from are idle and without errors."""
-        idle, there = len(self.pool) - len(self.troubles), len(self.pool)
+        idle, count = len(self.pool) - len(self.troubles), len(self.pool)
         if not idle:
             return "all GPUs to choose from are in use or in error"
         verb = "is" if idle == 1 else "are"
-        return f"{idle} of the {there} GPUs to choose from {verb} idle and without errors"
+        return f"{idle} of the {count} GPUs to choose from {verb} idle and without errors"
 
     def _measured(self, pool: Sequence[int]) -> MeasuredOrder | None:
         """Return the order by measured speed; None unless every pair to choose from was measured."""
@@ -148,23 +148,25 @@ def _reduction(request: Request, size: int) -> str | None:
     return reduction.written
 
 
-def _too_few(machine: Machine, request: Request, there: int, left_out: Sequence[Refusal]) -> NoPlanError:
+def _too_few(
+    machine: Machine, request: Request, usable_count: int, left_out: Sequence[Refusal]
+) -> NoPlanError:
     asked = request.num_gpus
     named = [index for refusal in left_out for index in refusal.gpus or ()]
-    if there == 0:
+    if usable_count == 0:
         count = len(machine.gpus)
         none = "the only GPU cannot be used" if count == 1 else f"none of the {count} GPUs can be used"
         fewer = "exclude fewer GPUs, or " if request.exclude else ""
         return NoPlanError(f"{none}; {left_out[0].reason}", f"{fewer}see gputopo inspect")
     if request.gpus is not None:
-        what = f"requested {asked} GPUs, and {there} of those in --gpus can be used"
+        what = f"requested {asked} GPUs, and {usable_count} of those in --gpus can be used"
     elif named:
         what = (
-            f"requested {asked} GPUs, and {there} of the {len(machine.gpus)} can be used "
+            f"requested {asked} GPUs, and {usable_count} of the {len(machine.gpus)} can be used "
             f"({gpus_in_words(named)} excluded)"
         )
     else:
         # other GPUs on the bus have no index
         others = "".join(f"; {refusal.reason}" for refusal in left_out)
-        what = f"requested {asked} GPUs, but this machine has {there}{others}"
-    return NoPlanError(what, f"request at most {there}: --num-gpus {there}")
+        what = f"requested {asked} GPUs, but this machine has {usable_count}{others}"
+    return NoPlanError(what, f"request at most {usable_count}: --num-gpus {usable_count}")

@@ -57,8 +57,8 @@ def what_if(machine: Machine, request: Request, changes: Sequence[str], choose: 
     share, pays_at = _share(before, plan), None
     if share < PAYS and isinstance(request.batch_size, int | None):
         halves = [before.prediction.batch_size >> times for times in range(1, 12)]
-        of_batch = (msgspec.structs.replace(request, batch_size=one) for one in halves if one)
-        pays_at = next((one.batch_size for one in of_batch if _share(*plans(one)) >= PAYS), None)
+        of_batch = (msgspec.structs.replace(request, batch_size=size) for size in halves if size)
+        pays_at = next((smaller.batch_size for smaller in of_batch if _share(*plans(smaller)) >= PAYS), None)
     return WhatIf(
         changes=tuple(changes),
         before=_bare(before.choice),
@@ -83,11 +83,11 @@ def best_change(machine: Machine, request: Request, choose: Choose) -> WhatIf:
     """
     machine = as_expected(machine)
     tries = [(change,) for change in single_changes(machine)]
-    found = [what_if(machine, request, changes, choose) for changes in tries]
+    effects = [what_if(machine, request, changes, choose) for changes in tries]
     links = full_links(machine)
-    if links and not any(one.share >= PAYS for one in found):
-        found.append(what_if(machine, request, links, choose))
-    best = max(found, key=lambda one: (max(one.share, PAYS), one.pays_at_batch or 0), default=None)
+    if links and not any(effect.share >= PAYS for effect in effects):
+        effects.append(what_if(machine, request, links, choose))
+    best = max(effects, key=lambda effect: (max(effect.share, PAYS), effect.pays_at_batch or 0), default=None)
     if best is None or (best.share < PAYS and best.pays_at_batch is None):
         before = _bare(choose(machine, msgspec.structs.replace(request, by_measurements=False)).choice)
         return WhatIf(changes=(), before=before, after=before, asked=False)

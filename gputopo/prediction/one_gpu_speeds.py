@@ -133,16 +133,16 @@ def published_speed(
         return None
     figures = one_gpu_figures() if figures is None else figures
     name = _published_name(job.workload, figures)
-    own = [figure for figure in figures if (figure.gpu, figure.precision) == (gpu.name, job.precision)]
-    if same := [figure for figure in own if figure.model == name]:
+    of_gpu = [figure for figure in figures if (figure.gpu, figure.precision) == (gpu.name, job.precision)]
+    if same := [figure for figure in of_gpu if figure.model == name]:
         return scaled(gpu, job, same, "published", f"published: {PROGRAM} on {gpu.name}")
     factors = network_factors(figures, job.precision)
     known = name in factors
     rate = roofline * factors.get(name, 1.0)
     unknown = "" if known else f", without published figures of {job.workload.name}"
-    if own:
-        shares = (share / factors[figure.model] for figure in own if (share := _over_roofline(figure)))
-        networks = ", ".join(sorted({figure.model for figure in own}))
+    if of_gpu:
+        shares = (share / factors[figure.model] for figure in of_gpu if (share := _over_roofline(figure)))
+        networks = ", ".join(sorted({figure.model for figure in of_gpu}))
         source = f"published: {PROGRAM} on {gpu.name}, scaled from {networks}{unknown}"
         return Speed(rate * median(shares), "published" if known else "alike", source)
     return Speed(rate, "datasheet" if known else "alike", f"from the datasheet of {gpu.name}{unknown}")

@@ -170,8 +170,8 @@ def expected_gpu(name: str | None, device_id: str | None = None) -> GpuExpectati
     if name and not _NAMELESS.fullmatch(name):
         row = _by_name().get(name.casefold().removeprefix("nvidia "))
         return None if row is not None and device_id in row.notebook_device_ids else row
-    found = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
-    return found[0] if len(found) == 1 else None
+    rows = [row for row in known_gpus() if device_id and row.pci_device_id == device_id]
+    return rows[0] if len(rows) == 1 else None
 
 
 def expected_of(gpu: Gpu) -> GpuExpectation | None:
@@ -198,11 +198,11 @@ def expected_nvlink(version: int | None, chip: str | None = None) -> NvLinkExpec
 
 def expected_bus(gpu: str, ranks: int, operation: str, size: int) -> list[BusExpectation]:
     """Return the rows of an operation, one for each method, with the largest of their sizes up to `size`."""
-    found: dict[bool | None, BusExpectation] = {}
+    rows: dict[bool | None, BusExpectation] = {}
     for row in sorted(known_bus_rates(), key=lambda row: row.from_bytes):
         if (row.gpu, row.ranks, row.operation) == (gpu, ranks, operation) and row.from_bytes <= size:
-            found[row.nvls] = row
-    return list(found.values())
+            rows[row.nvls] = row
+    return list(rows.values())
 
 
 def fitting_links(rate_gb_per_s: float, gpus: Iterable[Gpu] = ()) -> tuple[LinkExpectation, ...]:

@@ -37,12 +37,14 @@ def is_same_but_gpus(now: Machine, then: Machine) -> bool:
     """
     if now.host.cpu_model is None or not _same_host(now.host, then.host):
         return False
-    here, there = ({gpu.pci_address: _model(gpu) for gpu in answering_gpus(one)} for one in (now, then))
-    shared = here.keys() & there.keys()
+    models_now, models_then = (
+        {gpu.pci_address: _model(gpu) for gpu in answering_gpus(machine)} for machine in (now, then)
+    )
+    shared = models_now.keys() & models_then.keys()
     return (
         bool(shared)
-        and len(shared) in (len(here), len(there))
-        and all(here[at] == there[at] for at in shared)
+        and len(shared) in (len(models_now), len(models_then))
+        and all(models_now[address] == models_then[address] for address in shared)
     )
 
 

@@ -153,13 +153,13 @@ class Flows:
     @property
     def loads(self) -> dict[Resource, Load]:
         """The load of each resource, with both directions at once."""
-        found = {}
+        loads = {}
         for resource, seconds in self.seconds.items():
             busy = self.seconds.get(reverse(resource), 0.0)
             # Two directions at once reach a share of the sum of their rates, while both have bytes to send.
             at_once = seconds + (1 / self._both(resource) - 1) * min(seconds, busy)
-            found[resource] = Load(self.shares[resource], at_once / GB)
-        return found
+            loads[resource] = Load(self.shares[resource], at_once / GB)
+        return loads
 
     def _both(self, resource: Resource) -> float:
         kind, *ends = map(str, resource)

@@ -125,14 +125,14 @@ def paths_of(machine: Machine) -> Paths:
     links = believed_links(machine)
     hosts = _hosts(machine)
     pairs = _Pairs(machine, links, hosts)
-    found = {pair: pairs.path(*pair) for pair in combinations(sorted(gpus), 2)}
+    pair_paths = {pair: pairs.path(*pair) for pair in combinations(sorted(gpus), 2)}
     alone = {index: max(host.up, host.down) for index, host in hosts.items()}
     several = any(link.hop is Hop.SYS for link in links.values())
     return Paths(
         hosts,
-        found,
+        pair_paths,
         uplinks(machine, links, alone),
-        {gpu: port for gpu in gpus if (port := pairs.port(gpu, found)) is not None},
+        {gpu: port for gpu in gpus if (port := pairs.port(gpu, pair_paths)) is not None},
         machine.host.sockets or (2 if several else 1),
     )
 
@@ -147,8 +147,8 @@ def _hosts(machine: Machine) -> dict[int, HostLink]:
         if index not in up and index not in down:
             hosts[index] = _host_link(gpu, machine)
             continue
-        one, other = up.get(index, down.get(index, 0.0)), down.get(index, up.get(index, 0.0))
-        hosts[index] = HostLink(one, other, "measured")
+        up_rate, down_rate = up.get(index, down.get(index, 0.0)), down.get(index, up.get(index, 0.0))
+        hosts[index] = HostLink(up_rate, down_rate, "measured")
     return hosts
 
 
@@ -248,11 +248,13 @@ class _Pairs:
         link = self._links.get((a, b))
         if link is not None and link.nvlinks is not None:
             return link.nvlinks
-        found = self._nvlinks.between(a, b)
-        if found is not None:
-            return found.links
+        count = self._nvlinks.between(a, b)
+        if count is not None:
+            return count.links
         model = self._models.get(a)
         if model is None or model != self._models.get(b) or not is_uniform(model) or not model.nvlinks:
             return None
-        peers = sum(one == model for one in self._models.values()) - 1
-        return max((one for one in model.pair_nvlinks if one * peers <= model.nvlinks), default=model.nvlinks)
+        peers = sum(row == model for row in self._models.values()) - 1
+        return max(
+            (links for links in model.pair_nvlinks if links * peers <= model.nvlinks), default=model.nvlinks
+        )

@@ -61,8 +61,8 @@ def _within(costs: Mapping[int, Mapping[int, float]], limit: float) -> tuple[int
         if len(order) == len(near):
             return order if start in near[order[-1]] else None
         for gpu in near[order[-1]]:
-            if gpu not in order and steps < MAX_STEPS and (found := extended((*order, gpu))):
-                return found
+            if gpu not in order and steps < MAX_STEPS and (ring := extended((*order, gpu))):
+                return ring
         return None
 
     return extended((start,)) if len(near[start]) > 1 else None
