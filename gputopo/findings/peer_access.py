@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gputopo.findings.rule import Case, Fault, Rule, check, present
-from gputopo.topology import P2P_CAUSES, P2pCause, P2pOff, acs_bridges, why_p2p_off
+from gputopo.topology import P2P_CAUSES, P2pOff, acs_bridges, why_p2p_off
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import pairs_in_words
@@ -19,7 +19,7 @@ _NEVER = (*_BY_DESIGN, "geforce_policy")
 _NO_FIX = "This cannot be changed. Copies go through host memory; gputopo bandwidth measures their rate."
 
 
-def _severity(cause: P2pCause) -> Severity:
+def _severity(cause: str) -> Severity:
     fixable = P2P_CAUSES[cause].fix is not None and cause in ("registry_key", "bar1", "container")
     return "warning" if fixable else "info"
 

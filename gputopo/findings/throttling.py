@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, each_gpu, present
-from gputopo.reference import CLOCK_EVENTS, LOAD_STATES, throttle_reasons, unknown_bit
+from gputopo.reference import CLOCK_EVENTS, LOAD_STATES, clock_event_words, throttle_reasons
 from gputopo.values.finding import Severity
 from gputopo.values.history import BUSY_PERCENT
 from gputopo.values.machine import Gpu, Machine
@@ -232,7 +232,11 @@ def throttle_rule(reason: str) -> Rule | None:
 
 def throttle_message(reason: str) -> str:
     """Return the message for a clock event reason that has a rule."""
-    return THROTTLE[reason].title if reason in THROTTLE else f"{THROTTLE_UNKNOWN.title} {unknown_bit(reason)}"
+    return THROTTLE[reason].title if reason in THROTTLE else _unknown_message([reason])
+
+
+def _unknown_message(reasons: Iterable[str]) -> str:
+    return f"{THROTTLE_UNKNOWN.title} {', '.join(clock_event_words(reasons, short=True))}"
 
 
 def explained(reasons: Iterable[str]) -> bool:
@@ -266,8 +270,7 @@ def slowdowns(machine: Machine) -> Iterator[Fault]:
     for gpu in gpus:
         unknown = [name for name in throttle_reasons(gpu.throttle) if throttle_rule(name) is THROTTLE_UNKNOWN]
         if unknown:
-            says = f"{THROTTLE_UNKNOWN.title} {', '.join(map(unknown_bit, unknown))}"
-            yield THROTTLE_UNKNOWN.fault(gpu, says, _throttle_evidence(gpu))
+            yield THROTTLE_UNKNOWN.fault(gpu, _unknown_message(unknown), _throttle_evidence(gpu))
 
 
 @each_gpu(LIMIT_BELOW_DEFAULT, LIMIT_OVERRULED)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from gputopo.reference.clock_events import decode_clock_events as decode_clock_events
     from gputopo.reference.clock_events import throttle_reasons as throttle_reasons
     from gputopo.reference.clock_events import under_load as under_load
-    from gputopo.reference.clock_events import unknown_bit as unknown_bit
     from gputopo.reference.copied_links import NARROW_LANES as NARROW_LANES
     from gputopo.reference.copied_links import observed_link as observed_link
     from gputopo.reference.copied_links import over_nvlink as over_nvlink
@@ -74,7 +73,6 @@ _MODULES = {
     "reference_rows": "expectations",
     "throttle_reasons": "clock_events",
     "under_load": "clock_events",
-    "unknown_bit": "clock_events",
 }
 __all__ = [*_MODULES]
 __getattr__ = exports(__name__, _MODULES)

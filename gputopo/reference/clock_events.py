@@ -38,11 +38,6 @@ def decode_clock_events(mask: int) -> tuple[str, ...]:
     return tuple(_NAMES.get(bit, f"{_UNKNOWN}{bit:#x}") for bit in bits)
 
 
-def unknown_bit(reason: str) -> str:
-    """Return the bit of an unknown reason, or the text in the capture."""
-    return reason.removeprefix(_UNKNOWN)
-
-
 def throttle_reasons(throttle: Throttle) -> tuple[str, ...]:
     """Return all reasons: the mask's, then reasons that a capture has only as text."""
     decoded = decode_clock_events(throttle.mask) if throttle.mask is not None and throttle.mask >= 0 else ()
@@ -57,7 +52,8 @@ def clock_event_words(reasons: Iterable[str], *, short: bool = False) -> list[st
         if event is not None and reason != IDLE:
             words.append(event.short if short else event.words)
         elif event is None:
-            words.append(unknown_bit(reason) if short else f"unknown reason {unknown_bit(reason)}")
+            name = reason.removeprefix(_UNKNOWN)  # the bit, or the text in the capture
+            words.append(name if short else f"unknown reason {name}")
     return words
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gputopo.topology.kernel import gpus_of_other_drivers as gpus_of_other_drivers
     from gputopo.topology.nics import near_rdma_ports as near_rdma_ports
     from gputopo.topology.peer_access import P2P_CAUSES as P2P_CAUSES
-    from gputopo.topology.peer_access import P2pCause as P2pCause
     from gputopo.topology.peer_access import P2pOff as P2pOff
     from gputopo.topology.peer_access import acs_bridges as acs_bridges
     from gputopo.topology.peer_access import redirected_pairs as redirected_pairs
@@ -41,7 +40,6 @@ _MODULES = {
     "MAX_CUT_CPUS": "doubts",
     "NVIDIA_DRIVER": "kernel",
     "P2P_CAUSES": "peer_access",
-    "P2pCause": "peer_access",
     "P2pOff": "peer_access",
     "UNCOUNTED": "kernel",
     "acs_bridges": "peer_access",

@@ -5,6 +5,7 @@ chipset_pcie.c): two different chips are never peers; a pair needs a switch or a
 some CPUs refuse P2P across sockets. If no fact explains it, the cause is unknown.
 """
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -51,9 +52,8 @@ class CauseText(NamedTuple):
     fix: str | None
 
 
-P2P_CAUSES: dict[P2pCause, CauseText] = {
-    msgspec.convert(row["cause"], P2pCause): CauseText(row["says"], row["fix"] or None)
-    for row in reference_rows("p2p_causes.csv")
+P2P_CAUSES: Mapping[str, CauseText] = {
+    row["cause"]: CauseText(row["says"], row["fix"] or None) for row in reference_rows("p2p_causes.csv")
 }
 
 

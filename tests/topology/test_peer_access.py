@@ -1,9 +1,9 @@
-from typing import Any
+from typing import Any, get_args
 
 from msgspec.structs import replace
 
-from gputopo.topology import acs_bridges
-from gputopo.topology.peer_access import chips_differ, why_p2p_off, with_p2p_reasons
+from gputopo.topology import P2P_CAUSES, acs_bridges, why_p2p_off, with_p2p_reasons
+from gputopo.topology.peer_access import P2pCause, chips_differ
 from gputopo.values.machine import Hop, Machine
 from tests import there
 from tests.findings.boxes import PORT, UP, Change, all_of, down, every_gpu, gpu, host, node, pair, sound
@@ -23,6 +23,10 @@ def test_a_pair_that_is_on_or_not_known_has_no_cause() -> None:
     assert cause(sound(2)) is None
     assert cause(pair(0, 1, p2p_read=None, p2p_write=None)(sound(2))) is None
     assert cause(pair(0, 1, p2p_read="UNKNOWN", p2p_write="UNKNOWN")(sound(2))) is None
+
+
+def test_every_cause_has_a_text() -> None:
+    assert set(P2P_CAUSES) == set(get_args(P2pCause))
 
 
 CAUSES: list[tuple[str, Change]] = [
