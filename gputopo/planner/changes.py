@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.copies.expected import links_for
 from gputopo.prediction import paths_of, pcie_link
 from gputopo.reference import (
     GpuExpectation,
@@ -18,6 +17,7 @@ from gputopo.reference import (
     expected_gpu,
     expected_link,
     expected_of,
+    fitting_links,
     known_gpus,
 )
 from gputopo.topology import redirected_pairs, why_p2p_off
@@ -89,7 +89,7 @@ def _link_of(gpu: Gpu, machine: Machine) -> LinkExpectation:
     host = paths_of(machine).hosts[gpu.index]
     if basis == "link" or host.basis != "measured":
         return link
-    return next(iter(links_for(min(host.up, host.down), gpu)), link)
+    return next(iter(fitting_links(min(host.up, host.down), [gpu])), link)
 
 
 def _with_link(gpu: Gpu, link: LinkExpectation) -> Gpu:

@@ -28,7 +28,7 @@ from gputopo.prediction import (
     single_gpu_speeds,
     step_timeline,
 )
-from gputopo.reference import expected_gpu
+from gputopo.reference import expected_of
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.machine import Gpu, Machine
 from gputopo.values.run.batches import require_one_each
@@ -38,7 +38,6 @@ from gputopo.workload import Workload, require_workload
 COPIES = 3  # of the variables: weights, gradients, momentum
 MARGIN = 0.1  # share of the memory that the suggested batch leaves free
 LARGEST_GIB = 288  # NVIDIA B300
-_IN_NAME = re.compile(r"\b([0-9]{1,3}) ?GB\b")
 _HALF = ("fp16", "bf16")
 
 
@@ -77,10 +76,10 @@ def memory_need(
     ]
     if not ran:
         return counted
-    _, of, peak = min(ran, key=lambda run: run[0])
+    _, batch_then, peak = min(ran, key=lambda run: run[0])
     fixed = min(counted.fixed, peak / 2)
-    words = f"by the peak of an earlier run with {of:,}, {peak / 2**30:.1f} GiB"
-    return MemoryNeed(fixed, (peak - fixed) / of, words)
+    words = f"by the peak of an earlier run with {batch_then:,}, {peak / 2**30:.1f} GiB"
+    return MemoryNeed(fixed, (peak - fixed) / batch_then, words)
 
 
 def require_memory(
@@ -94,7 +93,10 @@ def require_memory(
     for gpu in machine.gpus:
         if gpu.index not in batches:
             continue
-        batch, memory = batches[gpu.index], _memory_bytes(gpu)
+        batch, memory = batches[gpu.index], (gpu.memory_mib.total or 0) * 2**20
+        if not memory:  # not reported: the largest of its model, else of the largest GPU
+            row = expected_of(gpu)
+            memory = ((row and row.memory_gib) or LARGEST_GIB) * 2**30
         need = memory_need(workload, gpu, batch, precision, history)
         if need.bytes(batch) <= memory:
             continue
@@ -105,15 +107,6 @@ def require_memory(
             f"{'' if gpu.memory_mib.total else ' at most'}",
             f"use --batch-size {fits:,}" if fits else "use a smaller model or a GPU with more memory",
         )
-
-
-def _memory_bytes(gpu: Gpu) -> int:
-    """Return the memory of a GPU: as reported, else the largest of its model, else of the largest GPU."""
-    if gpu.memory_mib.total is not None:
-        return gpu.memory_mib.total * 2**20
-    match, row = _IN_NAME.search(gpu.name or ""), expected_gpu(gpu.name, gpu.pci_device_id)
-    named = int(match[1]) if match else LARGEST_GIB
-    return ((row.memory_gib if row else None) or named) * 2**30
 
 
 # `env $(gputopo plan --format env) PROGRAM` splits at blanks. Allow nothing else from a capture in there.
@@ -174,9 +167,8 @@ def plan(
 
 
 def _timeline(chooser: Chooser, choice: Candidate) -> StepLine:
-    placing = Placement(choice.variable_update, choice.ps_device, choice.all_reduce)
     compute_s = max(chooser.seconds_alone(choice.gpus).values())
-    return step_timeline(chooser.predictor, choice.gpus, compute_s, placing)
+    return step_timeline(chooser.predictor, choice.gpus, compute_s, Placement.of(choice))
 
 
 def plan_environment(machine: Machine, gpus: Sequence[int]) -> dict[str, str]:

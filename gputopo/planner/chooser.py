@@ -184,7 +184,7 @@ class Chooser(Selection):
             speed
             for speed in self.basis.measured
             if len(speed.gpus) == len(gpus) and self._classes(speed.gpus) == classes
-            if Placement(speed.variable_update, speed.ps_device, speed.all_reduce) in allowed
+            if Placement.of(speed) in allowed
             or speed.variable_update == by_rule.variable_update == "replicated"
         ]
         return measured(speeds, gpus, self.basis.batch, by_rule)

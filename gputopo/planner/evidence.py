@@ -91,8 +91,7 @@ def measured(
     groups: dict[tuple[str, tuple[int, ...]], dict[Placement, MeasuredSpeed]] = defaultdict(dict)
     for speed in speeds:
         if abs(log2(speed.batch / batch)) <= 1:
-            placing = Placement(speed.variable_update, speed.ps_device, speed.all_reduce)
-            groups[speed.conditions, speed.gpus].setdefault(placing, speed)
+            groups[speed.conditions, speed.gpus].setdefault(Placement.of(speed), speed)
     several = [group for group in groups.values() if len(group) > 1]
     if not several:
         return None

@@ -66,7 +66,15 @@ def with_predicted_steps(
     ways = (True, False) if len({*map(len, gpus)}) == 1 else (False,)
     rates = {nccl: network_rate(hosts, gpus, saved, nccl=nccl) for nccl in ways}
     known = {nccl: rate for nccl, rate in rates.items() if isinstance(rate, NetworkRate)}
-    basis = basis_of(hosts[0].machine, _of_first(request, gpus[0]), (), None)
+    first = msgspec.structs.replace(
+        request,
+        num_gpus=None,
+        gain=None,
+        gpus=gpus[0],
+        exclude=(),
+        batch_size=None if request.batch_size == AUTO else request.batch_size,
+    )
+    basis = basis_of(hosts[0].machine, first, (), None)
     missing = _missing(choice, plans, basis, most=max(map(len, gpus)))
     if missing is None and not isinstance(rate := rates.get(choice.all_reduce == NCCL, ""), NetworkRate):
         missing = rate
@@ -91,11 +99,6 @@ def with_predicted_steps(
     return msgspec.structs.replace(
         plan, choice=candidates[0], candidates=candidates, prediction=_prediction(plans, candidates)
     )
-
-
-def _of_first(request: Request, gpus: tuple[int, ...]) -> Request:
-    batch = None if request.batch_size == AUTO else request.batch_size
-    return msgspec.structs.replace(request, num_gpus=None, gain=None, gpus=gpus, exclude=(), batch_size=batch)
 
 
 def _missing(choice: Candidate, plans: Sequence[Plan], basis: Basis, *, most: int) -> str | None:

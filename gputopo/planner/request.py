@@ -138,12 +138,12 @@ def usable(
     The caller has checked the request. `unavailable`: GPUs that this process may not use, with reasons.
     Raises NoPlanError if a GPU of an exact set cannot be used.
     """
-    bound = gpus_of_other_drivers([machine])
-    whys = {
-        each[0].index: _bound_to(bound.pop(each[0].pci_address or "", None))
-        or next(filter(None, map(_unusable, each)), None)
-        for each in zip(*(sample.gpus for sample in at_samples(machine)), strict=True)
-    }
+    drivers = gpus_of_other_drivers([machine])
+    whys: dict[int, str | None] = {}
+    for samples in zip(*(sample.gpus for sample in at_samples(machine)), strict=True):
+        driver = drivers.pop(samples[0].pci_address or "", None)
+        reasons = (_bound_to(driver), *map(_unusable, samples))
+        whys[samples[0].index] = next(filter(None, reasons), None)
     whys |= unavailable
     whys |= dict.fromkeys(request.exclude, "listed in --exclude")
     left_out = {index for index, why in whys.items() if why}
@@ -152,12 +152,12 @@ def usable(
     holder = ps_gpu(request)
     for index in (*named, *(() if holder is None else (holder,))):
         if index in left_out:
-            raise NoPlanError(
-                f"GPU {index} cannot be used: {whys[index]}", _others_hint(set(whys) - left_out)
-            )
+            others = whys.keys() - left_out
+            hint = f"use others: {index_ranges(others)} can be used" if others else "see gputopo inspect"
+            raise NoPlanError(f"GPU {index} cannot be used: {whys[index]}", hint)
     return tuple(index for index in pool if index not in left_out), (
         *_refusals(whys),
-        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in bound.items()),
+        *(Refusal(reason=f"{address} excluded: {_bound_to(driver)}") for address, driver in drivers.items()),
     )
 
 
@@ -287,12 +287,6 @@ def _refusals(whys: Mapping[int, str | None]) -> tuple[Refusal, ...]:
         Refusal(gpus=tuple(gpus), reason=f"{gpus_in_words(gpus)} excluded: {why}")
         for why, gpus in by_reason.items()
     )
-
-
-def _others_hint(others: set[int]) -> str:
-    if not others:
-        return "see gputopo inspect"
-    return f"use others: {index_ranges(others)} can be used"
 
 
 # Speeds of one GPU within this are treated as equal: two runs of one job differ as much.

@@ -23,7 +23,7 @@ from gputopo.prediction.links.paths import Limit, Paths, Resource
 from gputopo.prediction.links.rings import ring_loads
 from gputopo.prediction.programs import ProgramConstants
 from gputopo.values.run.all_reduce import Reduction, parse
-from gputopo.values.run.plan import VariableUpdate
+from gputopo.values.run.plan import Candidate, MeasuredSpeed, VariableUpdate
 from gputopo.workload import Workload
 
 # The memory traffic of one output number that training keeps, as a number of multiply-accumulates.
@@ -40,6 +40,11 @@ class Placement(NamedTuple):
     variable_update: VariableUpdate
     ps_device: str | None = None
     all_reduce: str | None = None
+
+    @classmethod
+    def of(cls, placed: Candidate | MeasuredSpeed) -> "Placement":
+        """Return the placement of a candidate or of a measurement."""
+        return cls(placed.variable_update, placed.ps_device, placed.all_reduce)
 
     @property
     def owner(self) -> int | None:

@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputopo.planner import Request, plan
@@ -200,6 +200,7 @@ lanes = st.sampled_from([1, 4, 8, 16])
 
 
 @given(st.lists(lanes, min_size=2, max_size=4), st.booleans(), st.integers(0, 3), lanes)
+@settings(max_examples=25)
 def test_an_improved_link_never_lowers_the_prediction(
     widths: list[int], measured: bool, index: int, width: int
 ) -> None:
