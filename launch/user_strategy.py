@@ -32,9 +32,7 @@ from gputopo.launch.site import Site, tensorflow_notes
 from gputopo.launch.spec.env import ALLOW_GROWTH
 from gputopo.launch.spec.prepare import ps_device
 from gputopo.launch.target import Target
-from gputopo.planner import Request
-from gputopo.planner.available import visible_gpus
-from gputopo.planner.cpu_devices import counted_devices
+from gputopo.planner import Request, counted_devices, visible_gpus
 from gputopo.probes import load_cuda_libraries
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, HardwareError, UsageError

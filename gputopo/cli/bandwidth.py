@@ -171,9 +171,9 @@ def bandwidth(
     options = BandwidthOptions(**given.fields)
     if options.network or hosts.typed:
         return _network(options, hosts)
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.topology import with_p2p_reasons
 
-    machine = with_reasons(machine_from(options.sources))
+    machine = with_p2p_reasons(machine_from(options.sources))
     # Report a missing baseline before anything is measured.
     old = _saved_baseline(machine, options.gpus) if options.baseline else None
     if options.soak is not None:
@@ -235,12 +235,12 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
     from gputopo import findings
     from gputopo.findings.watched import find_watched
     from gputopo.probes import SoakReadings
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.topology import with_p2p_reasons
 
     soak_s = 60 * (options.soak or 0.0)
     with SoakReadings(machine, soak_s, lambda: machine_from(()), gpus=options.gpus) as readings:
         measured = with_expected(machine, measure_links(options, machine, readings.tick))
-        machine = with_reasons(readings.machine())
+        machine = with_p2p_reasons(readings.machine())
         soak = measured.soak and msgspec.structs.replace(measured.soak, port_errors=readings.port_errors())
         notes = (*measured.notes, *readings.notes())
         measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
@@ -321,7 +321,7 @@ def print_bandwidth(
 ) -> None:
     """Print measured bandwidth with its findings."""
     from gputopo.report.bandwidth.parts import bandwidth_document, report_of
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
 
     bare = without_identities(machine)
     show_report(
@@ -407,7 +407,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     """
     from gputopo.findings.rule import named
     from gputopo.runs import BoxHistory
-    from gputopo.topology.same_machine import answering
+    from gputopo.topology import answering_gpus
 
     history = BoxHistory()
     if (old := history.latest(machine, gpus)) is not None:
@@ -416,7 +416,9 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )
-    then, now = ({gpu.pci_address: named(gpu) for gpu in answering(one)} for one in (old.machine, machine))
+    then, now = (
+        {gpu.pci_address: named(gpu) for gpu in answering_gpus(one)} for one in (old.machine, machine)
+    )
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
     to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
@@ -431,7 +433,7 @@ def _print_difference(
     A number that fell beyond noise is a warning; a copy that fails now, or a missing GPU, is an error.
     """
     from gputopo.findings.measured.difference import bandwidth_difference
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
     found = bandwidth_difference(

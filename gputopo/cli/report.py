@@ -146,7 +146,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.cli.source import machine_from
     from gputopo.measurements import history_of_box
     from gputopo.runs import BoxHistory
-    from gputopo.topology.same_machine import fingerprint
+    from gputopo.topology import fingerprint
 
     begin = None if since is None else _date(since)
     machine = machine_from(())

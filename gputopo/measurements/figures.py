@@ -10,7 +10,7 @@ from typing import Any, Literal
 from gputopo.measurements.cells import cells_of, differences, key, ratio_noise, without_drills
 from gputopo.measurements.clocks import clock_tables, cpu_tables
 from gputopo.measurements.ratios import medians_of, pair_tables, ratio_tables, scalings_of
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.measurement import CONDITIONS, Measurement

@@ -8,11 +8,11 @@ import msgspec
 
 from gputopo.captures import bundled_names, read_bundled
 from gputopo.measurements.study import study_of
-from gputopo.reference.published import (
-    SOURCES,
+from gputopo.reference import (
+    PUBLISHED_SOURCES,
     Missing,
     Published,
-    published,
+    published_figures,
     published_machines,
     published_missing,
 )
@@ -27,7 +27,7 @@ _METHODS = frozenset({"keras-2017"})
 @functools.cache
 def published_measurements(source: str | None = None) -> tuple[Measurement, ...]:
     """Return all published cells of one source, or of all: those with a figure, then those without."""
-    rows: tuple[Published | Missing, ...] = (*published(), *published_missing())
+    rows: tuple[Published | Missing, ...] = (*published_figures(), *published_missing())
     return tuple(of_published(row) for row in rows if source in (None, row.source))
 
 
@@ -78,7 +78,7 @@ def _outcome(row: Published | Missing) -> dict[str, Any]:
 
 @functools.cache
 def _has_distorted(source: str) -> bool:
-    return any(row.source == source and row.data == "real-distorted" for row in published())
+    return any(row.source == source and row.data == "real-distorted" for row in published_figures())
 
 
 @functools.cache
@@ -89,7 +89,7 @@ def machine_named(name: str) -> Machine:
 
 def known_machines() -> Mapping[str, Machine]:
     """Return all machines of published figures by name."""
-    return {name: machine_named(name) for name in {row.machine for row in published()}}
+    return {name: machine_named(name) for name in {row.machine for row in published_figures()}}
 
 
 # Names of the documents on the command line. Each has the name of its source, and the id of the observation
@@ -109,7 +109,7 @@ def published_study(name: str) -> Study:
         published_measurements(source),
         title=f"{name}, recomputed from its raw figures",
         machines=known_machines(),
-        sources={source: SOURCES[source]},
+        sources={source: PUBLISHED_SOURCES[source]},
     )
     says = " ".join(observation.says for observation in study.observations if observation.id == answer)
     return msgspec.structs.replace(study, headline=says or study.headline)
@@ -139,4 +139,6 @@ def compared_study(
         unread=unread,
     )
     names = dict.fromkeys(row.reference.removeprefix(PUBLISHED) for row in study.figures.against)
-    return msgspec.structs.replace(study, sources={name: SOURCES[name] for name in names if name in SOURCES})
+    return msgspec.structs.replace(
+        study, sources={name: PUBLISHED_SOURCES[name] for name in names if name in PUBLISHED_SOURCES}
+    )

@@ -7,7 +7,6 @@ from statistics import fmean, median
 from typing import Any
 
 from gputopo.measurements.cells import COMPARISONS, SET, Comparison, holds, key, ratio_holds, ratio_noise
-from gputopo.topology.hops import links_by_pair
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Hop, Machine
 from gputopo.values.run.measurement import MODE
@@ -213,7 +212,7 @@ def pair_tables(cells: Sequence[Cell], machines: Mapping[str, Machine]) -> tuple
 
 
 def _pair_row(group: Sequence[Cell], machine: Machine) -> PairRow | None:
-    links = links_by_pair(machine)
+    links = machine.links_by_pair
     by_path: dict[str, list[Cell]] = {}
     for cell in group:
         link = links.get((min(cell.of.gpus), max(cell.of.gpus)))

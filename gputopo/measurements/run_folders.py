@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gputopo.measurements.from_ours import of_result
 from gputopo.runs import read_over_time, summarise
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.prediction.one_gpu_speeds import past_speeds
 from gputopo.runs.history import BoxHistory
+from gputopo.runs.past_runs import past_speeds
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gputopo.copies import checked
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import answering, fingerprint, is_same_but_gpus
+from gputopo.topology import answering_gpus, fingerprint, is_same_but_gpus, without_identities
 from gputopo.values import schema
 from gputopo.values.bandwidth import NETWORK, Bandwidth
 from gputopo.values.errors import InputError
@@ -138,10 +137,10 @@ class BoxHistory:
 
         Bandwidths that cover all GPUs it had then and has now come first.
         """
-        addresses = {gpu.pci_address for gpu in answering(machine)}
+        addresses = {gpu.pci_address for gpu in answering_gpus(machine)}
 
         def shared(saved: Saved) -> set[int]:
-            return {gpu.index for gpu in answering(saved.machine) if gpu.pci_address in addresses}
+            return {gpu.index for gpu in answering_gpus(saved.machine) if gpu.pci_address in addresses}
 
         alike = (saved for saved in self._saved(None) if is_same_but_gpus(machine, saved.machine))
         return _first_on(alike, shared)

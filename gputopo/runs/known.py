@@ -5,25 +5,26 @@ same hosts; else the speed that the plan predicts; else, on one host, published 
 same number of GPUs of the same model.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
+from gputopo.captures.recording import bundled_names, read_bundled
 from gputopo.findings import find
 from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.one_gpu_speeds import SAME_JOB, SAME_RUN, gpu_names, past_speeds, single_gpu_speeds
-from gputopo.reference.expectations import expected_gpu
-from gputopo.reference.published import published
+from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds
+from gputopo.reference import expected_gpu, published_figures, published_machines
 from gputopo.runs.alone import alone_speed_of
-from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
+from gputopo.runs.past_runs import MAX_UNCERTAINTY, past_speeds, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.values.run.verdict import Expected, Known
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
+SAME_JOB = 1.10  # factor for the same job on the same model: machines and versions of TensorFlow differ
 # Maximum difference of the images/sec of two runs of one job on the CPU. Not measured; chosen because other
 # programs use the CPU too.
 SAME_CPU_RUN = 0.10
@@ -153,11 +154,11 @@ def _of_others(job: RunSpec) -> Expected | None:
     mode = (job.variable_update, job.all_reduce)
     rows = [
         row
-        for row in published()
+        for row in published_figures()
         if not row.is_suspect and row.data == "synthetic"
         if (row.model, row.batch_per_gpu, row.precision, row.xla) == of_job
         if (row.variable_update, row.all_reduce) == mode
-        if [_model(gpu_names(row.machine).get(gpu)) for gpu in row.gpus] == names
+        if [_model(_gpu_names(row.machine).get(gpu)) for gpu in row.gpus] == names
     ]
     if None in names or not rows:
         return None
@@ -169,6 +170,15 @@ def _of_others(job: RunSpec) -> Expected | None:
         high=max(rates) * SAME_JOB,
         source=f"published for the same GPUs ({sources})",
     )
+
+
+@functools.cache
+def _gpu_names(machine: str) -> Mapping[int, str | None]:
+    """Return the GPU models of a published machine."""
+    if machine in bundled_names():
+        return {gpu.index: gpu.name for gpu in read_bundled(machine).gpus}
+    published_machine = published_machines()[machine]
+    return dict.fromkeys(range(published_machine.count), published_machine.gpu)
 
 
 def _model(name: str | None) -> str | None:
@@ -188,8 +198,9 @@ def _speeds(
         speeds = single_gpu_speeds(machine, workload, batch, job.precision.compute, history=figures)
         speed = None if device.gpu is None else speeds.get(device.gpu)
         if speed is not None:
-            rate, low, high, _, source = speed
-            expected[device.tower] = Expected(images_per_sec=rate, low=low, high=high, source=source)
+            expected[device.tower] = Expected(
+                images_per_sec=speed.images_per_sec, low=speed.low, high=speed.high, source=speed.source
+            )
     return expected
 
 

@@ -14,21 +14,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.prediction.links.paths import paths_of
-from gputopo.prediction.one_gpu_speeds import Figure, past_speeds, peak_bytes, single_gpu_speeds
-from gputopo.prediction.programs import DEFAULT, ProgramConstants, require_program
-from gputopo.prediction.step import Placement, StepPredictor, model_of, predict
+from gputopo.prediction import (
+    DEFAULT_PROGRAM,
+    Figure,
+    ModelCosts,
+    Placement,
+    ProgramConstants,
+    StepPredictor,
+    paths_of,
+    require_program,
+    single_gpu_speeds,
+)
 from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.history import Past
 from gputopo.runs.ran import exchange_words
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 MAX_JOBS = 12  # the latest jobs: each takes some ms, and two numbers need few
 # Share of the mean speed: a run with a larger standard error does not show a few percent.
@@ -150,9 +157,37 @@ def past_run(result: Result) -> PastRun | None:
     ]
     placing = Placement(job.variable_update, job.variables_on, job.all_reduce)
     placed = PlacedJob(job.model, job.precision.compute, batches, gpus, placing, job.exchange.groups)
-    peaks = [peak for row in result.devices if (peak := peak_bytes(result, row.device))]
+    peaks = [peak for row in result.devices if (peak := result.peak_bytes(row.device))]
     step_s, known = sum(batches) / speed.median, tuple(marks) if len(marks) == len(batches) else ()
     return PastRun(placed, step_s, known, max(peaks, default=None) if len(set(batches)) == 1 else None)
+
+
+def past_speeds(results: Iterable[Result]) -> tuple[Figure, ...]:
+    """Return the complete training runs on one GPU, in their order. `gpu`: the name of the GPU."""
+    return tuple(figure for result in results if (figure := _past_speed(result)) is not None)
+
+
+def _past_speed(result: Result) -> Figure | None:
+    job, throughput = result.job, result.throughput
+    if result.status != "complete" or result.backend != "gpu" or len(result.devices) != 1:
+        return None
+    name, batch = result.devices[0].device.gpu_name, result.devices[0].batch_size
+    if not isinstance(job, RunSpec) or job.task != "train":
+        return None
+    if job.data.folder is not None:
+        return None  # its input may have limited it
+    if name is None or throughput is None or batch < 1 or throughput.mean <= 0:
+        return None
+    device = result.devices[0].device
+    return Figure(
+        name,
+        job.model,
+        batch,
+        job.precision.compute,
+        throughput.mean,
+        gpu_index=device.gpu,
+        peak_bytes=result.peak_bytes(device),
+    )
 
 
 def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure, ...]:
@@ -160,7 +195,7 @@ def figures_by_marks(machine: Machine, past: Iterable[PastRun]) -> tuple[Figure,
 
     Runs with different batches are skipped: their GPUs have one model but not one speed.
     """
-    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT)
+    names, program = {gpu.index: gpu.name for gpu in machine.gpus}, require_program(DEFAULT_PROGRAM)
     figures = []
     for run in past:
         speeds = grouped(
@@ -200,7 +235,7 @@ def _measured_over_predicted(
     workload_of: Callable[[str], Workload | None],
 ) -> dict[PlacedJob, float]:
     """Return measured over predicted seconds for up to MAX_JOBS jobs that can be predicted."""
-    paths, program = paths_of(machine), require_program(DEFAULT)
+    paths, program = paths_of(machine), require_program(DEFAULT_PROGRAM)
     ratios: dict[PlacedJob, float] = {}
     for job, runs in jobs.items():
         workload = workload_of(job.model)
@@ -209,8 +244,8 @@ def _measured_over_predicted(
         compute_s = _alone(machine, job, workload, figures) or _by_marks(program, runs)
         if compute_s is None:
             continue
-        stepper = StepPredictor(model_of(workload), program, len(job.gpus), paths.cpus)
-        step = predict(stepper, paths, job.gpus, compute_s, job.placing)
+        predictor = StepPredictor(ModelCosts.of(workload), program, paths)
+        step = predictor.step(job.gpus, compute_s, job.placing)
         ratios[job] = median(run.step_s for run in runs) / step.step_s
         if len(ratios) == MAX_JOBS:
             break
@@ -224,7 +259,7 @@ def _alone(machine: Machine, job: PlacedJob, workload: Workload, figures: Sequen
         same = [figure for figure in figures if figure.batch == batch]
         if not same:
             return None
-        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same)[gpu]
+        speed = single_gpu_speeds(machine, workload, batch, job.precision, history=same).get(gpu)
         if speed is None or speed.basis != "history":
             return None
         seconds.append(batch / speed.images_per_sec)

@@ -9,13 +9,13 @@ from gputopo.values.errors import GputopoError
 if TYPE_CHECKING:
     from gputopo.launch.target import Target
     from gputopo.planner import Request
-    from gputopo.prediction.one_gpu_speeds import Figure
+    from gputopo.prediction import Figure
     from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Learned
     from gputopo.values.run.result import Result
     from gputopo.values.run.spec import RunSpec
     from gputopo.values.run.verdict import Known
-    from gputopo.workload.workloads import Workload
+    from gputopo.workload import Workload
 
 
 class Before(NamedTuple):

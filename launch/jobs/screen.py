@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.screen_order import Stage, alone_order, stages
 from gputopo.launch.jobs.trials import (
     Display,
@@ -21,7 +22,6 @@ from gputopo.launch.supervise import run_folder
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs import RunReadings
 from gputopo.values.machine import Machine
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import SCREEN_RUNS, InRun, Kind, ScreenRun

@@ -38,7 +38,7 @@ from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes import HostReader
 from gputopo.report.stderr import note
 from gputopo.sweeps import Matrix
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.machine import Machine

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputopo.captures import read_bundled
 from gputopo.planner import Request, plan
-from gputopo.prediction.step import Placement
+from gputopo.prediction import Placement
 from gputopo.runs import summarise
 from gputopo.runs.compared import NOISE, against, with_prediction
 from gputopo.runs.input_verdict import ENOUGH, judge_input, judge_rates, judge_waiting

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gputopo.runs import BoxHistory, Past, Saved
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End

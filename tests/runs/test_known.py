@@ -16,7 +16,7 @@ from gputopo.values.run.program import job_of
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
-from gputopo.workload.workloads import require
+from gputopo.workload import require_workload
 from tests import there
 from tests.invented_runs import gpu_devices, on_hosts
 from tests.runs.boxes import BATCH, ON_CPU, run, spec_of
@@ -48,7 +48,7 @@ def known(
     *past: Result, plan: Plan = PLAN, gpus: tuple[int, ...] = (0, 1), model: str = "vgg16", **spec: Any
 ) -> Known:
     stored = {**spec_of(MACHINE, model, gpus, ON_CPU), **spec}
-    return known_before(core(stored), [MACHINE], plan, past, require(model))
+    return known_before(core(stored), [MACHINE], plan, past, require_workload(model))
 
 
 def test_earlier_runs_of_the_job_count_before_the_plan() -> None:
@@ -196,7 +196,7 @@ def test_gpus_of_several_models_have_speeds_by_runs_of_one_or_by_reference() -> 
     machine = msgspec.structs.replace(MACHINE, gpus=tuple(gpus))
     alone = run(machine, "alexnet", gpus=(0,))
     own = run(machine, "alexnet")
-    found = known_before(core(own.spec), [machine], PLAN, [alone], require("alexnet")).speeds
+    found = known_before(core(own.spec), [machine], PLAN, [alone], require_workload("alexnet")).speeds
     assert found[0].source.startswith("measured here: a run on one ")
     assert "published" in found[1].source or "datasheet" in found[1].source
     assert found[1].images_per_sec > found[1].low

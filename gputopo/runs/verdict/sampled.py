@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from gputopo.reference.clock_events import BITS
-from gputopo.reference.expectations import expected_link
+from gputopo.reference import CLOCK_EVENT_BITS, expected_link
 from gputopo.values.run.bounded import Blocks
 from gputopo.values.run.events import OTHER_CPU_SHARE, Device, GpuSample, HostLoad, Sample, Step, gpu_key
 from gputopo.values.run.hosts import SWAP_BYTES_PER_S
@@ -18,14 +17,14 @@ from gputopo.values.run.verdict import Known
 # rarest of these facts is read every 4 s.
 MAX_AGE_S = 15.0
 REUSED_S = 1.0  # s: short steps without a sample reuse the facts of the step before. Not measured.
-THERMAL = BITS["sw_thermal_slowdown"] | BITS["hw_thermal_slowdown"]
-POWER = BITS["sw_power_cap"]
+THERMAL = CLOCK_EVENT_BITS["sw_thermal_slowdown"] | CLOCK_EVENT_BITS["hw_thermal_slowdown"]
+POWER = CLOCK_EVENT_BITS["sw_power_cap"]
 HARDWARE = (
-    BITS["hw_slowdown"]
-    | BITS["hw_power_brake_slowdown"]
-    | BITS["sync_boost"]
-    | BITS["board_limit"]
-    | BITS["reliability"]
+    CLOCK_EVENT_BITS["hw_slowdown"]
+    | CLOCK_EVENT_BITS["hw_power_brake_slowdown"]
+    | CLOCK_EVENT_BITS["sync_boost"]
+    | CLOCK_EVENT_BITS["board_limit"]
+    | CLOCK_EVENT_BITS["reliability"]
 )
 # Share of a GPU's memory above which faster kernels have no room for their work space. Not measured.
 MEMORY_FULL_SHARE = 0.98

@@ -6,18 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Generic, TypeVar
 
-from gputopo.values.run.events import Sample
-
 T = TypeVar("T")
 
 GOLDEN = (math.sqrt(5) - 1) / 2
-
-# Samples of a run that are all written. Not measured; chosen because it is the first hour at two samples a
-# second.
-ALL_SAMPLES = 7200
-# Samples that are written or skipped together. Not measured; chosen because the slowest reading
-# (probes/sampling) is in such a block once.
-BLOCK_SAMPLES = 40
 
 
 class Thinned(Generic[T]):
@@ -47,23 +38,6 @@ class Thinned(Generic[T]):
             self._stored = [one for one in self._stored if one[0] < self._below]
         if fraction < self._below:
             self._stored.append((fraction, item))
-
-
-class WrittenSamples:
-    """Selects the samples of a run that go to its file; each doubling of the run adds the same number.
-
-    After the first `ALL_SAMPLES` it is every second block of samples, then every fourth, and so on. A sample
-    with an Xid error or after a gap is always included.
-    """
-
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def has(self, sample: Sample) -> bool:
-        """Return whether the next sample is written."""
-        every = 1 << (self._seen // ALL_SAMPLES).bit_length()
-        block, self._seen = self._seen // BLOCK_SAMPLES, self._seen + 1
-        return bool(sample.xids) or sample.gap_s is not None or block % every == 0
 
 
 # Maximum number of rows. Not measured; chosen because it is enough to judge a run, in well under a second.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from gputopo.values.run.budget import TimeBudget
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.values.run.noise import lead
 from gputopo.values.run.plan import Candidate, Plan, Settled, TimedRun, mode_of
 
