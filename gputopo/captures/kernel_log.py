@@ -26,7 +26,6 @@ _HINT = "use sudo dmesg -T > FILE, or sudo journalctl -k > FILE"
 _LONGEST = 2000  # longer than any line of the kernel
 _MAX_TEXT = 200
 _MAX_LISTED = 1000  # lines that are not from a daemon
-_MAX_STAMPED = 500  # lines
 _MAX_EVENTS = 512  # events of different kinds, codes or devices
 _MIN_LINES = 3  # a text with fewer lines and no event is not called a kernel log
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -128,7 +127,6 @@ class Taken(NamedTuple):
     rest: str
     lines: int  # number of kernel lines
     read: int = 0  # number of lines about GPUs and PCIe
-    stamped: str = ""  # first lines that only a time in brackets marks as the kernel's
 
     @property
     def is_log(self) -> bool:
@@ -156,17 +154,12 @@ def parse(text: str, *, origin: str) -> Machine:
     return counted(taken, alone=True)
 
 
-def take(text: str, *, stamps: bool = True) -> Taken:
-    """Read the kernel's lines, and return the text without them; line numbers stay.
-
-    `stamps`: a time in brackets marks a line as the kernel's. If False, such a line keeps its text without
-    the time, because some tool put times before the lines of another output.
-    """
+def take(text: str) -> Taken:
+    """Read the kernel's lines, and return the text without them; line numbers stay."""
     log = _Log()
     if not any(word in text for word in _WORDS) and _STAMPED.search(text) is None:
         return Taken(log.machine(), text, 0)
     rest: list[str] = []
-    stamped: list[str] = []
     lines = 0
     for raw in text.split("\n"):
         message = _message(raw[:_LONGEST])
@@ -175,17 +168,10 @@ def take(text: str, *, stamps: bool = True) -> Taken:
                 log.begin(earlier=EARLIER.search(raw[:_LONGEST]) is not None)
             rest.append(raw)
             continue
-        if message.stamped is not None and _OF_GPU.search(message.text) is None:
-            if not stamps:
-                rest.append(message.stamped)
-                continue
-            if len(stamped) < _MAX_STAMPED:
-                stamped.append(message.stamped)
         rest.append("")
         lines += 1
         log.add(message)
-    changed = lines or not stamps
-    return Taken(log.machine(), "\n".join(rest) if changed else text, lines, log.read, "\n".join(stamped))
+    return Taken(log.machine(), "\n".join(rest) if lines else text, lines, log.read)
 
 
 def counted(taken: Taken, *, alone: bool = False) -> Machine:
@@ -207,7 +193,6 @@ def counted(taken: Taken, *, alone: bool = False) -> Machine:
 class _Message(NamedTuple):
     time: str | None
     text: str
-    stamped: str | None = None  # the line, if only a time in brackets marks it
     up_s: float | None = None  # seconds since boot, if the line also has a date
 
 
@@ -216,9 +201,7 @@ def _message(line: str) -> _Message | None:
     if prefix := _OF_KERNEL.match(line):
         message = line[prefix.end() :]
         up_s = float(prefix["boot"]) if prefix["boot"] and (prefix["iso"] or prefix["syslog"]) else None
-        return _Message(
-            _time(prefix), message.strip().rstrip("*`"), None if "kernel:" in prefix[0] else message, up_s
-        )
+        return _Message(_time(prefix), message.strip().rstrip("*`"), up_s)
     if prefix := _WITHOUT_PREFIX.match(line):
         return _Message(None, line[prefix.end() :].strip())
     if _OF_JOURNAL.match(line):

@@ -226,8 +226,6 @@ def _by_format(text: str, origin: str) -> list[Machine]:
     if csv_table.is_whole(text):  # it may have many lines: other formats are not tried
         return [ledger.completed(csv_table.parse(text, origin=origin), text, csv_table.FORMAT)]
     taken = kernel_log.take(text)
-    if taken.stamped.strip() and detect.is_readable(taken.stamped):
-        taken = kernel_log.take(text, stamps=False)
     if taken.is_whole:
         return [kernel_log.counted(taken)]
     if taken.is_log and not detect.is_readable(taken.rest):

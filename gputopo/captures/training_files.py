@@ -146,13 +146,14 @@ def parse(text: str, *, origin: str, digest: str | None = None) -> tuple[Measure
     if training_table.detect(text):
         return training_table.parse(text, origin=origin)
     facts = facts_of(origin)
+    found: Sequence[Measurement]
     with limits.limited_time(origin):
         if training_tensorpack.detect(text):
-            found = training_tensorpack.parse(text, origin=origin)
+            found = (training_tensorpack.parse(text, origin=origin),)
         elif training_keras.is_horovod(text):
-            found = training_keras.parse_horovod(text, origin=origin)
+            found = (training_keras.parse_horovod(text, origin=origin),)
         elif training_keras.is_keras(text):
-            found = training_keras.parse_keras(text, origin=origin)
+            found = (training_keras.parse_keras(text, origin=origin),)
         elif training_tf_cnn.detect(text) or facts:
             found = training_tf_cnn.parse(text, origin=origin)
         else:

@@ -67,7 +67,6 @@ class Timed:
     algorithm_gb_per_s: float
     bus_gb_per_s: float
     wrong: int | None = None
-    unchecked: bool = False  # printed as N/A
 
     def agrees(self, size: int, rounding: float = 0.0) -> bool:
         """Return whether time and rates match the number of bytes. `rounding`: share of the time."""
@@ -285,7 +284,7 @@ def _ranks_by_ratio(rows: Sequence[NcclRow], program: str | None) -> int | None:
 
 
 def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
-    """Return the program whose output has these operators, roots, ratios and checks, or None if unclear.
+    """Return the program whose output has these operators, roots and ratios, or None if unclear.
 
     If several programs fit, the program mentioned in another line or the file name is used.
     """
@@ -313,26 +312,13 @@ def _guessed(run: NcclRun, mentioned: Collection[str]) -> str | None:
 
 def _fitting(run: NcclRun, row: NcclRow, above: float) -> list[str]:
     """Return the programs that fit a row with a ratio of bus to algorithm bandwidth of 1 + `above`."""
-    halves = [timed for one in run.rows for timed in one.timed]
-    counted = {timed.in_place for timed in halves if timed.wrong is not None}
-    # Since 2.14, in-place results of alltoall and sendrecv are not checked.
-    unchecked = counted == {False} and all(timed.unchecked for timed in halves if timed.in_place)
-    if row.reduction is not None and row.root is not None:
-        return ["reduce"]
-    if row.reduction is not None:
-        if above > 0:
-            return ["all_reduce"]
-        if above < 0:
-            return ["reduce_scatter"]
-        ranks = len({rank.number for rank in run.ranks})
-        return ["sendrecv"] if ranks > 2 or unchecked else ["all_reduce", "sendrecv"]
     if row.root is not None:
-        return ["gather", "scatter"] if above else ["broadcast"]
-    if unchecked:
-        return ["alltoall"]
-    if not above:
-        return ["all_gather", "hypercube"]
-    return ["all_gather"] if counted == {False, True} else ["all_gather", "alltoall"]
+        return ["reduce"] if row.reduction else ["gather", "scatter"] if above else ["broadcast"]
+    if row.reduction is None:
+        return ["all_gather", "alltoall"] if above else ["all_gather", "hypercube"]
+    if above:
+        return ["all_reduce"] if above > 0 else ["reduce_scatter"]
+    return ["sendrecv"] if len({rank.number for rank in run.ranks}) > 2 else ["all_reduce", "sendrecv"]
 
 
 _NAMED = re.compile(

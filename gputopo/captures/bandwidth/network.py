@@ -81,7 +81,12 @@ def _parse_iperf3(document: dict[str, Any], origin: str) -> Machine:
         if rate is None:
             continue
         source, destination = _ends(to_client=bool(settings.get("reverse")) != bool(suffix))
-        parts = _intervals(document, f"sum{suffix}")
+        name = f"sum{suffix}"
+        listed = document.get("intervals")
+        each = map(_object, listed) if isinstance(listed, list) else ()
+        # Without the intervals that `-O` omits at the start.
+        rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
+        parts = tuple(filter(None, rates))
         results.samples.append(
             Sample(
                 kind="network",
@@ -129,14 +134,6 @@ def _rate(tail: dict[str, Any], suffix: str, transport: str | None, results: Res
         return sent
     results.skip(f"{IPERF3} {transport or ''}".rstrip(), "the receiver reports no bytes")
     return None
-
-
-def _intervals(document: dict[str, Any], name: str) -> tuple[float, ...]:
-    """Return the GB/s of each interval, without omitted intervals at the start (`-O`)."""
-    listed = document.get("intervals")
-    each = [_object(one) for one in listed] if isinstance(listed, list) else []
-    rates = (_gb_per_s(one, name) for one in each if not _object(one.get(name)).get("omitted"))
-    return tuple(rate for rate in rates if rate)
 
 
 def _gb_per_s(totals: dict[str, Any], name: str) -> float | None:

@@ -284,9 +284,7 @@ class _Reader:
         elif (device := _DEVICE.match(line)) and not self.others and self.test is None:
             self.below_versions = False
             report.devices.setdefault(int(device[1]), _listed(device[2], device[3]))
-        elif process := _PROCESS.match(line):
-            report.hosts.add(process[1])
-        else:
+        elif not _PROCESS.match(line):
             return self.below_versions and self.test is None and _HOST_NAME.match(line) is not None
         return True
 

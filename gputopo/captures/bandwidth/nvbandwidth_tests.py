@@ -110,7 +110,6 @@ class NvbandwidthReport(Results):
     source: str = SOURCE
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)  # low number first
     columns: set[int] = field(default_factory=set)
-    hosts: set[str] = field(default_factory=set)  # hosts of the multinode build's processes
 
     def add(
         self, name: str, part: Part | None, columns: Sequence[int], rows: Mapping[int, Sequence[str]]
@@ -118,8 +117,9 @@ class NvbandwidthReport(Results):
         """Add a matrix; return row and word of cells that are not measurements (unknown test: all)."""
         test = named_test(name)
         if test is None:
-            nodes = name.startswith("multinode_")
-            reason = self._of_processes() if nodes else "this test is not one that gputopo reads"
+            reason = "this test is not one that gputopo reads"
+            if name.startswith("multinode_"):
+                reason = "its GPUs may be on several hosts; on one host, run nvbandwidth without mpirun"
             self.skip(f"{SOURCE} {name}", reason)
             return [(index, " ".join(words)) for index, words in rows.items()]
         strange: list[tuple[int, str]] = []
@@ -143,14 +143,6 @@ class NvbandwidthReport(Results):
             reason = "no peer access between these GPUs" if test.is_of_pairs else "the tool gives N/A"
             self.skip(f"{SOURCE} {name}: {absent} of its numbers", reason)
         return strange
-
-    def _of_processes(self) -> str:
-        """Return why a test across hosts is not measured: its GPUs are not in one machine."""
-        if len(self.hosts) > 1:
-            return f"its GPUs are on {len(self.hosts)} hosts"
-        if self.hosts:
-            return "its GPUs are on one host: run nvbandwidth without mpirun"
-        return "its GPUs may be on several hosts"
 
     def waive(self, name: str | None, message: str = "") -> None:
         """Add a test that the tool skipped."""

@@ -49,7 +49,8 @@ def take(text: str, *, origin: str) -> tuple[Machine, str]:
     understood: frozenset[int] = frozenset()
     for program in _programs(whole):
         read = program.read(whole, origin=origin)
-        if _has_results(read.machine):
+        found = read.machine.bandwidth
+        if read.machine.links or (found and (found.samples or found.failures or found.not_measured)):
             machines.append(read.machine)
             understood |= read.understood
     if not machines:
@@ -94,11 +95,6 @@ def _programs(text: str) -> list[Program]:
     readers = (p2p_test, bandwidth_test, nvbandwidth, nccl_tests, network)
     known = [reader.PROGRAM for reader in readers]
     return [program for program in known if program.detect(text)]
-
-
-def _has_results(machine: Machine) -> bool:
-    found = machine.bandwidth
-    return bool(machine.links or (found and (found.samples or found.failures or found.not_measured)))
 
 
 FORMAT = Format(

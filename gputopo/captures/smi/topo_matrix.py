@@ -112,19 +112,15 @@ def _faults(matrix: TopoMatrix, labels: Sequence[str], gpus: Mapping[int, TopoRo
         if GPU.fullmatch(row.label) and row.label not in labels:
             yield f"line {row.line} is a row of {row.label}, which is not in the header"
     for label in labels:
-        if re.fullmatch(r"GPU0\d+", label):
-            yield f"{label} is not a GPU number"
-        if labels.count(label) > 1:
-            yield f"the header lists {label} twice"
+        if labels.count(label) > 1 or re.fullmatch(r"GPU0\d+", label):
+            yield f"the header lists {label} twice, or with a leading zero"
     if not gpus:
         yield f"no row for {', '.join(labels)}, which the header lists"
     at = {int(label[3:]): matrix.columns.index(label) for label in labels}
     for row in gpus.values():
-        if row.more_cells:
-            source = "the header" if matrix.has_header else "there are rows without a header"
-            yield f"the row of {row.label} (line {row.line}) has more cells than {source}"
-        if len(row.cells) <= max(at.values()):
-            yield f"the row of {row.label} (line {row.line}) has only {len(row.cells)} cells"
+        if row.more_cells or len(row.cells) <= max(at.values()):
+            width = "more" if row.more_cells else "fewer"
+            yield f"the row of {row.label} (line {row.line}) has {width} cells than there are columns"
     for (a, row), (b, column) in product(gpus.items(), at.items()):
         cell = row.cells[column]
         if (cell == "X") != (a == b):
