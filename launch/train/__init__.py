@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from gputopo.launch.train.lifecycle.checkpoint_files import require_files as require_files
     from gputopo.launch.train.lifecycle.folders import require_writable as require_writable
     from gputopo.launch.train.op_errors import first_line as first_line
+    from gputopo.launch.train.placement.algorithms import WrongSumError as WrongSumError
     from gputopo.launch.train.placement.devices import require_device as require_device
     from gputopo.launch.train.placement.devices import set_up_devices as set_up_devices
     from gputopo.launch.train.placement.methods import tested_reducer as tested_reducer
     from gputopo.launch.train.placement.timing import Bench as Bench
-    from gputopo.launch.train.placement.timing import WrongSumError as WrongSumError
 
 _MODULES = {
     "Bench": "placement.timing",
-    "WrongSumError": "placement.timing",
+    "WrongSumError": "placement.algorithms",
     "first_line": "op_errors",
     "require_device": "placement.devices",
     "require_files": "lifecycle.checkpoint_files",

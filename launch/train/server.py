@@ -87,7 +87,7 @@ def answers() -> "Answering":
     from gputopo.launch.data import folder
 
     of_host: dict[bytes, Answering] = {
-        b"files": lambda *named: msgspec.json.encode(folder.listed(*map(bytes.decode, named))),
+        b"files": lambda *named: msgspec.json.encode(folder.listed(*(name.decode() for name in named))),
         b"free_bytes": lambda: np.int64(psutil.virtual_memory().available),
     }
     return lambda question, *given: of_host[question](*given)

@@ -77,8 +77,8 @@ class TrainingStep(GraphStep):
                 start = [begin]
                 for group in groups:
                     passed = []
-                    for tower in group:
-                        (loss, *gradients), weights, state, marks = self.passed(tower, number, fed, start)
+                    for place in group:
+                        (loss, *gradients), weights, state, marks = self.passed(place, number, fed, start)
                         with tf.device(HOST):
                             loss = tf.identity(loss)
                         passed.append(_Tower(loss, weights, gradients, state, marks))

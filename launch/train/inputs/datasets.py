@@ -224,7 +224,7 @@ class ImageNet(Pipeline):
         """
 
         def note(file: np.int64, number: np.int64, record: bytes) -> np.bool_:
-            self.bad.note(self.paths[file], int(number), wrong_picture(record))
+            self.bad.note(self.paths[int(file)], int(number), wrong_picture(record))
             return np.bool_(False)
 
         def good(_: Tensor, label: Tensor) -> Tensor:

@@ -193,9 +193,10 @@ def _pipeline(
             there[share.host] = msgspec.json.decode(answer, type=Listing)
     if there:
         require_same(data.folder, subset, listed(data.folder, data.name, subset), there)
-    for share in shares if spec.data.cache is not None else ():  # each host caches all records
-        free = None if share.host is None else int(ask_host(share.device, "free_bytes", dtype=tf.int64))
-        require_cache_memory(paths, spec.data.cache, free=free, host=share.host)
+    if spec.data.cache is not None:
+        for share in shares:  # each host caches all records
+            free = None if share.host is None else int(ask_host(share.device, "free_bytes", dtype=tf.int64))
+            require_cache_memory(paths, spec.data.cache, free=free, host=share.host)
     return ImageNet(paths, recipe, model.classes, spec.data.cache, bad, notices)
 
 

@@ -98,7 +98,7 @@ def careful(paths: Sequence[Path], order: Dataset, bad: BadRecords, labels: tupl
     low, high = labels
 
     def good(file: np.int64) -> Iterator[tuple[np.int64, int, bytes]]:
-        path = paths[file]
+        path = paths[int(file)]
         for number, record in _readable(path, bad):
             label = wrong_fields(record)
             if isinstance(label, str):
