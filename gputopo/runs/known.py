@@ -15,7 +15,7 @@ from gputopo.prediction.one_gpu_speeds import SAME_JOB, SAME_RUN, gpu_names, pas
 from gputopo.reference.expectations import expected_gpu
 from gputopo.reference.published import published
 from gputopo.runs.alone import alone_speed_of
-from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_unpredicted
+from gputopo.runs.past_runs import MAX_UNCERTAINTY, why_not_of_plan, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan
@@ -137,10 +137,9 @@ def _speed_of(job: JobSpec) -> tuple[object, ...] | None:
 
 
 def _of_the_plan(job: RunSpec, plan: Plan) -> Expected | None:
-    choice, batches = plan.choice, job.batches
+    choice = plan.choice
     rate, low, high = choice.images_per_sec, choice.images_per_sec_low, choice.images_per_sec_high
-    planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
-    if rate is None or low is None or high is None or why_unpredicted(job) or planned != tuple(batches):
+    if rate is None or low is None or high is None or why_not_of_plan(job, plan, job.batches):
         return None
     return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
 
