@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from gputopo.runs.past_runs import why_unpredicted
+from gputopo.runs.past_runs import why_not_of_plan
 from gputopo.values.run.plan import Candidate, Plan
 from gputopo.values.run.result import AgainstPrediction, DeviceResult, PartMs, Result
 from gputopo.values.run.verdict import EVEN_PERCENT
@@ -73,7 +73,9 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
         images_per_sec_high=high,
         measured=round(measured, 2),
     )
-    why_not = _why_not_compared(result, plan)
+    why_not = why_not_of_plan(result.job, plan, [row.batch_size for row in result.devices])
+    if result.rehearsal_of is not None:
+        why_not = f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
     if why_not is not None:
         return msgspec.structs.replace(comparison, says=f"not compared: {why_not}")
     devices = result.devices
@@ -98,17 +100,6 @@ def against(result: Result, plan: Plan) -> AgainstPrediction | None:
         hint = _CHECK_NETWORK if resource.startswith("network of ") else _CHECK_LINK
         says += f" ({_CHECK_GPU if part == 'compute' else hint})"
     return msgspec.structs.replace(comparison, verdict=verdict, says=says, resource=resource, parts=parts)
-
-
-def _why_not_compared(result: Result, plan: Plan) -> str | None:
-    if result.rehearsal_of is not None:
-        return f"predicted for {result.rehearsal_of}, measured on CPU devices (a rehearsal)"
-    if (why := why_unpredicted(result.job)) is not None:
-        return why
-    choice, prediction = plan.choice, plan.prediction
-    batches = tuple(row.batch_size for row in result.devices)
-    planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
-    return None if batches == planned else "predicted for another batch"
 
 
 def _parts(slowest: DeviceResult, choice: Candidate, result: Result) -> dict[str, PartMs]:

@@ -15,7 +15,10 @@ from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds
 from gputopo.reference import expected_gpu, published_figures, published_machines
 from gputopo.runs.alone import alone_speed_of
-from gputopo.runs.past_runs import MAX_UNCERTAINTY, past_speeds, why_unpredicted
+from gputopo.runs.past_runs import MAX_UNCERTAINTY
+from gputopo.runs.past_runs import past_speeds
+from gputopo.runs.past_runs import why_not_of_plan
+from gputopo.runs.past_runs import why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan
@@ -138,10 +141,9 @@ def _speed_of(job: JobSpec) -> tuple[object, ...] | None:
 
 
 def _of_the_plan(job: RunSpec, plan: Plan) -> Expected | None:
-    choice, batches = plan.choice, job.batches
+    choice = plan.choice
     rate, low, high = choice.images_per_sec, choice.images_per_sec_low, choice.images_per_sec_high
-    planned = choice.batch_sizes or (plan.prediction.batch_size if plan.prediction else 0,) * len(batches)
-    if rate is None or low is None or high is None or why_unpredicted(job) or planned != tuple(batches):
+    if rate is None or low is None or high is None or why_not_of_plan(job, plan, job.batches):
         return None
     return Expected(images_per_sec=rate, low=low, high=high, source="predicted by the plan")
 

@@ -32,7 +32,7 @@ from gputopo.topology import Groups
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed
+from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed, Plan
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import JobSpec, RunSpec
 from gputopo.workload import Workload
@@ -226,6 +226,15 @@ def why_unpredicted(job: JobSpec) -> str | None:
     if words := [option for option in exchange_words(job) if not option.startswith("groups ")]:
         return f"not predicted: {', '.join(words)}"
     return None
+
+
+def why_not_of_plan(job: JobSpec, plan: Plan, batches: Sequence[int]) -> str | None:
+    """Return why a plan's prediction is not for a job with these batches; None if it is."""
+    if (why := why_unpredicted(job)) is not None:
+        return why
+    choice, prediction = plan.choice, plan.prediction
+    planned = choice.batch_sizes or (prediction.batch_size if prediction else 0,) * len(batches)
+    return None if tuple(batches) == planned else "predicted for another batch"
 
 
 def _measured_over_predicted(

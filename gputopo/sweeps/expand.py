@@ -6,7 +6,7 @@ with the reason.
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations, product
 from typing import Any, Literal, NamedTuple
 
@@ -47,21 +47,15 @@ class Expanded(NamedTuple):
 
     def differences(self, before: Iterable[SweepCell]) -> tuple[int, int]:
         """Return how many cells are new, and how many of the cells `before` no longer exist."""
-        new, old = (
-            {(one.name, one.table, one.repeat, one.counted_s, *sorted(one.options.items())) for one in cells}
-            for cells in (self.cells, before)
-        )
+
+        def known(cells: Iterable[SweepCell]) -> set[tuple[Any, ...]]:
+            return {
+                (cell.name, cell.table, cell.repeat, cell.counted_s, *sorted(cell.options.items()))
+                for cell in cells
+            }
+
+        new, old = known(self.cells), known(before)
         return len(new - old), len(old - new)
-
-
-class _Blank(NamedTuple):
-    """A combination before its repeats. `why`: why it is skipped; `seconds`: counted seconds."""
-
-    table: MatrixTable
-    choice: Choice
-    notes: tuple[str, ...] = ()
-    why: str | None = None
-    seconds: float | None = None
 
 
 def expand_matrix(matrix: Matrix, box: CellBox) -> Expanded:
@@ -72,20 +66,28 @@ def expand_matrix(matrix: Matrix, box: CellBox) -> Expanded:
     )
     if total > MAX_CELLS:
         raise UsageError(f"the matrix has {total} cells", f"at most {MAX_CELLS} are run; remove some values")
+    options = {name: _values(name, value, box)[0] for name, value in matrix.options.items()}
     seen: set[tuple[Any, ...]] = set()
     cells: list[SweepCell] = []
     excluded = duplicates = 0
-    for blank in (blank for table, axes in tables for blank in _combinations(matrix, table, axes, box)):
-        placed = _constrained(matrix, blank, box)
-        if placed is None:
-            excluded += 1
-            continue
-        key = (placed.table.name, tuple(sorted((name, text_of(v)) for name, v in placed.choice.items())))
-        if key in seen:
-            duplicates += 1
-            continue
-        seen.add(key)
-        cells += _repeated(placed, matrix, len(cells))
+    for table, axes in tables:
+        for values in product(*axes.values()):
+            choice = {**options, **dict(zip(axes, (value for value, _ in values), strict=True))}
+            why = next((reason for _, reason in values if reason), None)
+            cell = _cell(matrix, table, _given(choice), why, box)
+            if cell is None:
+                excluded += 1
+                continue
+            key = (table.name, *sorted(cell.options.items()))
+            if key in seen:
+                duplicates += 1
+                continue
+            seen.add(key)
+            repeats = 1 if cell.reason is not None else table.repeats or matrix.repeats
+            for repeat in range(1, repeats + 1):
+                number = len(cells) + 1
+                name = _name(number, cell, table, repeat if repeats > 1 else None)
+                cells.append(msgspec.structs.replace(cell, number=number, name=name, repeat=repeat))
     return Expanded(tuple(cells), excluded, duplicates)
 
 
@@ -99,18 +101,8 @@ def _axes(table: MatrixTable, box: CellBox) -> dict[str, list[tuple[Value, str |
         axes[name] = []
         for value in values:
             on_box = _values(name, value, box)
-            axes[name] += [(one, None) for one in on_box] if on_box else [(value, why)]
+            axes[name] += [(known, None) for known in on_box] if on_box else [(value, why)]
     return axes
-
-
-def _combinations(
-    matrix: Matrix, table: MatrixTable, axes: Mapping[str, Sequence[tuple[Value, str | None]]], box: CellBox
-) -> Iterator[_Blank]:
-    options = {name: _values(name, value, box)[0] for name, value in matrix.options.items()}
-    for values in product(*axes.values()):
-        choice = {**options, **dict(zip(axes, (value for value, _ in values), strict=True))}
-        why = next((reason for _, reason in values if reason), None)
-        yield _Blank(table, _given(choice), why=why, seconds=table.seconds or matrix.seconds)
 
 
 def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
@@ -130,15 +122,20 @@ def _values(name: str, value: Value, box: CellBox) -> Sequence[Value]:
     return [value]
 
 
-def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
-    """Return the combination as it runs here, or None if the matrix excludes it."""
-    choice, notes, why, seconds = blank.choice, blank.notes, blank.why, blank.seconds
+def _cell(
+    matrix: Matrix, table: MatrixTable, choice: Choice, why: str | None, box: CellBox
+) -> SweepCell | None:
+    """Return the cell of a combination on this machine, without number; None if the matrix excludes it.
+
+    `why`: why it is skipped.
+    """
+    notes: tuple[str, ...] = ()
+    seconds = table.seconds or matrix.seconds
     for when in matrix.sets:
-        facts = _facts(blank.table, choice, box)
-        if _matches(when, facts):
+        if _matches(when, _facts(table, choice, box)):
             choice, seconds = _given({**choice, **when.sets}), when.seconds or seconds
             notes = notes if when.reason is None else (*notes, when.reason)
-    facts = _facts(blank.table, choice, box)
+    facts = _facts(table, choice, box)
     if matrix.only and not any(_matches(when, facts) for when in matrix.only):
         return None
     for when in matrix.exclude:
@@ -146,12 +143,21 @@ def _constrained(matrix: Matrix, blank: _Blank, box: CellBox) -> _Blank | None:
             if when.reason is None:
                 return None
             why = why or when.reason
-    if blank.table.asked is not None and blank.table.asked not in box.asked:
-        why = f"only with --{blank.table.asked.replace('_', '-')}"
+    if table.asked is not None and table.asked not in box.asked:
+        why = f"only with --{table.asked.replace('_', '-')}"
     count = choice.get("num_gpus")
     if box.backend == "gpu" and isinstance(count, int) and count > len(box.gpus) and "gpus" not in choice:
         why = why or box.usable
-    return _Blank(blank.table, choice, notes if why is None else (), why, seconds)
+    return SweepCell(
+        number=0,
+        name="",
+        table=table.name,
+        options={name: True if value is True else text_of(value) for name, value in choice.items()},
+        state="pending" if why is None else "left_out",
+        reason=why,
+        notes=notes if why is None else (),
+        counted_s=seconds,
+    )
 
 
 def _given(choice: Mapping[str, Value]) -> Choice:
@@ -178,28 +184,12 @@ def _same(fact: Value, value: Value) -> bool:
     return text_of(fact).replace("-", "_") == text_of(value).replace("-", "_")
 
 
-def _repeated(blank: _Blank, matrix: Matrix, before: int) -> Iterator[SweepCell]:
-    repeats = 1 if blank.why is not None else blank.table.repeats or matrix.repeats
-    for repeat in range(1, repeats + 1):
-        yield SweepCell(
-            number=before + repeat,
-            name=_name(before + repeat, blank, repeat if repeats > 1 else None),
-            table=blank.table.name,
-            options={name: True if value is True else text_of(value) for name, value in blank.choice.items()},
-            repeat=repeat,
-            state="pending" if blank.why is None else "left_out",
-            reason=blank.why,
-            notes=blank.notes,
-            counted_s=blank.seconds,
-        )
-
-
-def _name(number: int, blank: _Blank, repeat: int | None) -> str:
+def _name(number: int, cell: SweepCell, table: MatrixTable, repeat: int | None) -> str:
     """Return the name of a cell's folder; it has only letters, digits, -, _ and `.`."""
     words = [
-        name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", text_of(value))
-        for name, value in blank.choice.items()
-        if name in blank.table.axes
+        name if value is True else re.sub(r"[^A-Za-z0-9.,_]+", "_", str(value))
+        for name, value in cell.options.items()
+        if name in table.axes
     ]
     body = "-".join(words).replace(",", "+").strip("-._")[:MAX_NAME]
     return "-".join(filter(None, (f"{number:04d}", body, None if repeat is None else f"r{repeat}")))
