@@ -22,7 +22,7 @@ from gputopo.reference import address_order
 from gputopo.topology import UNCOUNTED
 from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import kernel_address
-from gputopo.values.machine import Contradiction, Driver, Gpu, Host, Link, Machine, Nic, PciNode
+from gputopo.values.machine import Contradiction, Gpu, Host, Link, Machine, Nic, PciNode
 
 _NOT_IN_SYS = "NOT_IN_PROC_OR_SYS"
 _TREE_SOURCE = "sysfs"
@@ -88,20 +88,19 @@ def read_with(root: Path, ask: Callable[[], NvmlAnswers]) -> Machine:
     links, contradictions = join_tree(links, gpus, nodes, host)
     contradictions += _miscounted(nvml)
     links = tuple(_with_nvlinks(link, gpus, missing) for link in links)
-    nics = _nics(root, nodes, gpus, host, missing)
-    _explain(missing, gpus, links, nics, host, driver, on_bus, listed_gpus(root), nvml.error)
-    return Machine(
+    machine = Machine(
         source="live",
         host=host,
         driver=driver,
         gpus=_with_users(gpus, host) if root == Path("/") else gpus,
         links=links,
-        nics=nics,
+        nics=_nics(root, nodes, gpus, host, missing),
         pci=nodes,
-        missing=missing.reasons,
         contradictions=contradictions,
         tensorflow=read_tensorflow() if gpus and nvml.error != _NOT_IN_COPY else None,
     )
+    _explain(missing, machine, listed_gpus(root), nvml.error)
+    return replace(machine, missing=missing.reasons)
 
 
 def _miscounted(nvml: NvmlAnswers) -> tuple[Contradiction, ...]:
@@ -192,19 +191,9 @@ def with_ports_now(machine: Machine, root: Path = Path("/")) -> Machine:
     return replace(machine, nics=nics)
 
 
-def _explain(
-    missing: MissingFacts,
-    gpus: Sequence[Gpu],
-    links: Sequence[Link],
-    nics: Sequence[Nic],
-    host: Host,
-    driver: Driver,
-    on_bus: Iterable[PciNode],
-    listed: Iterable[str],
-    nvml_error: str | None,
-) -> None:
+def _explain(missing: MissingFacts, machine: Machine, listed: Iterable[str], nvml_error: str | None) -> None:
     """Note a reason for every missing fact that has none, and remove the reasons of facts found elsewhere."""
-    for link in links:
+    for link in machine.links:
         no_handle = (missing.reason(at_gpu(gpu, "name")) for gpu in (link.a, link.b))
         reason = next((reason for reason in no_handle if reason), NOT_IN_TREE)
         for name in ("hop", "p2p_read", "p2p_write"):
@@ -213,18 +202,18 @@ def _explain(
                 missing.clear(path)
             else:
                 missing.note_if_none(reason, path)
-    for nic in nics:
+    for nic in machine.nics:
         missing.note_if_none(_NOT_IN_SYS, *(at_nic(nic.index, name) for name in absent_facts(nic)))
-    missing.note_if_none(_NOT_IN_SYS, *(within("host", name) for name in absent_facts(host)))
+    missing.note_if_none(_NOT_IN_SYS, *absent_facts(machine.host, "host"))
     for name in ("version", "cuda_version", "nvml_version"):
-        if getattr(driver, name) is None:
+        if getattr(machine.driver, name) is None:
             missing.note_if_none(nvml_error or "UNKNOWN", within("driver", name))
     for name in ("kernel_module_version", "open_kernel_module", "peer_memory_module"):
-        if getattr(driver, name) is None:
+        if getattr(machine.driver, name) is None:
             missing.note(_NOT_IN_SYS, within("driver", name))
-    addresses = {gpu.pci_address for gpu in gpus}
-    for node in on_bus:
-        if node.address not in addresses:
+    addresses = {gpu.pci_address for gpu in machine.gpus}
+    for node in machine.pci:
+        if node.kind == "gpu" and node.address not in addresses:
             reason = f"NOT_COUNTED_BY_NVML (kernel driver {node.driver or 'none'})"
             missing.note(reason, at_pci(node.address, "gpu"))
     for address in listed:
@@ -234,14 +223,10 @@ def _explain(
 
 def _with_users(gpus: Sequence[Gpu], host: Host) -> tuple[Gpu, ...]:
     """Add the user of each process, except in a container: NVML reports the host's process IDs."""
-    if host.container != "none" or not any(gpu.processes for gpu in gpus):
+    if host.container != "none":
         return tuple(gpus)
-    return tuple(
-        replace(
-            gpu,
-            processes=tuple(replace(process, user=user_of(process.pid)) for process in gpu.processes),
-        )
-        if gpu.processes
-        else gpu
-        for gpu in gpus
-    )
+    with_users = []
+    for gpu in gpus:
+        processes = [replace(process, user=user_of(process.pid)) for process in gpu.processes or ()]
+        with_users.append(replace(gpu, processes=gpu.processes and tuple(processes)))
+    return tuple(with_users)

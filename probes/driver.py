@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.probes.child import DriverStop
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_text
 from gputopo.probes.nvml.reading import NvmlAnswers
 from gputopo.values.machine import DriverStatus, PciNode
 
@@ -141,7 +141,4 @@ def _access(path: Path) -> NodeAccess:
 
 def listed_gpus(root: Path) -> tuple[str, ...]:
     """Return the PCI addresses of the GPUs that the kernel module lists, even if no PCI bus is visible."""
-    try:
-        return tuple(sorted(os.listdir(root / "proc/driver/nvidia/gpus")))
-    except OSError:
-        return ()
+    return tuple(list_names(root / "proc/driver/nvidia/gpus"))

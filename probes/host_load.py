@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_number, read_text
 from gputopo.probes.process_tree import ProcessTree
 from gputopo.values.run.events import HostLoad
 
@@ -113,7 +113,7 @@ class HostReader:
         total, available = _number(r"MemTotal:\s+(\d+)", text), _number(r"MemAvailable:\s+(\d+)", text)
         shares = [] if not total or available is None else [available / total]
         for used_file, limit in self._limits:
-            used = _number(r"^(\d+)$", read_text(used_file) or "")
+            used = read_number(used_file)
             if used is not None:
                 shares.append(max(0.0, 1 - used / limit))
         return round(min(shares), 4) if shares else None
@@ -162,9 +162,8 @@ def _disks(diskstats: str, root: Path) -> dict[str, float]:
     rows = [fields for line in diskstats.splitlines() if len(fields := line.split()) > 9]
     if not rows:
         return {}
-    try:
-        whole = set(os.listdir(root / "sys/block"))
-    except OSError:
+    whole = list_names(root / "sys/block")
+    if not whole:
         return {}
     for fields in rows:
         if fields[2] in whole and not _NOT_A_DISK.match(fields[2]):
@@ -208,7 +207,7 @@ def _memory_limits(root: Path) -> list[tuple[Path, int]]:
         else:
             continue
         for folder in (base / group.lstrip("/"), base):  # a container sees its own group at the top
-            limit = _number(r"^(\d+)$", read_text(folder / names[1]) or "")
+            limit = read_number(folder / names[1])
             if limit is not None and 0 < limit < 1 << 60:  # cgroup 1 shows a huge number if there is no limit
                 limits[folder / names[0]] = limit
     return list(limits.items())

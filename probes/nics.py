@@ -1,12 +1,11 @@
 """Reads network cards: their ports in sysfs, as RDMA devices and as network interfaces."""
 
-import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_number, read_text
 from gputopo.values.facts import item, within
 from gputopo.values.machine import RETRIES, NicPort
 
@@ -81,7 +80,7 @@ def not_asked(_: str) -> str:
 def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFacts:
     """Return firmware, PSID and ports of the card at a PCI address. A card without a driver has no ports."""
     folder = root / "sys/bus/pci/devices" / address
-    devices = _names(folder / "infiniband")
+    devices = list_names(folder / "infiniband")
     interfaces = _own_interfaces(folder)
     missing: dict[str, str] = {}
     about = {
@@ -93,11 +92,9 @@ def read_network(root: Path, address: str, max_rate: Ask = not_asked) -> NicFact
     ports: list[tuple[_RdmaPort | None, tuple[str, Path] | None]] = []
     for device in devices:
         numbered = folder / "infiniband" / device / "ports"
-        for number in sorted(int(name) for name in _names(numbered) if name.isdecimal()):
+        for number in sorted(int(name) for name in list_names(numbered) if name.isdecimal()):
             # An interface shows its port, counted from 0 (linux: net/core/net-sysfs.c, dev_port).
-            shown = (
-                name for name in interfaces if read_text(interfaces[name] / "dev_port") == str(number - 1)
-            )
+            shown = (name for name in interfaces if read_number(interfaces[name] / "dev_port") == number - 1)
             name = next(shown, None)
             interface = (name, interfaces.pop(name)) if name else None
             ports.append((_RdmaPort(device, number, numbered / str(number)), interface))
@@ -175,8 +172,7 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
     flags = read_text(place / "flags")
     enabled = None if flags is None or not flags.startswith("0x") else bool(int(flags, 16) & _INTERFACE_UP)
     carrier = read_text(place / "carrier")  # unreadable while the interface is disabled
-    speed = read_text(place / "speed")
-    mtu = read_text(place / "mtu")
+    speed = read_number(place / "speed")
     duplex = read_text(place / "duplex")
     facts |= {
         "interface": name,
@@ -184,13 +180,13 @@ def _interface(facts: dict[str, Any], name: str, place: Path) -> dict[str, str]:
         "enabled": enabled,
         "carrier": None if carrier not in ("0", "1") else carrier == "1",
         "duplex": duplex if duplex in ("full", "half") else None,
-        "mtu_bytes": int(mtu) if mtu and mtu.isdecimal() else None,
+        "mtu_bytes": read_number(place / "mtu"),
         "errors": facts.get("errors", {}) | _counts(place / "statistics", _INTERFACE_ERRORS),
     }
     if facts.get("link_layer") is None and read_text(place / "type") == "1":  # ARPHRD_ETHER
         facts["link_layer"] = "Ethernet"
-    if "rate_gbit_per_s" not in facts and speed and speed.isdecimal() and int(speed) not in _UNKNOWN_SPEEDS:
-        facts["rate_gbit_per_s"] = int(speed) / 1000
+    if "rate_gbit_per_s" not in facts and speed is not None and speed not in _UNKNOWN_SPEEDS:
+        facts["rate_gbit_per_s"] = speed / 1000
     reasons = dict.fromkeys(_OF_INTERFACE, NOT_IN_SYS)
     if enabled is False:
         reasons |= dict.fromkeys(("carrier", "duplex", "rate_gbit_per_s"), _DISABLED)
@@ -205,7 +201,7 @@ def _own_interfaces(folder: Path) -> dict[str, Path]:
     """Return the card's own interfaces by name, without virtual functions and child interfaces."""
     interfaces = {}
     for place in (folder / "net", *sorted(folder.glob("virtio*/net"))):
-        for name in _names(place):
+        for name in list_names(place):
             port = read_text(place / name / "phys_port_name") or ""
             if not _REPRESENTOR.fullmatch(port) and not (place / name / "parent").exists():
                 interfaces[name] = place / name
@@ -213,8 +209,7 @@ def _own_interfaces(folder: Path) -> dict[str, Path]:
 
 
 def _counts(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    texts: Mapping[str, str | None] = {name: read_text(folder / name) for name in names}
-    return {name: int(text) for name, text in texts.items() if text and text.isdecimal()}
+    return {name: count for name in names if (count := read_number(folder / name)) is not None}
 
 
 def _first(paths: Iterable[Path]) -> str | None:
@@ -224,10 +219,3 @@ def _first(paths: Iterable[Path]) -> str | None:
 def _word(text: str | None) -> str | None:
     """Return `ACTIVE` from `4: ACTIVE`."""
     return None if not text else text.partition(":")[2].strip() or text
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []

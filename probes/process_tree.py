@@ -1,11 +1,10 @@
 """CPU time of a process and of its descendants, and the user of a process, from /proc."""
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import list_names, read_text
 
 _MAX_DEPTH = 64  # of a process tree; a longer chain changed while it was read
 # The largest share of time for finding the processes of the tree. Not measured.
@@ -63,21 +62,13 @@ class ProcessTree:
 
     def _scanned(self) -> Iterator[int]:
         """Read all of /proc: for kernels that do not list children."""
-        try:
-            names = os.listdir(self._root / "proc")
-        except OSError:
-            return
-        for name in names:
+        for name in list_names(self._root / "proc"):
             if name.isdecimal() and is_descendant(int(name), self._pid, self._root):
                 yield int(name)
 
     def _listed(self, pid: int) -> Iterator[int]:
         yield pid
-        try:
-            threads = os.listdir(self._root / f"proc/{pid}/task")
-        except OSError:
-            return
-        for thread in threads:
+        for thread in list_names(self._root / f"proc/{pid}/task"):
             children = read_text(self._root / f"proc/{pid}/task/{thread}/children") or ""
             for child in children.split():
                 yield from self._listed(int(child))

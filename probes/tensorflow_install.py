@@ -126,7 +126,10 @@ def _cuda_libraries(
     from_environment = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
     folders = [*from_environment, *run_path, *_DEFAULT_FOLDERS]
     from_packages = sorted(package.parent.glob("nvidia/*/lib"))
-    cache = _loader_cache()
+    try:
+        cache = LOADER_CACHE.read_bytes()
+    except OSError:
+        cache = b""
     libraries = []
     for name in (*names, f"libcudnn.so.{str(cudnn).partition('.')[0]}"):
         file = _file_in(folders, name) or _file_in_cache(cache, name)
@@ -137,13 +140,6 @@ def _cuda_libraries(
 
 def _file_in(folders: Iterable[Path], name: str) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).exists()), None)
-
-
-def _loader_cache() -> bytes:
-    try:
-        return LOADER_CACHE.read_bytes()
-    except OSError:
-        return b""
 
 
 def _file_in_cache(cache: bytes, name: str) -> Path | None:

@@ -15,10 +15,7 @@ from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds
 from gputopo.reference import expected_gpu, published_figures, published_machines
 from gputopo.runs.alone import alone_speed_of
-from gputopo.runs.past_runs import MAX_UNCERTAINTY
-from gputopo.runs.past_runs import past_speeds
-from gputopo.runs.past_runs import why_not_of_plan
-from gputopo.runs.past_runs import why_unpredicted
+from gputopo.runs.past_runs import MAX_UNCERTAINTY, past_speeds, why_not_of_plan, why_unpredicted
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Device, gpu_key
 from gputopo.values.run.plan import Plan

@@ -40,7 +40,7 @@ def times(
         copy_times[number] = CopyTime(
             bytes=transfer.chunks[0].size if transfer.repeats > 1 else sum(transfer.sizes),
             seconds=seconds,
-            gb_per_s=0.0 if is_latency else rate / _GB * (2 if transfer.copy.kind == "d2d_local" else 1),
+            gb_per_s=0.0 if is_latency else rate / _GB * transfer.copy.times_counted,
             microseconds=seconds * 1e6 if is_latency else None,
         )
     return copy_times

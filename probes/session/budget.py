@@ -83,9 +83,9 @@ class Speeds:
         return other
 
     def see(self, copy: Copy, gb_per_s: float) -> None:
-        """Store the speed of a copy, each byte counted once."""
+        """Store the rate of a copy as it was measured (CopyTime)."""
         if gb_per_s > 0:
-            self._seen[_key(copy)] = gb_per_s
+            self._seen[_key(copy)] = gb_per_s / copy.times_counted
 
     def of(self, copy: Copy) -> float:
         """Return the GB/s of a copy, each byte counted once. Never 0."""

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import statistics
 import threading
 import time
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from gputopo.probes.host import read_text
+from gputopo.probes.host import read_number, read_text
 from gputopo.probes.numa import LIBC, NumaMemory, at_once, lies_on, most_of
 from gputopo.values.bandwidth import Failure, NotMeasured, Sample
 from gputopo.values.ends import End
@@ -175,10 +176,10 @@ def last_level_cache_bytes(root: Path = Path("/")) -> int | None:
     for folder in sorted(cpus.glob("cpu[0-9]*/cache/index[0-9]*")):
         if read_text(folder.parent.parent / "topology/physical_package_id") != package:
             continue
-        level, text = read_text(folder / "level"), read_text(folder / "size") or ""
+        level, text = read_number(folder / "level"), read_text(folder / "size") or ""
         size = int(text[:-1]) * {"K": 1024, "M": MIB}.get(text[-1], 0) if text[:-1].isdecimal() else 0
-        if level is not None and level.isdecimal() and size:
-            caches[int(level), read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
+        if level is not None and size:
+            caches[level, read_text(folder / "shared_cpu_list") or folder.parent.parent.name] = size
     if not caches:
         return None
     last = max(level for level, _ in caches)
@@ -203,19 +204,16 @@ def farthest_node(host: Host, node: int, nodes: Sequence[int]) -> int | None:
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Return the bytes available now, on the machine and within this process's control group."""
-    limits: list[int] = []
-    for line in (read_text(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable" and value.split()[:1] and value.split()[0].isdecimal():
-            limits.append(int(value.split()[0]) * 1024)
+    kib = re.search(r"^MemAvailable: *(\d+)", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    limits = [int(kib[1]) * 1024] if kib else []
     group = root / "sys/fs/cgroup"
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        maximum, now = read_text(group / limit), read_text(group / used)
-        if maximum and now and maximum.isdecimal() and now.isdecimal():
-            limits.append(max(int(maximum) - int(now), 0))
+        maximum, now = read_number(group / limit), read_number(group / used)
+        if maximum is not None and now is not None:
+            limits.append(max(maximum - now, 0))
     return min(limits) if limits else None
 
 

@@ -105,7 +105,7 @@ def _learn(job: CopyJob, window: CopyWindow, speeds: Speeds) -> None:
     if job.kind == "latency" or (len(job.copies) > 1 and job.group is None):
         return
     for copy, taken in zip(job.copies, window.copies, strict=True):
-        speeds.see(copy, taken.gb_per_s / (2 if copy.kind == "d2d_local" else 1))  # read and written
+        speeds.see(copy, taken.gb_per_s)
 
 
 def _failed_copies(job: CopyJob, window: CopyWindow) -> dict[Copy, Failure]:

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import Protocol, Self
 
 from msgspec.structs import replace
 
 from gputopo.probes.child import DriverStop
-from gputopo.probes.copy_jobs import Copy, CopyJob, CopyWindow, Setting, WindowRunner, describe
+from gputopo.probes.copy_jobs import Copy, CopyJob, Setting, WindowRunner, describe
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.gpu_watch import watch_clocks
 from gputopo.probes.session.budget import Effort, Speeds, sizes
@@ -60,52 +61,45 @@ class Soaking:
 
     def run(self) -> None:
         """Copy. A keyboard interrupt ends it with the results so far, and is not raised again."""
-        rotation = soak_jobs(self._setting)
+        stopped: str | None = None
         try:
-            while self._passed_s() < self._soak_s and not self.results.failures:
-                for job in rotation:
-                    self._report(job)
-                    self._on_news(job)
-                    self._run(job)
-                    if self._passed_s() >= self._soak_s or self.results.failures:
-                        break
+            for job in cycle(soak_jobs(self._setting)):
+                if self._is_over():
+                    break
+                self._report(job)
+                self._on_news(job)
+                self._run(job)
         except KeyboardInterrupt:
             self.results.complete = False
-            self.results.not_measured.append(NotMeasured(what=self._rest(), reason=INTERRUPTED))
+            stopped = INTERRUPTED
         else:
             if self.results.failures:
-                failure = self.results.failures[0]
-                self.results.not_measured.append(
-                    NotMeasured(what=self._rest(), reason=f"a copy failed ({failure.reason})")
-                )
+                stopped = f"a copy failed ({self.results.failures[0].reason})"
+        if stopped is not None:
+            what = f"the soak from {self._passed_s() / 60:.1f} to {self._soak_s / 60:.1f} min"
+            self.results.not_measured.append(NotMeasured(what=what, reason=stopped))
         self._end_interval()
 
     def _run(self, job: CopyJob) -> None:
         for _ in range(_WINDOWS):
-            counts = sizes(job, self._speeds, _EFFORT)
-            window = self._engine.measure(job, counts)
-            failed = [
+            window = self._engine.measure(job, sizes(job, self._speeds, _EFFORT))
+            self.results.failures += [
                 replace(taken.failure, kind=copy.kind, path=None)
                 for copy, taken in zip(job.copies, window.copies, strict=True)
                 if taken.failure is not None
             ]
-            if failed:
-                self.results.failures += failed
+            if self.results.failures:
                 return
-            self._add(job, window)
+            for copy, taken in zip(job.copies, window.copies, strict=True):
+                self._speeds.see(copy, taken.gb_per_s)
+                total, windows = self._rates.get(copy, (0.0, 0))
+                self._rates[copy] = (total + taken.gb_per_s, windows + 1)
+                for gpu in copy.gpus:
+                    self._copied[gpu] = self._copied.get(gpu, 0) + taken.bytes
             if self._passed_s() - self._ended_s >= self._interval_s:
                 self._end_interval()
-            if self._passed_s() >= self._soak_s:
+            if self._is_over():
                 return
-
-    def _add(self, job: CopyJob, window: CopyWindow) -> None:
-        for copy, taken in zip(job.copies, window.copies, strict=True):
-            counted = 2 if copy.kind == "d2d_local" else 1
-            self._speeds.see(copy, taken.gb_per_s / counted)
-            total, windows = self._rates.get(copy, (0.0, 0))
-            self._rates[copy] = (total + taken.gb_per_s, windows + 1)
-            for gpu in copy.gpus:
-                self._copied[gpu] = self._copied.get(gpu, 0) + taken.bytes
 
     def _end_interval(self) -> None:
         if not self._rates:
@@ -131,8 +125,8 @@ class Soaking:
     def _passed_s(self) -> float:
         return self._now() - self._begun
 
-    def _rest(self) -> str:
-        return f"the soak from {self._passed_s() / 60:.1f} to {self._soak_s / 60:.1f} min"
+    def _is_over(self) -> bool:
+        return self._passed_s() >= self._soak_s or bool(self.results.failures)
 
     def _report(self, job: CopyJob) -> None:
         left = max(self._soak_s - self._passed_s(), 0.0)

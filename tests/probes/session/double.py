@@ -124,8 +124,7 @@ class EngineDouble:
             return CopyTime(failure=failure_of(job, copy, reason, "it fails"))
         if job.kind == "latency":
             return CopyTime(bytes=size, microseconds=2.5)
-        counted = 2 if copy.kind == "d2d_local" else 1
-        return CopyTime(bytes=size, gb_per_s=counted * rate)
+        return CopyTime(bytes=size, gb_per_s=copy.times_counted * rate)
 
 
 @dataclass(frozen=True)
