@@ -164,8 +164,7 @@ class Candidates:
             return [f"{troubles_in_words(chooser.troubles, taken)}: used because --gpus lists it"]
         avoided, best = self._avoided_for(chosen)
         if avoided:
-            instead = "" if len(chosen) == 1 and not chooser.predicts else self._difference(chosen, best)
-            said.append(avoided_reason(chooser.troubles, avoided, chosen, instead))
+            said.append(avoided_reason(chooser.troubles, avoided, chosen, self._difference(chosen, best)))
         if chooser.required in chooser.troubles:
             words = troubles_in_words(chooser.troubles, [chooser.required])
             said.append(f"{words}: used because --ps gpu:{chooser.required} places the variables on it")
