@@ -12,8 +12,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from gputopo.reference.expectations import address_order
-from gputopo.topology.kernel import gpus_of_other_drivers
+from gputopo.reference import address_order
+from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.bandwidth import Bandwidth, NotMeasured, with_new_indices
 from gputopo.values.ends import gpus_in, renumbered
 from gputopo.values.facts import FactPath, item

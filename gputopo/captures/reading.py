@@ -53,7 +53,7 @@ def load(sources: Sequence[str], *, read_tree: ReadTree | None = None) -> Machin
         merged = replace(merged, contradictions=(*merged.contradictions, unknown))
     if merged.bandwidth is None:
         return merged
-    from gputopo.copies.physics import checked  # few captures have a bandwidth; it needs the GPUs of all
+    from gputopo.copies import checked  # few captures have a bandwidth; it needs the GPUs of all
 
     return replace(merged, bandwidth=checked(merged.bandwidth, merged))
 

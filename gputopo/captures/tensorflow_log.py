@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from gputopo.captures.bandwidth.texts import access_links
 from gputopo.captures.ledger import Claims, Format, Lines, read_lines
-from gputopo.reference.expectations import address_order
+from gputopo.reference import address_order
 from gputopo.values.errors import InputError
 from gputopo.values.facts import at_gpu
 from gputopo.values.fields import kernel_address

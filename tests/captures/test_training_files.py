@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo.captures import training_files, training_table, training_tensorpack
-from gputopo.measurements.run_folders import RunFolders
+from gputopo.measurements import RunFolders
 from gputopo.report.measurements_csv import measurements_csv
 from gputopo.values.errors import InputError
 from gputopo.values.run.measurement import Measurement

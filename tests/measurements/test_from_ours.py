@@ -5,10 +5,9 @@ from pathlib import Path
 import msgspec
 
 from gputopo.captures import read_bundled, read_measurements
+from gputopo.measurements import RunFolders, study_of
 from gputopo.measurements.from_ours import of_result
-from gputopo.measurements.run_folders import RunFolders
-from gputopo.measurements.study import study_of
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import RunFinished, encode_line
 from gputopo.values.run.several_runs import MANIFEST, CellState, Sweep, SweepCell

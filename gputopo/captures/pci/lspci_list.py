@@ -20,9 +20,8 @@ from gputopo.captures.pci.device_names import (
     vendor_by_name,
 )
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
-from gputopo.reference.expectations import expected_gpu, parse_link_speed, parse_link_width
-from gputopo.topology.hops import bridges_above
-from gputopo.topology.kernel import NVIDIA_DRIVER
+from gputopo.reference import expected_gpu, parse_link_speed, parse_link_width
+from gputopo.topology import NVIDIA_DRIVER, bridges_above
 from gputopo.values.errors import InputError
 from gputopo.values.facts import at_gpu, at_pci
 from gputopo.values.fields import kernel_address

@@ -23,7 +23,7 @@ from gputopo.captures.ledger import Claims, Format, xml_lines
 from gputopo.captures.pci import pci_tree
 from gputopo.captures.pci.pci_tree import NVIDIA, TreeFacts
 from gputopo.captures.xml_document import opening, parse_xml
-from gputopo.reference.expectations import generation_of, parse_link_speed, parse_link_width
+from gputopo.reference import generation_of, parse_link_speed, parse_link_width
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, at_link, at_numa_node
 from gputopo.values.fields import kernel_address

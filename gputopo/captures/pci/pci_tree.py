@@ -11,8 +11,8 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from gputopo.reference.expectations import address_order, generation_of
-from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.reference import address_order, generation_of
+from gputopo.topology import hop_between, slower_bridge
 from gputopo.values.facts import at_gpu, at_link
 from gputopo.values.machine import Gpu, Hop, Host, Link, Machine, Nic, Pcie, PciNode, Unread
 

@@ -8,7 +8,7 @@ from gputopo.captures.smi import values
 from gputopo.captures.smi.key_names import BASE_REASONS, DRAIN_RECOMMENDED, RECOVERY, RESET_REQUIRED
 from gputopo.captures.smi.names import Names
 from gputopo.captures.smi.values import LOST, NEEDS_RESET, ReportedValue
-from gputopo.reference.clock_events import BITS, decode
+from gputopo.reference import CLOCK_EVENT_BITS, decode_clock_events
 from gputopo.values.fields import field_at
 from gputopo.values.machine import Gpu, GpuProcess
 from gputopo.values.samples import gpu_with
@@ -159,9 +159,9 @@ class ReportedGpu:
             fact.removeprefix(_REASON): missing.pop(fact) for fact in [*missing] if fact.startswith(_REASON)
         }
         if mask is not None:
-            values["throttle.reasons"] = decode(mask)
+            values["throttle.reasons"] = decode_clock_events(mask)
         elif (whole := all(name in states for name in BASE_REASONS)) or any(states.values()):
-            order = (*BITS, *states)
+            order = (*CLOCK_EVENT_BITS, *states)
             values["throttle.reasons"] = tuple(dict.fromkeys(name for name in order if states.get(name)))
             if not whole:
                 missing["throttle.reasons"] = _PART

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputopo.captures.ledger import Format, read_lines
 from gputopo.captures.smi.machine import Unanswered, parse_unanswered, with_lost
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, item
 from gputopo.values.fields import kernel_address

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from gputopo.captures.smi import values
 from gputopo.captures.smi.names import Named
-from gputopo.reference.clock_events import BITS
+from gputopo.reference import CLOCK_EVENT_BITS
 from gputopo.values.fields import field_at
 from gputopo.values.history import BUSY_PERCENT, GpuHistory, History
 from gputopo.values.machine import Gpu
@@ -113,9 +113,9 @@ class LogSeries:
         place_of["graphics_mhz"] = self.place.get(_CORE_CLOCK, place_of["graphics_mhz"])
         self.readers = [(name, read[at], at) for name, at in place_of.items() if at is not None]
         self.reasons = [
-            (BITS[fact.removeprefix(_REASON)], read[at], at)
+            (CLOCK_EVENT_BITS[fact.removeprefix(_REASON)], read[at], at)
             for fact, at in self.place.items()
-            if fact.startswith(_REASON) and fact.removeprefix(_REASON) in BITS
+            if fact.startswith(_REASON) and fact.removeprefix(_REASON) in CLOCK_EVENT_BITS
         ]
 
     def stored(self, samples: Sequence[Rows]) -> list[int]:

@@ -15,7 +15,7 @@ from gputopo.captures.ledger import Claims, Format
 from gputopo.captures.smi import topo_table
 from gputopo.captures.smi.topo_lines import CELL, GPU, Column, cells_below
 from gputopo.captures.smi.topo_table import Reading, TopoMatrix, TopoRow
-from gputopo.topology.doubts import looks_cut
+from gputopo.topology import looks_cut
 from gputopo.values.errors import InputError
 from gputopo.values.facts import EVERY, at_gpu, at_link, at_nic, at_numa_node, within
 from gputopo.values.index_ranges import index_ranges, parse_cpus
