@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from statistics import median, median_low
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.findings import find
 from gputopo.findings.network import ERRORS, LINK_DOWN, LINK_SLOW, MTU_DIFFERS
 from gputopo.prediction import SAME_RUN, paths_of, single_gpu_speeds

@@ -4,7 +4,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.report import units
 from gputopo.report.document import document_lines, document_text
 from gputopo.report.layout import text_of
