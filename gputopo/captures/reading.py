@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gputopo.captures import detect, intake, ledger, limits, merge, recording
 from gputopo.captures.ledger import Format
 from gputopo.captures.matching import SINGLE_DEVICE
-from gputopo.captures.pci import sysfs
 from gputopo.values.errors import InputError
 from gputopo.values.fields import short_address
 from gputopo.values.machine import Contradiction, Gap, LineCounts, Machine
@@ -127,8 +126,11 @@ def _load_one(source: str, read_tree: ReadTree | None) -> Machine:
         )
     if not Path(source).is_file() and source in recording.bundled_names():
         return recording.read_bundled(source)
-    if read_tree is not None and (root := sysfs.root_in(Path(source))) is not None:
-        return read_tree(root)
+    if read_tree is not None:
+        from gputopo.captures.pci import sysfs  # not for a bundled machine
+
+        if (root := sysfs.root_in(Path(source))) is not None:
+            return read_tree(root)
     return _read_bytes(_content(Path(source)), source)
 
 
@@ -283,6 +285,7 @@ def _refuse_other_machines(machines: Sequence[Machine], origin: str) -> None:
 def readable() -> list[tuple[str, str]]:
     """Return each format, and each container of several formats, with the facts that are read."""
     from gputopo.captures import bug_report, messages
+    from gputopo.captures.pci import sysfs
 
     kinds = [(kind.reads, kind.facts) for kind in detect.formats()]
     return [
