@@ -12,7 +12,7 @@ import numpy as np
 from gputopo.launch.data.cifar_files import CLASSES, RECORD_BYTES, bad_label
 from gputopo.launch.data.tfrecords import walk
 from gputopo.values.errors import InputError, UsageError
-from gputopo.workload import workloads
+from gputopo.workload import require_workload, workload_names
 
 DataName = Literal["imagenet", "cifar10"]
 Form = Literal["tfrecord", "binary", "python"]
@@ -101,7 +101,7 @@ def check(data: DataFolder, subset: Subset) -> list[tuple[Path, int, str]]:
 
 def require_made_for(data: DataFolder, model: str) -> None:
     """Raise UsageError if a model of the catalogue is made for another data set."""
-    known = workloads.require(model).data_name if model in workloads.names() else None
+    known = require_workload(model).data_name if model in workload_names() else None
     if known is not None and known != data.name:
         raise UsageError(
             f"{model} is made for {known}, {data.folder} holds {data.name}",

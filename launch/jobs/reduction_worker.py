@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.topology.hops import Groups
+from gputopo.topology import Groups
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError
 from gputopo.values.run.events import Event, ModelBuilt, PhaseBegun, RankFailed, Step, encode_line
 from gputopo.values.run.spec import Exchange, RunSpec

@@ -34,7 +34,7 @@ from gputopo.launch.spec.model_names import ModelName
 from gputopo.launch.train.placement.devices import HOST
 from gputopo.values.errors import UsageError
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload.architectures import Loss
+from gputopo.workload import Loss
 
 Tensor = Any
 _LAYOUTS: dict[str, DataFormat] = {"channels_last": "NHWC", "channels_first": "NCHW"}

@@ -15,8 +15,7 @@ from gputopo.launch.models.keras_building import KerasModel
 from gputopo.launch.models.keras_checks import shapes_of, traced_of
 from gputopo.launch.models.keras_sources import foreign
 from gputopo.launch.spec.model_names import KERAS_CPU_BATCH, KERAS_GPU_BATCH, KERAS_LEARNING_RATE
-from gputopo.workload.sketch import Block, BlockCost
-from gputopo.workload.workloads import Workload
+from gputopo.workload import BlockCost, BlockCounter, Workload
 
 Operation = Any
 Tensor = Any
@@ -68,7 +67,7 @@ class _Counted:
         self._handles = handles
         self._sizes = [math.prod(variable.shape) for variable in variables]
         self._used: set[int] = set()
-        self._blocks: list[Block] = []
+        self._blocks: list[BlockCounter] = []
 
     def blocks(self) -> tuple[BlockCost, ...]:
         """Return the blocks in forward order. Unused variables belong to the first block."""
@@ -76,7 +75,7 @@ class _Counted:
         blocks = [
             block for block in self._blocks if block.variables or block.multiply_accumulates or block.features
         ]
-        blocks = blocks or [Block("model")]
+        blocks = blocks or [BlockCounter("model")]
         blocks[0].variables[:0] = unused
         return tuple(block.cost for block in blocks)
 
@@ -117,7 +116,7 @@ class _Counted:
         products = _products(operation)
         new = sorted(variables - self._used)
         if not self._blocks or (products and new):
-            self._blocks.append(Block(operation.name.rpartition("/")[0] or operation.name))
+            self._blocks.append(BlockCounter(operation.name.rpartition("/")[0] or operation.name))
         block = self._blocks[-1]
         block.variables += [self._sizes[number] for number in new]
         self._used.update(new)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from gputopo.workload.sketch import Activation, Norm, Padding
+from gputopo.workload import Activation, Norm, Padding
 
 Tensor = Any
 _PHILOX = 1  # tf.random.Algorithm.PHILOX

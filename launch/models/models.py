@@ -10,8 +10,7 @@ from gputopo.launch.models.layers import DataFormat, GraphLayers, TowerRows
 from gputopo.launch.models.model import Forward, Model, VariableSpec
 from gputopo.launch.spec import model_names
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload.architectures import Architecture, Loss, architectures
-from gputopo.workload.sketch import Variable
+from gputopo.workload import Architecture, Loss, Variable, known_architectures
 
 Tensor = Any
 
@@ -70,7 +69,7 @@ def build_model(name: str, spec: RunSpec | None = None) -> Model:
     """
     asked = model_names.read(name)
     if asked.kind == "network":
-        return NetworkModel.of(architectures()[asked.attribute])
+        return NetworkModel.of(known_architectures()[asked.attribute])
     from gputopo.launch.models.keras_building import build_keras  # loads Keras, which takes seconds
 
     return build_keras(asked, spec)

@@ -29,7 +29,7 @@ from gputopo.launch.train.lifecycle.folders import DiskError, require_empty, req
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.run.spec import Lifecycle, RunSpec
-from gputopo.workload import workloads
+from gputopo.workload import require_workload, workload_names
 
 HEADER = "checkpoint.json"
 _NAME = re.compile(r"checkpoint-\d+\.npz")
@@ -212,8 +212,8 @@ def header_of(spec: RunSpec, classes: int, **more: Any) -> Header:
 
 def _classes(spec: RunSpec, checkpoint: Checkpoint) -> int:
     """Return the model's number of classes, or the checkpoint's if the model would have to be built."""
-    known = spec.model in workloads.names()
-    return workloads.require(spec.model).classes if known else checkpoint.header.classes
+    known = spec.model in workload_names()
+    return require_workload(spec.model).classes if known else checkpoint.header.classes
 
 
 def _all_damaged(damaged: Sequence[str]) -> InputError:

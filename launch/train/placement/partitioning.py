@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gputopo.topology.hops import Groups
-from gputopo.values.run.device_names import rank_of
-from gputopo.workload.spreading import chunk_count, spread
+from gputopo.launch.device_names import rank_of
+from gputopo.topology import Groups
+from gputopo.workload import chunk_count, spread_by_size
 
 UNIT = 32
 """Elements: 64 bytes of float16, TensorFlow's alignment. A chunk that begins and ends at a multiple of it can
@@ -57,7 +57,7 @@ def owners_of(sizes: Sequence[int], devices: Sequence[str]) -> list[tuple[str, .
     `sizes` in elements. Logical CPU devices share memory, so variables are not cut on them: nothing is
     transferred between them, and joining the parts would only need more memory.
     """
-    spread_over = spread(sizes, len(devices), cuts=not share_memory(devices))
+    spread_over = spread_by_size(sizes, len(devices), cuts=not share_memory(devices))
     return [tuple(devices[owner] for owner in owners) for owners in spread_over]
 
 

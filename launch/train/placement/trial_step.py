@@ -70,7 +70,7 @@ def try_step(device: str, compute: PrecisionName, data_format: DataFormat) -> No
     shape = _IMAGES if data_format == "NHWC" else (_IMAGES[0], channels, *_IMAGES[1:3])
 
     def both() -> Tensor:
-        from gputopo.workload.sketch import Norm
+        from gputopo.workload import Norm
 
         with tf.device(device), tf.GradientTape() as tape:
             images = tf.zeros(shape, TYPES[compute])

@@ -20,8 +20,8 @@ from unittest.mock import patch
 import msgspec
 import numpy as np
 
+from gputopo.launch.device_names import rank_of
 from gputopo.values.errors import GputopoError
-from gputopo.values.run.device_names import rank_of
 from gputopo.values.run.events import Device, Evaluated, Event, PlacementChecked, Step
 from gputopo.values.run.spec import RunSpec
 from tests.launch.train.cutting import cut_as_on_gpus

@@ -80,7 +80,7 @@ class Overflowing:
 def tiny() -> Any:
     """Return a network of the catalogue's words with a norm, neighbours, pools and dropout."""
     from gputopo.launch.models.models import NetworkModel
-    from gputopo.workload.architectures import Architecture
+    from gputopo.workload import Architecture
     from gputopo.workload.sketch import RESIDUAL_NORM
 
     def build(layers: Any, x: Any, classes: int) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gputopo.launch.device_names import device_name
 from gputopo.values import schema
-from gputopo.values.run.device_names import device_name
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import Event, ModelBuilt, Noticed, RankFailed, Step, decode_line, read_events
 from tests.launch.forks import run_program

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gputopo.launch.data import DataRequest, make_data
-from gputopo.values.run.device_names import device_name, rank_of
+from gputopo.launch.device_names import device_name, rank_of
 from tests.launch.train import slope_model
 from tests.launch.train.hosts import devices_of, serving, spec_of
 from tests.launch.train.normed_model import SHAPES

@@ -4,13 +4,13 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch.train.placement.algorithms import halves, leaders_of
 from gputopo.launch.train.placement.partitioning import (
     chunk_sizes,
     owners_of,
     small_runs,
     starts_of,
 )
-from gputopo.topology.hops import halves, leaders_of
 
 
 @given(st.integers(0, 10**9), st.integers(1, 300), st.integers(1, 10**6))
@@ -78,3 +78,12 @@ def test_every_tower_leads_and_totals_are_made_everywhere_alternating(towers: in
         assert {leaders[group] for leaders, _ in turns} == set(groups[group])
     assert set(Counter(main for _, main in turns).values()) == {towers}
     assert {leaders[main] for leaders, main in turns} == set(range(towers))
+
+
+@given(st.integers(0, 40))
+def test_halves_have_all_towers_and_differ_by_one(towers: int) -> None:
+    groups = halves(towers)
+    assert [tower for group in groups for tower in group] == list(range(towers))
+    assert len(groups) <= 2
+    assert all(groups)
+    assert len(groups[0]) - len(groups[-1]) <= 1 if groups else towers == 0
