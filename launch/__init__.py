@@ -11,6 +11,8 @@ from gputopo.public_names import exports
 
 if TYPE_CHECKING:
     from gputopo.launch.checks import runnable as runnable
+    from gputopo.launch.data import DataRequest as DataRequest
+    from gputopo.launch.data import make_data as make_data
     from gputopo.launch.job import Job as Job
     from gputopo.launch.jobs.autotune import plan_by_runs as plan_by_runs
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
     from gputopo.launch.user_strategy import strategy as strategy
 
 _MODULES = {
+    "DataRequest": "data",
     "Job": "job",
     "Site": "site",
     "Target": "target",
+    "make_data": "data",
     "plan_by_runs": "jobs.autotune",
     "plan_on": "plans",
     "runnable": "checks",

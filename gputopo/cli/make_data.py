@@ -34,8 +34,8 @@ def make_data(
 
     Exit codes: 0 fine; 2 bad input; 3 the folder cannot be written (no files remain).
     """
-    from gputopo.launch.data import DataRequest
-    from gputopo.launch.data import make_data as write_data
+    from gputopo.launch import DataRequest
+    from gputopo.launch import make_data as write_data
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}

@@ -25,7 +25,6 @@ MODES: dict[str, Fields] = {
         "in_parts": True,
     },
     "mirrored": {"variable_update": "replicated", "strategy": "mirrored"},
-    "kuza55": {"variable_update": "parameter_server", "method": "kuza55"},
 }
 OPTIMIZERS = {"momentum": {"optimizer": "momentum"}, "adam": {"optimizer": "adam"}}
 SCHEDULE = {"schedule": {"kind": "cosine", "decay_steps": 8, "warmup_steps": 3}}
@@ -36,7 +35,6 @@ CASES = [
     ("in parts", "adam"),
     ("replicated", "fp16"),
     ("mirrored", "adam"),
-    ("kuza55", "adam"),
 ]
 TOWERS = 2
 
@@ -104,7 +102,7 @@ def test_resumed_weights_and_statistics_equal_uninterrupted_ones_to_the_last_bit
         name = f"{mode}-{optimizer}"
         whole, rest = ran[f"{name}-whole"].last, ran[f"{name}-rest"].last
         assert set(whole) == set(rest)
-        sets = 1 if mode in ("ps", "in parts", "kuza55") else TOWERS
+        sets = 1 if mode == "in parts" else TOWERS
         assert len({key.split("/")[1] for key in whole if key.startswith("variables")}) == sets
         assert any(key.startswith("state") for key in whole)
         for key, array in whole.items():
