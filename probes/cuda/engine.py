@@ -122,7 +122,7 @@ class Engine:
             return 0
         try:
             card.use()
-            return self._cuda.free_and_total()[0]
+            return self._cuda.free_bytes()
         except CudaError as error:
             self.gpus.blame([gpu], error)
             return 0

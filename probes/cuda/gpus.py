@@ -56,7 +56,7 @@ class EngineGpu:
         self.use()
         if self.source_bytes:
             return
-        free = int(self.cuda.free_and_total()[0] * _SHARE_OF_FREE)
+        free = int(self.cuda.free_bytes() * _SHARE_OF_FREE)
         wanted = min(max(DESTINATION_BYTES, free // _AMPLE_SHARE), MAX_DESTINATION_BYTES)
         source, destination = min(SOURCE_BYTES, free // 3), min(wanted, free * 2 // 3)
         self.small = self.small or self.cuda.allocate(SMALL_BYTES)
@@ -202,7 +202,7 @@ class EngineGpus:
                 continue
             try:
                 card.use()
-                self._cuda.free_and_total()
+                self._cuda.free_bytes()
                 self._cuda.ask("cuEventRecord", card.event(), card.stream(0))
             except CudaError as refused:
                 card.unusable = refused

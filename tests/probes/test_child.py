@@ -106,7 +106,7 @@ def test_a_call_that_hangs_is_named_by_its_own_limit_and_costs_nothing_before_it
     assert stopped(work, **HANGS_S) == ([b"1"], f"{function} of GPU 3 did not return within {limit_s:g} s")
 
 
-def test_a_stop_counts_the_calls_before_it_about_the_same_gpus() -> None:
+def test_a_crash_is_reported_with_the_last_call() -> None:
     def work(channel: Channel) -> None:
         for about in ("", "0", "0", "1", "1", "1"):
             channel.nvml.begin("nvmlDeviceGetName", about)

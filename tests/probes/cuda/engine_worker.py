@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     refused: tuple[str, str, str] | None = None
     driver_version: str | None = None
-    devices: tuple[tuple[int, str | None, str, int], ...] = ()
+    devices: tuple[tuple[int, str | None], ...] = ()
     windows: tuple[CopyWindow, ...] = ()
     asked: tuple[int, ...] = ()  # how often each window called while_running
     hung: bool = False
@@ -99,7 +99,7 @@ def measured(task: Task) -> Report:
                 interrupted = True
             report = Report(
                 driver_version=cuda.driver_version,
-                devices=tuple((d.ordinal, d.pci_address, d.name, d.memory_bytes) for d in cuda.devices),
+                devices=tuple((device.ordinal, device.pci_address) for device in cuda.devices),
                 windows=tuple(windows),
                 ends=tuple(ends),
                 notes=tuple(engine.notes),
@@ -127,7 +127,7 @@ def _left(cuda: Cuda, ordinals: Mapping[int, int]) -> dict[int, int]:
     for gpu, ordinal in ordinals.items():
         with contextlib.suppress(CudaError):
             cuda.use(ordinal)
-            left[gpu] = cuda.free_and_total()[0]
+            left[gpu] = cuda.free_bytes()
     return left
 
 
