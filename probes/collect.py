@@ -18,8 +18,8 @@ from gputopo.probes.pci import interface_name, read_pci
 from gputopo.probes.process_tree import user_of
 from gputopo.probes.tensorflow_install import read_tensorflow
 from gputopo.probes.tree import NOT_IN_TREE, join_tree, nvlinks_between, tree_hop, with_addresses, with_slot
-from gputopo.reference.expectations import address_order
-from gputopo.topology.kernel import UNCOUNTED
+from gputopo.reference import address_order
+from gputopo.topology import UNCOUNTED
 from gputopo.values.facts import at_gpu, at_link, at_nic, at_pci, within
 from gputopo.values.fields import kernel_address
 from gputopo.values.machine import Contradiction, Gpu, Host, Link, Machine, Nic, PciNode

@@ -12,7 +12,7 @@ from typing import Literal
 
 from gputopo.probes.aer_acs import read_acs, read_aer
 from gputopo.probes.host import list_names, read_number, read_text
-from gputopo.reference.expectations import address_order, parse_link_speed, parse_link_width
+from gputopo.reference import address_order, parse_link_speed, parse_link_width
 from gputopo.values.machine import PciNode
 
 _KERNEL_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gputopo.probes.nvml.gpu import MissingFacts
-from gputopo.reference.expectations import generation_of
-from gputopo.topology.hops import hop_between, slower_bridge
+from gputopo.reference import generation_of
+from gputopo.topology import hop_between, slower_bridge
 from gputopo.values.facts import at_gpu, at_link, within
 from gputopo.values.machine import Contradiction, Gpu, Hop, Host, Link, PciNode
 

@@ -80,10 +80,10 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         _require_consistent(machine)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
-    from gputopo.runs import history  # loads SQLite only if there is a file
+    from gputopo.runs import BoxHistory  # loads SQLite only if there is a file
 
     try:
-        saved = history.latest(history.history_file(), machine)
+        saved = BoxHistory().latest(machine)
     except GputopoError as error:
         to_stderr(f"gputopo: planned without measured bandwidth: {error.what}\n")
         return machine

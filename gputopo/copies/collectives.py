@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gputopo.copies.links import link_name, model_of
-from gputopo.reference.copied_links import observed_link
-from gputopo.reference.expectations import (
+from gputopo.reference import (
     GpuExpectation,
     expected_bus,
     expected_link,
     expected_nvlink,
+    observed_link,
 )
 from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Expectation, Sample
 from gputopo.values.ends import ALL_GPUS, HOSTS

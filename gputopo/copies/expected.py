@@ -14,9 +14,13 @@ from gputopo.copies.collectives import expected_rate
 from gputopo.copies.links import link_name, link_names, links_for, model_link, model_of, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
-from gputopo.reference.copied_links import observed_link, over_nvlink
-from gputopo.reference.expectations import GpuExpectation, LinkExpectation
-from gputopo.topology.hops import bridges_above
+from gputopo.reference import (
+    GpuExpectation,
+    LinkExpectation,
+    observed_link,
+    over_nvlink,
+)
+from gputopo.topology import bridges_above
 from gputopo.values.bandwidth import KERNELS, LOW_SHARE, Bandwidth, Expectation, Sample
 from gputopo.values.machine import Gpu, Hop, Machine
 from gputopo.values.rates import ends_of_groups, host_link_rates, is_far

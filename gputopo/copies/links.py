@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 
-from gputopo.reference.expectations import (
-    GpuExpectation,
-    LinkExpectation,
-    expected_gpu,
-    expected_link,
-    fitting_links,
-    newest_generation,
-)
+from gputopo.reference import GpuExpectation, LinkExpectation, expected_gpu, expected_link, fitting_links
 from gputopo.values.machine import Gpu
 
 
@@ -24,11 +17,7 @@ def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
 
     Excludes links that are later or wider than the GPUs' links, if their models are known.
     """
-    newest = [newest_generation(gpu.name, gpu.pci_device_id) for gpu in gpus]
-    rows = [model_of(gpu) for gpu in gpus]
-    fits = fitting_links(rate_gb_per_s, None if None in newest else max(filter(None, newest), default=None))
-    widest = max(((row.pcie_width if row else None) or 16 for row in rows), default=16)
-    return tuple(link for link in fits if link.width <= widest)
+    return fitting_links(rate_gb_per_s, gpus)
 
 
 def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:

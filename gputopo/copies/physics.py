@@ -23,8 +23,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from gputopo.copies.links import model_of
-from gputopo.reference.copied_links import pcie_max
-from gputopo.reference.expectations import GpuExpectation, expected_nvlink, known_gpus
+from gputopo.reference import GpuExpectation, expected_nvlink, known_gpus, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima

@@ -14,7 +14,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
-from gputopo.topology.hops import bridges_above
+from gputopo.topology import bridges_above
 from gputopo.values.bandwidth import HOST_KINDS, HostKind, Kind, Sample, UplinkGroup
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Machine

@@ -552,12 +552,3 @@ def gb(value: float) -> str:
 
 # 1.4826 times the median deviation of normal noise is one standard deviation.
 DEVIATION = 1.4826
-
-
-def noise_share(repeats: tuple[float, ...]) -> float:
-    """Return one standard deviation of repeats as a share of their median; 0 for fewer than three."""
-    if len(repeats) < 3:
-        return 0.0
-    middle = median(repeats)
-    deviation = DEVIATION * median(abs(repeat - middle) for repeat in repeats)
-    return deviation / middle if middle > 0 else 0.0

@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.captures.bandwidth import nccl_tests, network
+from gputopo.captures import read_program
 from gputopo.launch.jobs.network_tools import (
     ALL_LIMIT_S,
     ALL_REDUCE,
     HINTS,
     PAIR_LIMIT_S,
     PORTS,
-    RDMA,
     SECONDS,
     START_S,
     Command,
@@ -168,8 +167,7 @@ def read(tool: NetworkTool, ended: Ended) -> Sample | str:
     if ended.why is not None:
         return f"{tool} {ended.why}"
     try:
-        read_text = network.read_perftest(ended.text, origin=tool).machine if tool == RDMA else None
-        bandwidth = (read_text or network.parse(ended.text, origin=tool)).bandwidth
+        bandwidth = read_program(tool, ended.text, origin=tool).machine.bandwidth
     except InputError:
         bandwidth = None
     if bandwidth is not None and bandwidth.failures:
@@ -189,7 +187,7 @@ def _of_nccl_tests(ended: Ended, program: str, *, ranks: int, hosts: int) -> Ban
     if ended.why is not None:
         return f"mpirun {ended.why}"
     try:
-        parsed = nccl_tests.read(ended.text, origin=program)
+        parsed = read_program(NCCL_TESTS, ended.text, origin=program)
     except InputError as error:
         return error.what
     bandwidth = parsed.machine.bandwidth

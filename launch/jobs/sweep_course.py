@@ -37,9 +37,8 @@ from gputopo.launch.locks import locked_folder
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes import HostReader
 from gputopo.report.stderr import note
-from gputopo.sweeps.expand import ordered
-from gputopo.sweeps.matrix import Matrix
-from gputopo.topology.same_machine import fingerprint
+from gputopo.sweeps import Matrix
+from gputopo.topology import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, InputError
 from gputopo.values.machine import Machine
@@ -153,7 +152,7 @@ def run_sweep(
         remember(result, folder / cell.folder, machine)
         on_cell(cell, now)
 
-    numbers = [cell.number for cell in ordered(found.cells, matrix.order, found.seed)]
+    numbers = [cell.number for cell in matrix.ordered(found.cells, found.seed)]
     schema.write(folder / FILE, found)
     _make_data(found, folder)
     return sweep.run_cells(

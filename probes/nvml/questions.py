@@ -45,8 +45,8 @@ from gputopo.probes.nvml.words import (
     VIOLATIONS,
     VIRTUALIZATIONS,
 )
-from gputopo.reference.clock_events import decode
-from gputopo.topology.identities import program_name
+from gputopo.reference import decode_clock_events
+from gputopo.topology import program_name
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Hop
 
@@ -187,7 +187,7 @@ QUESTIONS = (
         "throttle:mask reasons",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
-        to=lambda mask: (int(mask), decode(int(mask))),
+        to=lambda mask: (int(mask), decode_clock_events(int(mask))),
     ),
     _question("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth),
     _question("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth),

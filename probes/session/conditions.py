@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, Self
 
 from gputopo.probes.nvml.door import NotReadError
 from gputopo.probes.nvml.monitor import Monitor
-from gputopo.reference.clock_events import decode
+from gputopo.reference import decode_clock_events
 from gputopo.values.bandwidth import Conditions
 from gputopo.values.run.events import GpuSample
 
@@ -213,7 +213,7 @@ def _conditions(gpu: int, windows: Sequence[WindowReadings]) -> Conditions:
         power_w=statistics.median(powers) if powers else None,
         temperature_c=middle("temperature_c"),
         throttle_mask=mask,
-        throttle_reasons=None if mask is None else decode(mask),
+        throttle_reasons=None if mask is None else decode_clock_events(mask),
         readings=len(answers_inside),
         readings_beside=len(answers_beside),
     )

@@ -38,7 +38,7 @@ from gputopo.probes.session.session import (
     SessionProgress,
 )
 from gputopo.probes.session.soak import Soaking
-from gputopo.reference.expectations import known_gpus
+from gputopo.reference import known_gpus
 from gputopo.values.bandwidth import Bandwidth, NotMeasured, Soak
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.index_ranges import parse_cpus

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.runs.history import FILE, save
-from gputopo.runs.summary import summarise
+from gputopo.runs import BoxHistory, summarise
 from gputopo.values import schema
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
@@ -356,7 +355,7 @@ def test_the_history_is_filtered_by_model_and_date(call: Call, own_history: Path
         source="live",
         samples=(Sample(kind="h2d", source=End("host"), destination=End("gpu:0"), median_gb_per_s=9.0),),
     )
-    save(own_history / FILE, machine, measured, saved_at=8.0 * 86400)
+    BoxHistory(own_history).save(machine, measured, saved_at=8.0 * 86400)
     rates_alone = call("report", "--history", "--since", "1970-01-09")
     assert (rates_alone.code, rates_alone.err) == (0, "")
     assert "0 runs on " in rates_alone.out

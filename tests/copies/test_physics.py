@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gputopo import captures
 from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
 from gputopo.copies.physics import host_link
-from gputopo.reference.copied_links import over_nvlink
-from gputopo.reference.expectations import known_gpus
+from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Gpu, Machine, Pcie

@@ -1,20 +1,17 @@
 import pytest
 from msgspec.structs import replace
 
+from gputopo.planner import HostNetwork, SavedNetwork
 from gputopo.planner.network import (
-    HostNetwork,
-    NetworkRate,
-    SavedNetwork,
-    network_rate,
-    rate_in_words,
-)
-from gputopo.prediction.links.hosts import (
     GRPC_GB_PER_S,
     GRPC_OF_CARD,
     GRPC_OF_TCP,
     NCCL_BY_HOST,
     NCCL_OF_CARDS,
+    NetworkRate,
     grpc_gb_per_s,
+    network_rate,
+    rate_in_words,
 )
 from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, Bandwidth, Sample
 from gputopo.values.ends import HOSTS, End

@@ -30,8 +30,7 @@ from gputopo.findings.measured.links import (
 )
 from gputopo.findings.pcie import SLOT_NARROW
 from gputopo.findings.rule import Case, Fault, by_model, check, copies_of, present, roughly
-from gputopo.reference.copied_links import observed_link
-from gputopo.reference.expectations import LinkExpectation, expected_of
+from gputopo.reference import LinkExpectation, expected_of, observed_link
 from gputopo.values.bandwidth import HOST_KINDS, Bandwidth, Kind, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import best, grouped, maxima

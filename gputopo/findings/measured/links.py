@@ -14,7 +14,7 @@ from gputopo.findings.pcie import (
     width_fault,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
-from gputopo.reference.expectations import LinkExpectation, expected_link, expected_of
+from gputopo.reference import LinkExpectation, expected_link, expected_of
 from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine

@@ -25,6 +25,7 @@ from gputopo.findings.measured.direct import (
     DIRECT_SLOWER,
     SlowPair,
     class_of,
+    noise_share,
     slow_words,
     slower_than_staged,
     subject_of,
@@ -42,10 +43,10 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
-from gputopo.reference.copied_links import over_nvlink as faster_than_pcie
-from gputopo.reference.expectations import LinkExpectation, expected_of
-from gputopo.topology.hops import class_name
-from gputopo.values.bandwidth import Kind, Pair, Path, Sample, noise_share
+from gputopo.reference import LinkExpectation, expected_of
+from gputopo.reference import over_nvlink as faster_than_pcie
+from gputopo.topology import class_name
+from gputopo.values.bandwidth import Kind, Pair, Path, Sample
 from gputopo.values.finding import Severity
 from gputopo.values.grouping import grouped, maxima
 from gputopo.values.machine import Gpu, Hop, Machine
