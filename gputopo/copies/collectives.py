@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import link_name, model_of
+from gputopo.copies.links import link_name
+from gputopo.copies.physics import model_of
 from gputopo.reference import (
     GpuExpectation,
     expected_bus,

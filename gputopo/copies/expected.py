@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from gputopo.copies.collectives import expected_rate
-from gputopo.copies.links import link_name, link_names, links_for, model_link, model_of, widest_link
+from gputopo.copies.links import link_name, link_names, links_for, model_link, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
-from gputopo.copies.physics import gpu_at, host_link
+from gputopo.copies.physics import gpu_at, host_link, model_of
 from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,

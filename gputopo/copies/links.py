@@ -3,13 +3,9 @@
 from collections.abc import Sequence
 from math import inf
 
-from gputopo.reference import GpuExpectation, LinkExpectation, expected_gpu, expected_link, fitting_links
+from gputopo.copies.physics import model_of
+from gputopo.reference import GpuExpectation, LinkExpectation, expected_link, fitting_links
 from gputopo.values.machine import Gpu
-
-
-def model_of(gpu: Gpu | None) -> GpuExpectation | None:
-    """Return what is published of a GPU's model, or None if the model is unknown."""
-    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
 
 
 def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:

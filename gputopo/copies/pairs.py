@@ -6,7 +6,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import model_of
+from gputopo.copies.physics import model_of
 from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_nvlink, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.grouping import grouped

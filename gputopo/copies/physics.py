@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import model_of
-from gputopo.reference import GpuExpectation, expected_nvlink, known_gpus, pcie_max
+from gputopo.reference import GpuExpectation, expected_gpu, expected_nvlink, known_gpus, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Invalid, Kind, Method, Run, Sample, identity
 from gputopo.values.ends import End
 from gputopo.values.grouping import grouped, maxima
@@ -159,6 +158,11 @@ def limit_of(sample: Sample, gpus: Mapping[int, Gpu]) -> RateLimit | None:
         directions * lowest.gb_per_s,
         f"both directions of {lowest.source}" if directions > 1 else lowest.source,
     )
+
+
+def model_of(gpu: Gpu | None) -> GpuExpectation | None:
+    """Return what is published of a GPU's model, or None if the model is unknown."""
+    return expected_gpu(gpu.name, gpu.pci_device_id) if gpu else None
 
 
 def gpu_at(index: int | None, gpus: Mapping[int, Gpu]) -> Gpu | None:
