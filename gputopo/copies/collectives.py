@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import link_name
 from gputopo.copies.physics import model_of
 from gputopo.reference import (
     GpuExpectation,
@@ -164,7 +163,7 @@ def _over_pcie(
         link, known_by = observed_link(gpu, sample, machine) or by_model
         if link is None:
             return None
-        links.append((link.copy_to_device_gb_per_s, link_name(link), known_by))
+        links.append((link.copy_to_device_gb_per_s, link.name, known_by))
     rate, name, known_by = min(links)
     return Expectation(
         f"{AT_MOST} the slowest PCIe link, {name} {known_by} (links.csv)",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies import link_name, link_names, links_for
+from gputopo.copies import link_names, links_for
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -264,7 +264,7 @@ def narrow_links(machine: Machine) -> Iterator[Fault]:
             row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
-            evidence["fits"] = list(map(link_name, fits))
+            evidence["fits"] = [link.name for link in fits]
             yield SLOT_NARROW.fault(gpu, f"copies as fast as a {link_names(fits)} link{card}", evidence)
 
 
@@ -297,7 +297,7 @@ def narrow_pairs(machine: Machine) -> Iterator[Fault]:
             f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a "
             f"{link_names(fits)} link: all of them, or all but one, have such links"
         )
-        evidence = {"fastest_gb_per_s": fastest, "fits": list(map(link_name, fits))}
+        evidence = {"fastest_gb_per_s": fastest, "fits": [link.name for link in fits]}
         yield SLOT_NARROW.fault(MACHINE, says, evidence)
 
 

@@ -13,7 +13,6 @@ from gputopo.copies import (
     direct_copies,
     fastest,
     is_hybrid,
-    link_name,
     link_names,
     links_for,
     model_link,
@@ -205,7 +204,7 @@ def _faults(
         yield rule.fault(
             subject,
             f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
-            evidence | {"fits": list(map(link_name, fits))},
+            evidence | {"fits": [link.name for link in fits]},
             severity,
             case=LOW_PAIRS_OVER_NVLINK if hop.startswith("NV") else over_pcie,
         )
