@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gputopo.copies.collectives import nvls_is_off as nvls_is_off
     from gputopo.copies.expected import BIDIRECTIONAL_SHARE as BIDIRECTIONAL_SHARE
     from gputopo.copies.expected import link_names as link_names
-    from gputopo.copies.expected import links_for as links_for
     from gputopo.copies.expected import model_link as model_link
     from gputopo.copies.expected import with_expectations as with_expectations
     from gputopo.copies.pairs import NvLinks as NvLinks
@@ -54,7 +53,6 @@ _MODULES = {
     "larger_copies": "physics",
     "limit_of": "physics",
     "link_names": "expected",
-    "links_for": "expected",
     "memory_limit": "physics",
     "model_link": "expected",
     "network_ports": "collectives",

@@ -73,14 +73,6 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
-def links_for(rate_gb_per_s: float, *gpus: Gpu) -> tuple[LinkExpectation, ...]:
-    """Return the links that fit a copy rate, the likeliest first: cards use the latest generation.
-
-    Excludes links that are later or wider than the GPUs' links, if their models are known.
-    """
-    return fitting_links(rate_gb_per_s, gpus)
-
-
 def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
     """Return the widest PCIe link that the model of a GPU supports.
 
@@ -163,7 +155,7 @@ class _Judge:
             return Expectation(f"no reference data: copies with the host over {over}")
         measured = sample.one_way_rate
         in_both_directions = sample.kind == "bidirectional" or sample.with_reverse
-        fits = () if in_both_directions else links_for(measured, gpu)
+        fits = () if in_both_directions else fitting_links(measured, [gpu])
         if seen := observed_link(gpu, sample, self.machine):
             link, known_by = seen
             source = f"{link.name} {known_by} ({link.confidence}: links.csv)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies import link_names, links_for
+from gputopo.copies import link_names
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -14,7 +14,7 @@ from gputopo.findings.pcie import (
     width_fault,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
-from gputopo.reference import LinkExpectation, expected_link, expected_of
+from gputopo.reference import LinkExpectation, expected_link, expected_of, fitting_links
 from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
@@ -270,7 +270,7 @@ def narrow_links(machine: Machine) -> Iterator[Fault]:
 
 def common_fits(rates: Iterable[float], *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that all rates in GB/s fit: none where the directions are not those of one link."""
-    first, *others = (links_for(rate, *gpus) for rate in rates)
+    first, *others = (fitting_links(rate, gpus) for rate in rates)
     return tuple(link for link in first if all(link in other for other in others))
 
 
