@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from gputopo.copies.collectives import expected_rate
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
-from gputopo.copies.physics import gpu_at, host_link, model_of
+from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,
     expected_link,
+    expected_of,
     fitting_links,
     observed_link,
     over_nvlink,
@@ -78,7 +79,7 @@ def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
 
     If servers usually give the model fewer lanes, and these carry the rate, returns that link.
     """
-    row = model_of(gpu)
+    row = expected_of(gpu)
     if row is None:
         return None
     usual = expected_link(row.pcie_generation, row.pcie_width_seen)
@@ -145,7 +146,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if index in sample.gpu_ends and model_of(gpu) is None
+            if index in sample.gpu_ends and expected_of(gpu) is None
         }
         return " and ".join(sorted(names)) or None
 
@@ -182,7 +183,7 @@ class _Judge:
 
     def _local(self, sample: Sample) -> Expectation | None:
         gpu = gpu_at(sample.source.gpu, self.gpus)
-        row = model_of(gpu)
+        row = expected_of(gpu) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
@@ -212,7 +213,7 @@ class _Judge:
         if nvlinks is not None:
             expectation = _over_nvlink(sample, nvlinks)
             fits = sample.rate >= (expectation.low_gb_per_s or 0)
-            model = model_of(self.gpus[source])
+            model = expected_of(self.gpus[source])
             if fits or nvlinks.by != "rate" or model is None or not is_hybrid(model):
                 return expectation
             return Expectation(
@@ -287,7 +288,7 @@ class _Judge:
 
 def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
-    row = model_of(gpu)
+    row = expected_of(gpu)
     assert row is not None, "the link is one of the model"
     words = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
     return f"{link.name}, {words.format(row.name)} (gpus.csv); its slot is unknown"
