@@ -194,6 +194,7 @@ class DriverChild:
     (`lines`). SIGUSR1 is a keyboard interrupt to it (`interrupt`). It is killed when it is closed (`with`),
     and when this process ends in whatever way. Start it from the main thread. Raises OSError if the system
     allows no more processes. `limits`: None for a child that asks NVML, whose memory is limited as well.
+    `pid`: its process id, None after its end.
     """
 
     def __init__(self, work: Callable[[Channel], None], limits: CallLimits | None = None) -> None:
@@ -217,7 +218,7 @@ class DriverChild:
 
         try:
             data_bytes = _LIBRARY_BYTES if limits is None else None
-            self._pid: int | None = forked(begin, channel.raised, (lines, requests), data_bytes)
+            self.pid: int | None = forked(begin, channel.raised, (lines, requests), data_bytes)
         except OSError:
             os.close(self._lines)
             os.close(self._requests)
@@ -246,8 +247,8 @@ class DriverChild:
 
     def interrupt(self) -> None:
         """Ask the child to end early."""
-        if self._pid is not None:
-            os.kill(self._pid, signal.SIGUSR1)
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGUSR1)
 
     def call(self) -> tuple[str, tuple[int, ...]]:
         """Return the call in progress ("": none) and the GPUs that it is about: CUDA's, or else NVML's."""
@@ -277,7 +278,7 @@ class DriverChild:
         ready.register(self._lines, select.POLLIN)
         seen = [(slot.changes(), slot.read()) for slot in self._slots]
         idle_s = 0.0
-        while self._pid is not None:
+        while self.pid is not None:
             has_lines, passed_s = look(ready)
             idle_s += passed_s
             limit.passed_s += passed_s
@@ -313,13 +314,13 @@ class DriverChild:
 
     def finish(self) -> None:
         """Wait briefly for the child to end by itself, then kill it."""
-        if self._pid is not None and reaped(self._pid, self._limits.end_s) is not None:
-            self._pid = None
+        if self.pid is not None and reaped(self.pid, self._limits.end_s) is not None:
+            self.pid = None
         self.kill()
 
     def kill(self) -> None:
         """Kill the child."""
-        pid, self._pid = self._pid, None
+        pid, self.pid = self.pid, None
         if pid is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -329,13 +330,13 @@ class DriverChild:
 
     def _ended(self) -> None:
         """Note how the child ended after it closed its pipe."""
-        if self._pid is None:  # killed by another thread
+        if self.pid is None:  # killed by another thread
             return
-        status = reaped(self._pid, self._limits.end_s)
+        status = reaped(self.pid, self._limits.end_s)
         if status is None:
             self._hung(f"did not return within {self._limits.end_s:g} s")
             return
-        self._pid = None
+        self.pid = None
         function, gpus = self.call()
         how = f"ended {'the process ' if function else ''}with {ended_by(status)}"
         self.stop = DriverStop("crashed", function, gpus, how)

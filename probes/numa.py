@@ -101,11 +101,11 @@ class NumaMemory:
 
     def nodes(self, address: int, size: int) -> Mapping[int, int]:
         """Return how many of the sampled pages are on each node; empty if unknown."""
-        return self._by_move_pages(address, size) or self._by_maps(address)
+        return self._by_move_pages(address, size) or self.nodes_by_maps(address)
 
     @contextlib.contextmanager
     def _policy(self, node: int | None) -> Iterator[None]:
-        if node is None or self._numbers is None or not self._has_memory(node):
+        if node is None or self._numbers is None or not self.has_memory(node):
             yield
             return
         mode, before, wanted = ctypes.c_int(), _Mask(), _Mask()
@@ -123,7 +123,7 @@ class NumaMemory:
             empty = mode.value == _DEFAULT
             self._called("set_mempolicy", put, mode.value, None if empty else before, 0 if empty else _bits())
 
-    def _has_memory(self, node: int) -> bool:
+    def has_memory(self, node: int) -> bool:
         """Return whether binding to a node is safe: it has enough free memory or file cache."""
         text = read_text(self._root / f"sys/devices/system/node/node{node}/meminfo") or ""
         kib = {
@@ -147,7 +147,7 @@ class NumaMemory:
             return {}
         return Counter(node for node in status if node >= 0)
 
-    def _by_maps(self, address: int) -> Mapping[int, int]:
+    def nodes_by_maps(self, address: int) -> Mapping[int, int]:
         """Return the pages on each node for the mapping of an address, from /proc/self/numa_maps."""
         last = ""
         for line in (read_text(self._root / "proc/self/numa_maps") or "").splitlines():

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from gputopo.copies.collectives import network_ports as network_ports
     from gputopo.copies.collectives import nvls_is_off as nvls_is_off
     from gputopo.copies.expected import BIDIRECTIONAL_SHARE as BIDIRECTIONAL_SHARE
+    from gputopo.copies.expected import link_names as link_names
+    from gputopo.copies.expected import model_link as model_link
     from gputopo.copies.expected import with_expectations as with_expectations
-    from gputopo.copies.links import link_name as link_name
-    from gputopo.copies.links import link_names as link_names
-    from gputopo.copies.links import links_for as links_for
-    from gputopo.copies.links import model_link as model_link
     from gputopo.copies.pairs import NvLinks as NvLinks
     from gputopo.copies.pairs import SlowEnds as SlowEnds
     from gputopo.copies.pairs import direct_copies as direct_copies
@@ -54,11 +52,9 @@ _MODULES = {
     "l2_mib": "physics",
     "larger_copies": "physics",
     "limit_of": "physics",
-    "link_name": "links",
-    "link_names": "links",
-    "links_for": "links",
+    "link_names": "expected",
     "memory_limit": "physics",
-    "model_link": "links",
+    "model_link": "expected",
     "network_ports": "collectives",
     "next_sets": "sharing",
     "nvls_is_off": "collectives",

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import link_name, model_of
 from gputopo.reference import (
     GpuExpectation,
     expected_bus,
     expected_link,
     expected_nvlink,
+    expected_of,
     observed_link,
 )
 from gputopo.values.bandwidth import AT_MOST, COLLECTIVE_NAMES, COLLECTIVES, Expectation, Sample
@@ -53,7 +53,7 @@ def expected_rate(sample: Sample, machine: Machine) -> Expectation | None:
     gpus = _members(sample, machine)
     if sample.kind not in COLLECTIVES or sample.in_place is None or sample.group or len(gpus) < 2:
         return None
-    rows = {row.name: row for gpu in gpus if (row := model_of(gpu))}
+    rows = {row.name: row for gpu in gpus if (row := expected_of(gpu))}
     if len(rows) != 1 or len({gpu.name for gpu in gpus}) != 1 or sample.bytes is None:
         return None
     model = next(iter(rows.values()))
@@ -163,7 +163,7 @@ def _over_pcie(
         link, known_by = observed_link(gpu, sample, machine) or by_model
         if link is None:
             return None
-        links.append((link.copy_to_device_gb_per_s, link_name(link), known_by))
+        links.append((link.copy_to_device_gb_per_s, link.name, known_by))
     rate, name, known_by = min(links)
     return Expectation(
         f"{AT_MOST} the slowest PCIe link, {name} {known_by} (links.csv)",

@@ -6,17 +6,20 @@ copies by a kernel, latencies and host memory rates. Each expectation has a low 
 expected.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
 from gputopo.copies.collectives import expected_rate
-from gputopo.copies.links import link_name, link_names, links_for, model_link, model_of, widest_link
 from gputopo.copies.pairs import NvLinks, PairNvLinks, is_hybrid
 from gputopo.copies.physics import gpu_at, host_link
 from gputopo.reference import (
     GpuExpectation,
     LinkExpectation,
+    expected_link,
+    expected_of,
+    fitting_links,
     observed_link,
     over_nvlink,
 )
@@ -71,6 +74,28 @@ def with_expectations(bandwidth: Bandwidth, machine: Machine) -> Bandwidth:
     return replace(bandwidth, samples=tuple(map(judge.beside, bandwidth.samples)))
 
 
+def model_link(gpu: Gpu, gb_per_s: float = inf) -> LinkExpectation | None:
+    """Return the widest PCIe link that the model of a GPU supports.
+
+    If servers usually give the model fewer lanes, and these carry the rate, returns that link.
+    """
+    row = expected_of(gpu)
+    if row is None:
+        return None
+    usual = expected_link(row.pcie_generation, row.pcie_width_seen)
+    return usual if usual and gb_per_s <= usual.data_rate_gb_per_s else _widest_link(row)
+
+
+def _widest_link(row: GpuExpectation) -> LinkExpectation | None:
+    return expected_link(row.pcie_generation, row.pcie_width)
+
+
+def link_names(links: Sequence[LinkExpectation]) -> str:
+    """Return the names of the links that fit a rate, `Gen4 x8 (or Gen3 x16)`; empty if there is none."""
+    first, *others = [link.name for link in links] or [""]
+    return first + (f" (or {', '.join(others)})" if others else "")
+
+
 class _Judge:
     """The facts behind the expectations of one session."""
 
@@ -121,7 +146,7 @@ class _Judge:
         names = {
             gpu.name or "GPUs of an unknown model"
             for index, gpu in self.gpus.items()
-            if index in sample.gpu_ends and model_of(gpu) is None
+            if index in sample.gpu_ends and expected_of(gpu) is None
         }
         return " and ".join(sorted(names)) or None
 
@@ -131,10 +156,10 @@ class _Judge:
             return Expectation(f"no reference data: copies with the host over {over}")
         measured = sample.one_way_rate
         in_both_directions = sample.kind == "bidirectional" or sample.with_reverse
-        fits = () if in_both_directions else links_for(measured, gpu)
+        fits = () if in_both_directions else fitting_links(measured, [gpu])
         if seen := observed_link(gpu, sample, self.machine):
             link, known_by = seen
-            source = f"{link_name(link)} {known_by} ({link.confidence}: links.csv)"
+            source = f"{link.name} {known_by} ({link.confidence}: links.csv)"
         elif (by_model := model_link(gpu, measured)) is not None:
             link, source = by_model, _by_model(by_model, gpu)
             if fits and measured < link.copy_low_gb_per_s and link not in fits:
@@ -158,7 +183,7 @@ class _Judge:
 
     def _local(self, sample: Sample) -> Expectation | None:
         gpu = gpu_at(sample.source.gpu, self.gpus)
-        row = model_of(gpu)
+        row = expected_of(gpu) if gpu else None
         if gpu is None or row is None or row.memory_gb_per_s is None or not sample.is_by_copy_engine:
             return None
         if gpu.mig.mode:
@@ -188,7 +213,7 @@ class _Judge:
         if nvlinks is not None:
             expectation = _over_nvlink(sample, nvlinks)
             fits = sample.rate >= (expectation.low_gb_per_s or 0)
-            model = model_of(self.gpus[source])
+            model = expected_of(self.gpus[source])
             if fits or nvlinks.by != "rate" or model is None or not is_hybrid(model):
                 return expectation
             return Expectation(
@@ -249,7 +274,7 @@ class _Judge:
         if seen := observed_link(gpu, sample, self.machine, without_bridges=near):
             link, known_by = seen
             usual = link.copy_to_host_gb_per_s if measured is self.to_host else link.copy_to_device_gb_per_s
-            return usual, f"{word}, {link_name(link)} {known_by} (links.csv)"
+            return usual, f"{word}, {link.name} {known_by} (links.csv)"
         by_model = model_link(gpu, sample.one_way_rate)
         return None if by_model is None else (by_model.copy_to_host_gb_per_s, _by_model(by_model, gpu))
 
@@ -263,10 +288,10 @@ class _Judge:
 
 def _by_model(link: LinkExpectation, gpu: Gpu) -> str:
     """Return the words for a link that is known from the model, because no source reports the slot."""
-    row = model_of(gpu)
+    row = expected_of(gpu)
     assert row is not None, "the link is one of the model"
-    words = "the widest that {} supports" if link == widest_link(row) else "as servers usually give {}"
-    return f"{link_name(link)}, {words.format(row.name)} (gpus.csv); its slot is unknown"
+    words = "the widest that {} supports" if link == _widest_link(row) else "as servers usually give {}"
+    return f"{link.name}, {words.format(row.name)} (gpus.csv); its slot is unknown"
 
 
 def _over_nvlink(sample: Sample, nvlinks: PairNvLinks) -> Expectation:

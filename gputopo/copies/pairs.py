@@ -6,8 +6,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from gputopo.copies.links import model_of
-from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_nvlink, pcie_max
+from gputopo.reference import GpuExpectation, NvLinkExpectation, expected_nvlink, expected_of, pcie_max
 from gputopo.values.bandwidth import Bandwidth, Pair, Sample
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
@@ -69,7 +68,7 @@ class NvLinks:
         self._models = {
             index: row
             for index, gpu in self._gpus.items()
-            if (row := model_of(gpu)) is not None and not gpu.mig.mode
+            if (row := expected_of(gpu)) is not None and not gpu.mig.mode
         }
         self._rates = direct_rates(bandwidth.samples)
         self._by_model = grouped(

@@ -117,6 +117,11 @@ class LinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     note: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the link: `Gen3 x16`."""
+        return f"Gen{self.generation} x{self.width}"
+
 
 class NvLinkExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """Rate of one NVLink of a version in one direction, in 10^9 bytes a second.

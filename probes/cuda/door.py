@@ -32,7 +32,6 @@ _PORTABLE = 0x01
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: not ordered with the default stream
 _WAIT_VALUE_GEQ = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
-_NAME_BYTES = 256
 _ADDRESS_BYTES = 32
 
 
@@ -80,37 +79,25 @@ class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     ordinal: int
     pci_address: str | None
-    name: str
-    memory_bytes: int
-    compute_capability: tuple[int, int]
     multiprocessors: int = 1  # of the chip
     l2_bytes: int | None = None  # its L2 cache, or None if it is not reported
 
 
 def read_device(calls: "Cuda", binding_attributes: object, ordinal: int) -> CudaDevice:
-    """Read one device. Raises CudaError if not even its name can be read."""
+    """Read one device. Raises CudaError if not even its address can be read."""
     handle = calls.ask("cuDeviceGet", ordinal)
 
-    def attribute(name: str) -> int:
-        return int(calls.ask("cuDeviceGetAttribute", getattr(binding_attributes, name), handle))
-
-    def attribute_or_none(name: str) -> int | None:
+    def attribute(name: str) -> int | None:
         try:
-            return attribute(name)
+            return int(calls.ask("cuDeviceGetAttribute", getattr(binding_attributes, name), handle)) or None
         except CudaError:
             return None
 
     return CudaDevice(
         ordinal=ordinal,
         pci_address=kernel_address(text_of(calls.ask("cuDeviceGetPCIBusId", _ADDRESS_BYTES, handle))),
-        name=text_of(calls.ask("cuDeviceGetName", _NAME_BYTES, handle)),
-        memory_bytes=int(calls.ask("cuDeviceTotalMem", handle)),
-        compute_capability=(
-            attribute("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"),
-            attribute("CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"),
-        ),
-        multiprocessors=attribute_or_none("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT") or 1,
-        l2_bytes=attribute_or_none("CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE") or None,
+        multiprocessors=attribute("CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT") or 1,
+        l2_bytes=attribute("CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"),
     )
 
 
@@ -230,15 +217,14 @@ class Cuda:
         with contextlib.suppress(RuntimeError, ValueError):
             refused, text = self._binding.cuGetErrorString(code)
             if not int(refused) and text:
-                return bytes(text).split(b"\0")[0].decode(errors="replace")
+                return text_of(text)
         return self._name(code).removeprefix("CUDA_ERROR_").replace("_", " ").lower()
 
     # Memory of the current device
 
-    def free_and_total(self) -> tuple[int, int]:
-        """Return the free and the total bytes of device memory."""
-        free, total = self.ask("cuMemGetInfo")
-        return int(free), int(total)
+    def free_bytes(self) -> int:
+        """Return the free bytes of device memory."""
+        return int(self.ask("cuMemGetInfo")[0])
 
     def allocate(self, size: int) -> int:
         """Allocate device memory and return its address."""

@@ -61,7 +61,8 @@ class Engine:
     `ordinals`: CUDA's number of each GPU of the machine. `node_cpus`: the CPUs of each NUMA node. The thread
     is bound to them while it allocates and copies host memory of that node. `patience_s`: seconds that a
     window may take in addition to the time for its bytes at 50 MB/s. `pinned_bytes`: limit of page-locked
-    host memory. `unreturned`: the copies that were in progress at an interruption and did not end.
+    host memory. `gpus`: the GPUs in use. `unreturned`: the copies that were in progress at an interruption
+    and did not end.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Engine:
         self._cuda = cuda
         self._node_cpus = dict(node_cpus or {})
         self._numa = NumaMemory()
-        self._gpus = EngineGpus(cuda, ordinals, pinned_bytes, len(self._node_cpus), self._numa)
+        self.gpus = EngineGpus(cuda, ordinals, pinned_bytes, len(self._node_cpus), self._numa)
         self._blocker = StreamBlocker(cuda, patience_s)
         self._waiter = Waiter(cuda, patience_s)
         self._windows = 0
@@ -89,7 +90,7 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._blocker.release()
-        self._gpus.close()
+        self.gpus.close()
         if not self.hung:
             self._blocker.close()
 
@@ -101,39 +102,39 @@ class Engine:
     @property
     def hung(self) -> bool:
         """Whether a copy did not end. Its GPU is not used again."""
-        return self._gpus.hung
+        return self.gpus.hung
 
     def peer_access(self, a: int, b: int) -> bool:
         """Return whether GPU `a` can get access to the memory of GPU `b`.
 
         False if the driver does not answer.
         """
-        if a not in self._gpus.of or b not in self._gpus.of or a == b:
+        if a not in self.gpus.by_index or b not in self.gpus.by_index or a == b:
             return False
         with contextlib.suppress(CudaError):
-            return self._cuda.can_reach(self._gpus.of[a].ordinal, self._gpus.of[b].ordinal)
+            return self._cuda.can_reach(self.gpus.by_index[a].ordinal, self.gpus.by_index[b].ordinal)
         return False
 
     def free_bytes(self, gpu: int) -> int:
         """Return the free device memory of a GPU, or 0 if it does not answer."""
-        card = self._gpus.of.get(gpu)
+        card = self.gpus.by_index.get(gpu)
         if card is None or card.unusable is not None:
             return 0
         try:
             card.use()
-            return self._cuda.free_and_total()[0]
+            return self._cuda.free_bytes()
         except CudaError as error:
-            self._gpus.blame([gpu], error)
+            self.gpus.blame([gpu], error)
             return 0
 
     def l2_bytes(self, gpu: int) -> int | None:
         """Return the size of a GPU's L2 cache, or None if CUDA does not report it."""
-        card = self._gpus.of.get(gpu)
+        card = self.gpus.by_index.get(gpu)
         return None if card is None else card.device.l2_bytes
 
     def supports(self, gpu: int, method: str) -> str | None:
         """Return why a GPU cannot copy with a method, or None if it can."""
-        card = self._gpus.of.get(gpu)
+        card = self.gpus.by_index.get(gpu)
         if card is None:
             return "CUDA does not see this GPU"
         if card.unusable is not None:
@@ -202,19 +203,19 @@ class Engine:
         self, job: CopyJob, sizes: Sequence[int], ready: dict[int, Transfer], wrong: dict[int, CudaError]
     ) -> None:
         seed = seed_of(self._windows)
-        for card in self._gpus.of.values():
+        for card in self.gpus.by_index.values():
             card.begin_window()
         if not self.hung:  # freeing host memory waits for every GPU
             with contextlib.suppress(CudaError):
-                self._gpus.host.free_areas(
+                self.gpus.host.free_areas(
                     host_nodes(job.copies, pinned=True), host_nodes(job.copies, pinned=False)
                 )
         memory: dict[int, Places] = {}
         for number, copy in enumerate(job.copies):
             with self._noting(number, copy, wrong):
-                self._gpus.require(copy)
-                self._gpus.open_peers(copy, job.copies)
-                memory[number] = places(job, number, self._gpus.of, self._gpus.host, self._node_cpus)
+                self.gpus.require(copy)
+                self.gpus.open_peers(copy, job.copies)
+                memory[number] = places(job, number, self.gpus.by_index, self.gpus.host, self._node_cpus)
         counts = [sizes[number] for number in memory]
         if job.bytes is None and job.kind != "latency":
             counts = fitting(counts, [place.target.capacity for place in memory.values()])
@@ -264,20 +265,20 @@ class Engine:
         }
         for (number, _), error in sorted(self._waiter.each(lasts, size, while_running).items()):
             wrong.setdefault(number, error)
-            self._gpus.blame(ready[number].copy.gpus, error)
+            self.gpus.blame(ready[number].copy.gpus, error)
         self._drain(broken)
         return released_s
 
     def _drain(self, broken: Iterable[Transfer]) -> None:
         """Wait for the enqueued parts of copies that then failed: they must not disturb later windows."""
         for transfer in broken:
-            if any(self._gpus.of[gpu].unusable is not None for gpu in transfer.copy.gpus):
+            if any(self.gpus.by_index[gpu].unusable is not None for gpu in transfer.copy.gpus):
                 continue
             try:
                 for card, stream in transfer.streams:
                     self._waiter.stream(stream, card.event(), sum(transfer.sizes))
             except CudaError as error:
-                self._gpus.blame(transfer.copy.gpus, error)
+                self.gpus.blame(transfer.copy.gpus, error)
 
     def _settle(self, job: CopyJob) -> None:
         """After an interruption, release the streams, and wait until no copy uses memory that will be freed.
@@ -286,12 +287,12 @@ class Engine:
         """
         self._blocker.release()
         error = CudaError(TIMED_OUT, "it was in progress at the interruption and was not waited for")
-        waiting = {gpu for gpu in job.gpus if gpu in self._gpus.of}
+        waiting = {gpu for gpu in job.gpus if gpu in self.gpus.by_index}
         while waiting:
             gpu = min(waiting)
             try:
-                for stream in self._gpus.of[gpu].streams:
-                    self._waiter.stream(stream, self._gpus.of[gpu].event(), 0)
+                for stream in self.gpus.by_index[gpu].streams:
+                    self._waiter.stream(stream, self.gpus.by_index[gpu].event(), 0)
             except CudaError as failed:
                 self._give_up(job, {gpu}, failed)
             except BaseException:
@@ -300,7 +301,7 @@ class Engine:
             waiting.remove(gpu)
 
     def _give_up(self, job: CopyJob, gpus: set[int], error: CudaError) -> None:
-        self._gpus.blame(gpus, error)
+        self.gpus.blame(gpus, error)
         if error.reason == TIMED_OUT:
             self.unreturned += [
                 failure_of(job, copy, error.reason, error.says)
@@ -316,12 +317,12 @@ class Engine:
         except CudaError as error:
             wrong[number] = error
             if not isinstance(error, NotUsedError):
-                self._gpus.blame(copy.gpus, error)
+                self.gpus.blame(copy.gpus, error)
 
     def _placed(self, copy: Copy, done: CopyTime) -> CopyTime:
         if copy.near_gpu is None or copy.numa_node is None:
             return done
-        nodes = self._gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)
+        nodes = self.gpus.host.nodes(copy.numa_node, pinned=copy.pinned is not False)
         wanted = None if lies_on(nodes, copy.numa_node) else copy.numa_node
         if len(self._node_cpus) > 1 and (wanted is not None or not nodes):
             self._notes |= dict.fromkeys(self._numa.refusals.values())

@@ -56,7 +56,7 @@ class EngineGpu:
         self.use()
         if self.source_bytes:
             return
-        free = int(self.cuda.free_and_total()[0] * _SHARE_OF_FREE)
+        free = int(self.cuda.free_bytes() * _SHARE_OF_FREE)
         wanted = min(max(DESTINATION_BYTES, free // _AMPLE_SHARE), MAX_DESTINATION_BYTES)
         source, destination = min(SOURCE_BYTES, free // 3), min(wanted, free * 2 // 3)
         self.small = self.small or self.cuda.allocate(SMALL_BYTES)
@@ -162,7 +162,7 @@ class EngineGpus:
     ) -> None:
         devices = {device.ordinal: device for device in cuda.devices}
         self._cuda = cuda
-        self.of: dict[int, EngineGpu] = {
+        self.by_index: dict[int, EngineGpu] = {
             gpu: EngineGpu(cuda, devices[ordinal]) for gpu, ordinal in ordinals.items() if ordinal in devices
         }
         self.host = HostMemory(cuda, pinned_bytes, nodes, memory)
@@ -173,14 +173,14 @@ class EngineGpus:
         """Release everything except what a copy that did not end still uses."""
         if not self.hung:
             self.host.close()
-        for card in self.of.values():
+        for card in self.by_index.values():
             if card.unusable is None or card.unusable.reason != TIMED_OUT:
                 card.close(host_memory=not self.hung)
 
     def require(self, copy: Copy) -> None:
         """Raise CudaError if a GPU of a copy cannot be used."""
         for gpu in copy.gpus:
-            card = self.of.get(gpu)
+            card = self.by_index.get(gpu)
             if card is None:
                 raise CudaError("CUDA_ERROR_NO_DEVICE", f"CUDA does not see GPU {gpu}")
             if card.unusable is not None:
@@ -190,7 +190,7 @@ class EngineGpus:
     def blame(self, gpus: Iterable[int], error: CudaError) -> None:
         """Mark the GPUs that an error made unusable: a copy is still in progress, or every call fails."""
         for gpu in gpus:
-            card = self.of.get(gpu)
+            card = self.by_index.get(gpu)
             if card is None or card.unusable is not None:
                 continue
             if error.reason == TIMED_OUT:
@@ -202,7 +202,7 @@ class EngineGpus:
                 continue
             try:
                 card.use()
-                self._cuda.free_and_total()
+                self._cuda.free_bytes()
                 self._cuda.ask("cuEventRecord", card.event(), card.stream(0))
             except CudaError as refused:
                 card.unusable = refused
@@ -227,10 +227,10 @@ class EngineGpus:
     def _peers_of(self, copy: Copy) -> list[tuple[int, int]]:
         """Return the access that a direct copy uses, as (acting, accessed), the required access first."""
         gpus = copy.gpus
-        if copy.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.of):
+        if copy.kind != "p2p_direct" or len(gpus) < 2 or not set(gpus) <= set(self.by_index):
             return []
         acts = copy.acting_gpu
-        a, b = self.of[acts].ordinal, self.of[next(gpu for gpu in gpus if gpu != acts)].ordinal
+        a, b = self.by_index[acts].ordinal, self.by_index[next(gpu for gpu in gpus if gpu != acts)].ordinal
         return [(a, b), (b, a)]
 
 

@@ -44,7 +44,7 @@ def open_cuda(log: CallLog = NO_LOG) -> Iterator[Cuda]:
     Raises NoCudaError if libcuda.so.1 is missing, too old or unusable, if there is no device, or if cuInit
     fails.
     """
-    with _settings():
+    with cuda_settings():
         cuda = _start(log)
         try:
             yield cuda
@@ -53,7 +53,7 @@ def open_cuda(log: CallLog = NO_LOG) -> Iterator[Cuda]:
 
 
 @contextlib.contextmanager
-def _settings() -> Iterator[None]:
+def cuda_settings() -> Iterator[None]:
     """Set the variables that CUDA reads, and restore them: programs started later need their own values."""
     settings = _SETTINGS if _CHOSEN in os.environ else _SETTINGS | _IN_PCI_ORDER
     before = {name: os.environ.get(name) for name in settings}

@@ -68,7 +68,7 @@ def clear(span: Span, size: int, waiter: Waiter) -> None:
 def check(span: Span, size: int, seed: int, waiter: Waiter) -> None:
     """Check the pattern. Raises CudaError: WRONG_DATA with the first wrong byte, or the driver's error."""
     if span.on_host:
-        in_parts(size, lambda offset, part: _compare(span.address + offset, offset, part, size, seed))
+        in_parts(size, lambda offset, part: compare(span.address + offset, offset, part, size, seed))
         return
     card = span.card
     card.use()
@@ -97,14 +97,14 @@ def _check_by_copying_back(span: Span, size: int, seed: int, waiter: Waiter) -> 
         part = min(BLOCK_BYTES, size - offset)
         card.cuda.ask("cuMemcpyDtoHAsync", scratch, span.address + offset, part, stream)
         waiter.stream(stream, event, part)
-        _compare(scratch, offset, part, size, seed)
+        compare(scratch, offset, part, size, seed)
     if card.kernels is not None and size % 8 == 0:
         raise CudaError(
             WRONG_DATA, f"the GPU reported wrong data in {size} bytes that are right when read back"
         )
 
 
-def _compare(address: int, offset: int, size: int, whole: int, seed: int) -> None:
+def compare(address: int, offset: int, size: int, whole: int, seed: int) -> None:
     """Compare a part of host memory in blocks: `size` of `whole` bytes, from `offset`."""
     right = _address_of_block(seed)
     for start in range(0, size, BLOCK_BYTES):

@@ -234,7 +234,7 @@ AT_ONCE = (
 )
 # What copies of a soak need: in each sample what `Monitor` reads.
 CLOCKS = tuple(_field(EACH, field) for field in READ)
-OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
+ASKED_OF_OTHERS = (WatchQuestion(TWO_SECONDS, WatchedGpu.processes),)
 
 
 class XidNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -330,7 +330,7 @@ class GpuWatch(Monitor):
         turn = self._number and self._number + self._places[gpu]
         fields: dict[str, Any] = {}
         try:
-            for question in self._asked if gpu not in self._others else OF_OTHERS:
+            for question in self._asked if gpu not in self._others else ASKED_OF_OTHERS:
                 if turn % question.every == 0:
                     fields |= question.ask(self._cards[gpu])
         except NotReadError:

@@ -144,7 +144,7 @@ def _memory(*names: str) -> Callable[[Any], tuple[int, ...]]:
     return lambda info: tuple(getattr(info, name) // _MIB for name in names)
 
 
-def _of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> FactQuestion:
+def _question(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = int) -> FactQuestion:
     """Return a question for `fact`, or for `field:part part`."""
     field, _, parts = facts.partition(":")
     paths = tuple(f"{field}.{part}" for part in parts.split()) if parts else (field,)
@@ -153,114 +153,114 @@ def _of(facts: str, *calls: str | tuple[Any, ...], to: Callable[[Any], Any] = in
 
 def _clock(clock: str, number: int) -> Iterator[FactQuestion]:
     path = f"clocks_mhz.{clock}"
-    yield _of(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
-    yield _of(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
+    yield _question(f"{path}.now", ("nvmlDeviceGetClockInfo", number))
+    yield _question(f"{path}.max", ("nvmlDeviceGetMaxClockInfo", number))
     # The second name is for drivers that removed the first; 1: APP_CLOCK_TARGET.
     application = ("nvmlDeviceGetApplicationsClock", number)
-    yield _of(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
-    yield _of(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
-    yield _of(f"{path}.boost", ("nvmlDeviceGetMaxCustomerBoostClock", number))
+    yield _question(f"{path}.application", application, ("nvmlDeviceGetClock", number, 1))
+    yield _question(f"{path}.default_application", ("nvmlDeviceGetDefaultApplicationsClock", number))
+    yield _question(f"{path}.boost", ("nvmlDeviceGetMaxCustomerBoostClock", number))
 
 
 # The facts that identify a GPU come first.
 QUESTIONS = (
-    _of("uuid", "nvmlDeviceGetUUID", to=_text),
-    _of("name", "nvmlDeviceGetName", to=_text),
-    _of("brand", "nvmlDeviceGetBrand", to=_named(BRANDS)),
-    _of("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES)),
-    _of("pci_address", "nvmlDeviceGetPciInfo", to=address_of),
-    _of("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id),
-    _of("pci_subsystem_id", "nvmlDeviceGetPciInfo", to=_subsystem_id),
-    _of("board_part_number", "nvmlDeviceGetBoardPartNumber", to=_text),
-    _of("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
-    _of("inforom_version", "nvmlDeviceGetInforomImageVersion", to=_text),
-    _of("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
+    _question("uuid", "nvmlDeviceGetUUID", to=_text),
+    _question("name", "nvmlDeviceGetName", to=_text),
+    _question("brand", "nvmlDeviceGetBrand", to=_named(BRANDS)),
+    _question("architecture", "nvmlDeviceGetArchitecture", to=_named(ARCHITECTURES)),
+    _question("pci_address", "nvmlDeviceGetPciInfo", to=address_of),
+    _question("pci_device_id", "nvmlDeviceGetPciInfo", to=_device_id),
+    _question("pci_subsystem_id", "nvmlDeviceGetPciInfo", to=_subsystem_id),
+    _question("board_part_number", "nvmlDeviceGetBoardPartNumber", to=_text),
+    _question("vbios_version", "nvmlDeviceGetVbiosVersion", to=_text),
+    _question("inforom_version", "nvmlDeviceGetInforomImageVersion", to=_text),
+    _question("gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", to=_text),
     # The single bit of the memory affinity (scope 0: node; 16 * 64 nodes). nvmlDeviceGetNumaNodeId is not
     # used: it returns the node of the GPU's own memory (Grace, POWER9) and is not supported anywhere else.
-    _of("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
+    _question("numa_node", ("nvmlDeviceGetMemoryAffinity", 16, 0), to=_one_node),
     # Room for 1024 CPUs first, then for 8192, the kernel's limit.
-    _of("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
+    _question("cpu_affinity", ("nvmlDeviceGetCpuAffinity", 16), ("nvmlDeviceGetCpuAffinity", 128), to=_cpus),
     *(question for clock in CLOCKS.items() for question in _clock(*clock)),
-    _of("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
+    _question("pstate", "nvmlDeviceGetPerformanceState", to=_pstate),
     # The new name, and the name before driver 535.
-    _of(
+    _question(
         "throttle:mask reasons",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlDeviceGetCurrentClocksThrottleReasons",
         to=lambda mask: (int(mask), decode_clock_events(int(mask))),
     ),
-    _of("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth),
-    _of("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth),
-    _of("power_w.default_limit", "nvmlDeviceGetPowerManagementDefaultLimit", to=_thousandth),
-    _of("power_w.enforced_limit", "nvmlDeviceGetEnforcedPowerLimit", to=_thousandth),
-    _of(
+    _question("power_w.draw", "nvmlDeviceGetPowerUsage", to=_thousandth),
+    _question("power_w.limit", "nvmlDeviceGetPowerManagementLimit", to=_thousandth),
+    _question("power_w.default_limit", "nvmlDeviceGetPowerManagementDefaultLimit", to=_thousandth),
+    _question("power_w.enforced_limit", "nvmlDeviceGetEnforcedPowerLimit", to=_thousandth),
+    _question(
         "power_w:min max",
         "nvmlDeviceGetPowerManagementLimitConstraints",
         to=lambda limits: tuple(map(_thousandth, limits)),
     ),
-    _of("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
-    _of("temperature_c.memory", (_FIELD, 82)),  # NVML_FI_DEV_MEMORY_TEMP
-    _of("temperature_c.margin", "nvmlDeviceGetMarginTemperature", to=signed),
+    _question("temperature_c.gpu", ("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0)),
+    _question("temperature_c.memory", (_FIELD, 82)),  # NVML_FI_DEV_MEMORY_TEMP
+    _question("temperature_c.margin", "nvmlDeviceGetMarginTemperature", to=signed),
     *(
-        _of(f"temperature_c.{name}", ("nvmlDeviceGetTemperatureThreshold", number))
+        _question(f"temperature_c.{name}", ("nvmlDeviceGetTemperatureThreshold", number))
         for name, number in THRESHOLDS.items()
     ),
-    *(_of(f"temperature_c.{name}", (_FIELD, number), to=signed) for name, number in MARGINS.items()),
-    _of("pcie.gen_now", "nvmlDeviceGetCurrPcieLinkGeneration", to=_link),
-    _of("pcie.gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", to=_link),
-    _of("pcie.gen_max_device", "nvmlDeviceGetGpuMaxPcieLinkGeneration", to=_link),
-    _of("pcie.width_now", "nvmlDeviceGetCurrPcieLinkWidth", to=_link),
-    _of("pcie.width_max", "nvmlDeviceGetMaxPcieLinkWidth", to=_link),
-    _of("pcie.replay_counter", "nvmlDeviceGetPcieReplayCounter"),
-    _of("pcie.replay_rollovers", (_FIELD, 95)),  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
+    *(_question(f"temperature_c.{name}", (_FIELD, number), to=signed) for name, number in MARGINS.items()),
+    _question("pcie.gen_now", "nvmlDeviceGetCurrPcieLinkGeneration", to=_link),
+    _question("pcie.gen_max", "nvmlDeviceGetMaxPcieLinkGeneration", to=_link),
+    _question("pcie.gen_max_device", "nvmlDeviceGetGpuMaxPcieLinkGeneration", to=_link),
+    _question("pcie.width_now", "nvmlDeviceGetCurrPcieLinkWidth", to=_link),
+    _question("pcie.width_max", "nvmlDeviceGetMaxPcieLinkWidth", to=_link),
+    _question("pcie.replay_counter", "nvmlDeviceGetPcieReplayCounter"),
+    _question("pcie.replay_rollovers", (_FIELD, 95)),  # NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER
     # Version 2 keeps the reserved part out of `used`.
-    _of(
+    _question(
         "memory_mib:total used free",
         ("nvmlDeviceGetMemoryInfo", _MEMORY_V2),
         "nvmlDeviceGetMemoryInfo",
         to=_memory("total", "used", "free"),
     ),
-    _of(
+    _question(
         "bar1_mib:total used free",
         "nvmlDeviceGetBAR1MemoryInfo",
         to=_memory("bar1Total", "bar1Used", "bar1Free"),
     ),
-    _of("fan_percent", "nvmlDeviceGetFanSpeed"),  # the intended speed; over 100 on GPUs that allow it
-    _of("display_active", "nvmlDeviceGetDisplayActive", to=bool),
-    _of("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS)),
-    _of(
+    _question("fan_percent", "nvmlDeviceGetFanSpeed"),  # the intended speed; over 100 on GPUs that allow it
+    _question("display_active", "nvmlDeviceGetDisplayActive", to=bool),
+    _question("virtualization", "nvmlDeviceGetVirtualizationMode", to=_named(VIRTUALIZATIONS)),
+    _question(
         "utilization_percent:gpu memory",
         "nvmlDeviceGetUtilizationRates",
         to=lambda info: (int(info.gpu), int(info.memory)),
     ),
-    _of("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags),
+    _question("ecc:mode mode_pending", "nvmlDeviceGetEccMode", to=_flags),
     *(
-        _of(f"ecc.{kind}_{since}", ("nvmlDeviceGetTotalEccErrors", number, counter))
+        _question(f"ecc.{kind}_{since}", ("nvmlDeviceGetTotalEccErrors", number, counter))
         for kind, number in _KINDS.items()
         for since, counter in _COUNTERS.items()
     ),
     # Blackwell and later
-    _of("ecc:channel_repair_pending tpc_repair_pending", "nvmlDeviceGetRepairStatus", to=_flags),
+    _question("ecc:channel_repair_pending tpc_repair_pending", "nvmlDeviceGetRepairStatus", to=_flags),
     # Driver 590 and later
-    _of("ecc.unrepairable_memory", "nvmlDeviceGetUnrepairableMemoryFlag_v1", to=bool),
-    _of(
+    _question("ecc.unrepairable_memory", "nvmlDeviceGetUnrepairableMemoryFlag_v1", to=bool),
+    _question(
         "remapped_rows:correctable uncorrectable pending failure",
         "nvmlDeviceGetRemappedRows",
         to=lambda row: (row[0], row[1], bool(row[2]), bool(row[3])),
     ),
-    _of(
+    _question(
         f"remapped_rows.banks:{' '.join(_BANKS)}",
         "nvmlDeviceGetRowRemapperHistogram",
         to=lambda rows: tuple(int(getattr(rows, name)) for name in _BANKS),
     ),
-    _of("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
-    _of("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
-    _of("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool),
-    _of("c2c_mode", "nvmlDeviceGetC2cModeInfoV", to=lambda info: bool(info.isC2cEnabled)),
-    _of("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_")),
-    _of("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool),
+    _question("retired_pages.single_bit", ("nvmlDeviceGetRetiredPages", 0), to=len),
+    _question("retired_pages.double_bit", ("nvmlDeviceGetRetiredPages", 1), to=len),
+    _question("retired_pages.pending", "nvmlDeviceGetRetiredPagesPendingStatus", to=bool),
+    _question("c2c_mode", "nvmlDeviceGetC2cModeInfoV", to=lambda info: bool(info.isC2cEnabled)),
+    _question("compute_mode", "nvmlDeviceGetComputeMode", to=_named(COMPUTE_MODES, "unknown_")),
+    _question("persistence_mode", "nvmlDeviceGetPersistenceMode", to=bool),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, since driver 570
-    _of("recovery_action", (_FIELD, 230), to=_named(RECOVERY_ACTIONS, "action ")),
+    _question("recovery_action", (_FIELD, 230), to=_named(RECOVERY_ACTIONS, "action ")),
 )
 _BY_FACT = {fact: question for question in QUESTIONS for fact in question.facts}
 

@@ -61,18 +61,18 @@ def _parts(job: CopyJob) -> list[list[int]]:
 def _repeats(
     job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds, effort: Effort
 ) -> tuple[list[CopyWindow], list[WindowReadings]]:
-    apart = _apart(job, engine, meter, speeds)
-    if _failed_copies(job, apart):
-        return [apart], []
-    _learn(job, apart, speeds)
+    uncounted = _uncounted_window(job, engine, meter, speeds)
+    if _failed_copies(job, uncounted):
+        return [uncounted], []
+    _learn(job, uncounted, speeds)
     counts = sizes(job, speeds, effort)
     wanted = JobTime.of(job, speeds).repeats(effort)
     windows: list[CopyWindow] = []
     readings: list[WindowReadings] = []
     while len(windows) < wanted + (0 if effort.exact else EXTRA_REPEATS):
-        asked = meter.window(job.gpus)
-        windows.append(engine.measure(job, counts, asked.take))
-        readings.append(asked.readings(windows[-1].span))
+        sampler = meter.window(job.gpus)
+        windows.append(engine.measure(job, counts, sampler.take))
+        readings.append(sampler.readings(windows[-1].span))
         meter.learn(readings[-1])
         if _failed_copies(job, windows[-1]):
             return windows, readings
@@ -84,16 +84,16 @@ def _repeats(
     return windows, readings
 
 
-def _apart(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds) -> CopyWindow:
+def _uncounted_window(job: CopyJob, engine: WindowRunner, meter: Meter, speeds: Speeds) -> CopyWindow:
     """Run the window that is not counted, and after a pause more windows until the clocks have ramped up."""
     counts = sizes(job, speeds, Effort(0.0, 1))
     if not meter.was_idle(job.gpus):
         return engine.measure(job, counts, None)
     begun = meter.now()
     while True:
-        asked = meter.window(job.gpus, counts=False)
-        window = engine.measure(job, counts, asked.take)
-        readings = asked.readings(window.span)
+        sampler = meter.window(job.gpus, counts=False)
+        window = engine.measure(job, counts, sampler.take)
+        readings = sampler.readings(window.span)
         if _failed_copies(job, window) or not meter.in_ramp_up(readings):
             return window
         if meter.now() - begun > MAX_RAMP_UP_S:
@@ -130,7 +130,7 @@ def _sample(
     counted = values[first:]
     middle = statistics.median(counted)
     gpus = dict.fromkeys(gpu for copy in copies for gpu in copy.gpus)
-    lies = windows[-1].copies[part[0]]
+    placed = windows[-1].copies[part[0]]
     sample = Sample(
         kind=job.kind,
         source=copies[0].source,
@@ -142,8 +142,8 @@ def _sample(
         group=job.group,
         # whether a copy in the other direction runs at the same time; its bytes are not counted
         with_reverse=job.group is not None and copies[0].ends[::-1] in [other.ends for other in job.copies],
-        numa_node=copies[0].numa_node if lies.numa_node is None else lies.numa_node,
-        numa_wanted=lies.numa_wanted,
+        numa_node=copies[0].numa_node if placed.numa_node is None else placed.numa_node,
+        numa_wanted=placed.numa_wanted,
         spread_percent=_spread(counted, middle),
         discarded_because=(ROSE if rising else LOW_FIRST) if first else None,
         conditions=conditions(gpus, readings[first:]) if any(readings) else (),

@@ -51,15 +51,15 @@ def _windows(
     size_of = dict(zip(job.copies, sizes(job, Speeds(), _EFFORT), strict=True))
     copies = job.copies
     while copies and len(values) < _MAX_WINDOWS:
-        window_readings = meter.window(job.gpus, counts=False)
+        sampler = meter.window(job.gpus, counts=False)
         trial = replace(job, copies=copies)
-        window = engine.measure(trial, [size_of[copy] for copy in copies], window_readings.take)
+        window = engine.measure(trial, [size_of[copy] for copy in copies], sampler.take)
         working = tuple(
             copy for copy, time in zip(copies, window.copies, strict=True) if time.failure is None
         )
         if working == copies:
             values.append(sum(time.gb_per_s for time in window.copies))
-            readings.append(window_readings.readings(window.span))
+            readings.append(sampler.readings(window.span))
             meter.learn(readings[-1])
         copies = working
         passed = now() - begun

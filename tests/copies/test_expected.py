@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies import link_name, links_for, with_expectations
-from gputopo.reference import expected_link, expected_nvlink
+from gputopo.copies import with_expectations
+from gputopo.reference import expected_link, expected_nvlink, fitting_links
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End
 from gputopo.values.machine import Ecc, Gpu, Machine, Mig, Pcie
@@ -105,8 +105,8 @@ def test_where_no_link_is_reported_the_widest_of_the_model_is_expected_and_the_r
     assert found.expected_gb_per_s == widest.copy_to_device_gb_per_s
     assert found.expected_low_gb_per_s == widest.copy_low_gb_per_s
     source = found.expected_source or ""
-    assert f"{link_name(widest)}, the widest that {name} supports (gpus.csv); its slot is unknown" in source
-    assert ("the rate fits" in source) == (first != link_name(widest))
+    assert f"{widest.name}, the widest that {name} supports (gpus.csv); its slot is unknown" in source
+    assert ("the rate fits" in source) == (first != widest.name)
     assert first in source
 
 
@@ -132,10 +132,10 @@ def test_copies_faster_than_pcie_are_of_another_link(name: str) -> None:
 
 
 def test_the_other_links_that_fit_are_reported_and_none_that_the_card_cannot_have() -> None:
-    names = [link_name(link) for link in links_for(0.7635, Gpu(index=0, name="GeForce GTX 1070"))]
+    names = [link.name for link in fitting_links(0.7635, [Gpu(index=0, name="GeForce GTX 1070")])]
     assert names == ["Gen3 x1", "Gen2 x2", "Gen1 x4"]
-    assert link_name(links_for(3.3)[0]) == "Gen5 x1"
-    assert links_for(359.0) == ()  # NVLink-C2C of a GH200 is no PCIe
+    assert fitting_links(3.3, [])[0].name == "Gen5 x1"
+    assert fitting_links(359.0, []) == ()  # NVLink-C2C of a GH200 is no PCIe
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_other_links_that_fit_are_reported_and_none_that_the_card_cannot_hav
 )
 def test_no_link_is_later_than_the_model(name: str, generation: int) -> None:
     for rate in (0.7, 3.3, 6.3, 12.4, 13.4):
-        found = links_for(rate, Gpu(index=0, name=name))
+        found = fitting_links(rate, [Gpu(index=0, name=name)])
         assert max(link.generation for link in found) <= generation, rate
 
 

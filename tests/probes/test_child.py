@@ -35,7 +35,7 @@ def gone(pid: int) -> bool:
 @contextmanager
 def running(work: Work, limits: CallLimits | None = PATIENT) -> Iterator[tuple[DriverChild, int]]:
     with DriverChild(work, limits) as one:
-        pid = one._pid
+        pid = one.pid
         assert pid is not None
         yield one, pid
     assert gone(pid)
@@ -106,7 +106,7 @@ def test_a_call_that_hangs_is_named_by_its_own_limit_and_costs_nothing_before_it
     assert stopped(work, **HANGS_S) == ([b"1"], f"{function} of GPU 3 did not return within {limit_s:g} s")
 
 
-def test_a_stop_counts_the_calls_before_it_about_the_same_gpus() -> None:
+def test_a_crash_is_reported_with_the_last_call() -> None:
     def work(channel: Channel) -> None:
         for about in ("", "0", "0", "1", "1", "1"):
             channel.nvml.begin("nvmlDeviceGetName", about)
@@ -242,7 +242,7 @@ def test_an_interrupt_ends_the_work_and_no_line_is_halved() -> None:
 def test_a_child_that_cannot_be_killed_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "reaped", lambda pid, wait_s: None)
     with DriverChild(lambda channel: time.sleep(60), PATIENT) as one:
-        pid = one._pid
+        pid = one.pid
         one.finish()
         assert one.abandoned == pid
         assert list(one.lines()) == []
@@ -265,7 +265,7 @@ def work(channel):
     time.sleep(60)
 
 with DriverChild(work) as child:
-    print(child._pid, flush=True)
+    print(child.pid, flush=True)
     child.answer()
 """
 

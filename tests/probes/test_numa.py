@@ -77,21 +77,21 @@ def test_where_the_kernel_is_not_to_be_asked_its_maps_are_read(tmp_path: Path) -
         },
     )
     memory = NumaMemory(tmp_path)
-    nodes = memory._by_maps(0x7F1000080000)
+    nodes = memory.nodes_by_maps(0x7F1000080000)
     assert nodes == {0: 40, 1: 4960}
     assert most_of(nodes) == 1
     assert lies_on(nodes, 1)
     assert not lies_on(nodes, 0)
-    assert memory._by_maps(0x1000) == {}
-    assert NumaMemory(tmp_path / "none")._by_maps(0x1000) == {}
+    assert memory.nodes_by_maps(0x1000) == {}
+    assert NumaMemory(tmp_path / "none").nodes_by_maps(0x1000) == {}
 
 
 def test_a_node_with_too_little_memory_is_not_bound_to(tmp_path: Path) -> None:
     text = "Node 0 MemTotal: 9999999 kB\nNode 0 MemFree: 90000 kB\nNode 0 Inactive(file): 5000 kB\n"
     write_files(tmp_path, {"sys/devices/system/node/node0/meminfo": text})
     memory = NumaMemory(tmp_path)
-    assert not memory._has_memory(0)
-    assert memory._has_memory(1)  # unknown
+    assert not memory.has_memory(0)
+    assert memory.has_memory(1)  # unknown
 
 
 def test_most_of_nothing_is_no_node() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from gputopo.copies import link_name, link_names, ramp_up_samples, with_expectations
+from gputopo.copies import link_names, ramp_up_samples, with_expectations
 from gputopo.findings.measured.links import (
     ALIKE_SHARE,
     BELOW_EXPECTED,
@@ -95,7 +95,7 @@ def behind_peers(machine: Machine) -> Iterator[Fault]:
             evidence = {
                 "gb_per_s": own[kind],
                 "peers_gb_per_s": {index: peer[kind] for index, peer in peers.items() if kind in peer},
-                "fits": list(map(link_name, fits)),
+                "fits": [link.name for link in fits],
             }
             yield BELOW_EXPECTED.fault(
                 gpu,
@@ -174,7 +174,7 @@ def _below(
         "expected_gb_per_s": sample.expected_gb_per_s,
         "expected_low_gb_per_s": sample.expected_low_gb_per_s,
         "source": sample.expected_source,
-        **({"fits": list(map(link_name, fits))} if fits else {}),
+        **({"fits": [link.name for link in fits]} if fits else {}),
     }
     return BELOW_EXPECTED.fault(gpu, says, evidence, severity, case=case, part=part)
 

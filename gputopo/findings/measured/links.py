@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies import link_name, link_names, links_for
+from gputopo.copies import link_names
 from gputopo.findings.pcie import (
     COPY_FLAPS,
     GENERATION_DEGRADED,
@@ -14,7 +14,7 @@ from gputopo.findings.pcie import (
     width_fault,
 )
 from gputopo.findings.rule import Case, Fault, Rule, Threshold, check, copies_of, present
-from gputopo.reference import LinkExpectation, expected_link, expected_of
+from gputopo.reference import LinkExpectation, expected_link, expected_of, fitting_links
 from gputopo.values.bandwidth import COLLECTIVES, HOST_KINDS, Conditions, Kind, Pair, Sample
 from gputopo.values.grouping import maxima
 from gputopo.values.machine import Gpu, Machine
@@ -264,13 +264,13 @@ def narrow_links(machine: Machine) -> Iterator[Fault]:
             row = expected_of(gpu)
             card = f"; x{row.pcie_width} card" if row and row.pcie_width else ""
             evidence: dict[str, object] = {f"{kind}_gb_per_s": round(rate, 3) for kind, rate in own.items()}
-            evidence["fits"] = list(map(link_name, fits))
+            evidence["fits"] = [link.name for link in fits]
             yield SLOT_NARROW.fault(gpu, f"copies as fast as a {link_names(fits)} link{card}", evidence)
 
 
 def common_fits(rates: Iterable[float], *gpus: Gpu) -> tuple[LinkExpectation, ...]:
     """Return the links that all rates in GB/s fit: none where the directions are not those of one link."""
-    first, *others = (links_for(rate, *gpus) for rate in rates)
+    first, *others = (fitting_links(rate, gpus) for rate in rates)
     return tuple(link for link in first if all(link in other for other in others))
 
 
@@ -297,7 +297,7 @@ def narrow_pairs(machine: Machine) -> Iterator[Fault]:
             f"no two of {len(gpus)} GPUs copy faster than {fastest:.2f} GB/s, the rate of a "
             f"{link_names(fits)} link: all of them, or all but one, have such links"
         )
-        evidence = {"fastest_gb_per_s": fastest, "fits": list(map(link_name, fits))}
+        evidence = {"fastest_gb_per_s": fastest, "fits": [link.name for link in fits]}
         yield SLOT_NARROW.fault(MACHINE, says, evidence)
 
 

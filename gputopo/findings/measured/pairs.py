@@ -13,9 +13,7 @@ from gputopo.copies import (
     direct_copies,
     fastest,
     is_hybrid,
-    link_name,
     link_names,
-    links_for,
     model_link,
     slow_ends,
     with_expectations,
@@ -43,7 +41,7 @@ from gputopo.findings.measured.links import (
     narrow_pairs,
 )
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, roughly
-from gputopo.reference import LinkExpectation, expected_of
+from gputopo.reference import LinkExpectation, expected_of, fitting_links
 from gputopo.reference import over_nvlink as faster_than_pcie
 from gputopo.topology import class_name
 from gputopo.values.bandwidth import Kind, Pair, Path, Sample
@@ -205,7 +203,7 @@ def _faults(
         yield rule.fault(
             subject,
             f"{says}; {_cause(hop, word, fits)} ({copies[worst.pair].expected_source})",
-            evidence | {"fits": list(map(link_name, fits))},
+            evidence | {"fits": [link.name for link in fits]},
             severity,
             case=LOW_PAIRS_OVER_NVLINK if hop.startswith("NV") else over_pcie,
         )
@@ -230,7 +228,7 @@ def _fits(machine: Machine, pair: Pair, best: Mapping[int, float]) -> tuple[Link
     slower = min(ends, key=lambda gpu: best[gpu.index], default=None)
     if slower is None or not link_is_unknown(slower, machine):
         return ()
-    fits = links_for(best[slower.index], slower)
+    fits = fitting_links(best[slower.index], [slower])
     return () if model_link(slower) in fits else fits
 
 

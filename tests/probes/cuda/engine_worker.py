@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     refused: tuple[str, str, str] | None = None
     driver_version: str | None = None
-    devices: tuple[tuple[int, str | None, str, int], ...] = ()
+    devices: tuple[tuple[int, str | None], ...] = ()
     windows: tuple[CopyWindow, ...] = ()
     asked: tuple[int, ...] = ()  # how often each window called while_running
     hung: bool = False
@@ -99,7 +99,7 @@ def measured(task: Task) -> Report:
                 interrupted = True
             report = Report(
                 driver_version=cuda.driver_version,
-                devices=tuple((d.ordinal, d.pci_address, d.name, d.memory_bytes) for d in cuda.devices),
+                devices=tuple((device.ordinal, device.pci_address) for device in cuda.devices),
                 windows=tuple(windows),
                 ends=tuple(ends),
                 notes=tuple(engine.notes),
@@ -107,8 +107,8 @@ def measured(task: Task) -> Report:
                 hung=engine.hung,
                 interrupted=interrupted,
                 unreturned=tuple(engine.unreturned),
-                device_bytes={gpu: _on_device(card) for gpu, card in engine._gpus.of.items()},
-                pinned_bytes=engine._gpus.host.pinned_bytes + BLOCK_BYTES * len(engine._gpus.of),
+                device_bytes={gpu: _on_device(card) for gpu, card in engine.gpus.by_index.items()},
+                pinned_bytes=engine.gpus.host.pinned_bytes + BLOCK_BYTES * len(engine.gpus.by_index),
                 free_bytes={gpu: engine.free_bytes(gpu) for gpu in ordinals},
                 kernels={gpu: engine.supports(gpu, "kernel_read") for gpu in ordinals},
                 peers=tuple((a, b) for a in ordinals for b in ordinals if engine.peer_access(a, b)),
@@ -127,7 +127,7 @@ def _left(cuda: Cuda, ordinals: Mapping[int, int]) -> dict[int, int]:
     for gpu, ordinal in ordinals.items():
         with contextlib.suppress(CudaError):
             cuda.use(ordinal)
-            left[gpu] = cuda.free_and_total()[0]
+            left[gpu] = cuda.free_bytes()
     return left
 
 

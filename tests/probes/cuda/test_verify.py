@@ -25,7 +25,7 @@ def test_bytes_that_are_right_shortly_after_are_wrong_data_all_the_same(
     monkeypatch.setattr(verify, "LIBC", SaysWrong())
     copied = ctypes.create_string_buffer(bytes(block(0)), BLOCK_BYTES)
     with pytest.raises(CudaError, match="were wrong and then right") as caught:
-        verify._compare(ctypes.addressof(copied), 0, BLOCK_BYTES, BLOCK_BYTES, 0)
+        verify.compare(ctypes.addressof(copied), 0, BLOCK_BYTES, BLOCK_BYTES, 0)
     assert caught.value.reason == verify.WRONG_DATA
 
 
