@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gputopo.copies.collectives import expected_rate
 from gputopo.findings import find_bandwidth
-from gputopo.reference import known_bus_rates
+from gputopo.reference.expectations import known_bus_rates
 from gputopo.values.bandwidth import Bandwidth, Failure, Kind, Sample
 from gputopo.values.ends import HOSTS, End
 from gputopo.values.machine import Gpu, Hop, Link, Machine, Nic, NicPort, NvLink, Pcie
