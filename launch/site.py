@@ -169,11 +169,11 @@ def with_costs(request: Request) -> Request:
     ):
         return request
     from gputopo.launch.jobs.model_costs import known_workload, workload_of
-    from gputopo.launch.models.source_check import require_there
+    from gputopo.launch.models import require_code
 
     workload = known_workload(request.model)
     if workload is None:
-        require_there(request.model)
+        require_code(request.model)
         note(f"building {request.model} once to measure its cost")
         try:
             workload = workload_of(request.model)

@@ -88,7 +88,7 @@ def _words(one: Declared) -> tuple[str, ...]:
 
         return workload_names()
     if one.option.flag == "--from" and one.placeholder == "FILE":
-        from gputopo.captures.recording import bundled_names
+        from gputopo.captures import bundled_names
 
         return bundled_names()
     if one.option.flag == "--all-reduce":

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import log2
 from typing import NamedTuple
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.prediction import BY_NCCL, SAME_RUN, Paths, Placement
 from gputopo.reference import expected_of, published_figures
 from gputopo.values.machine import Machine

@@ -26,9 +26,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.network import AT_ONCE, NCCL_TESTS
 from gputopo.topology import near_rdma_ports
-from gputopo.values.bandwidth import TCP, Bandwidth
+from gputopo.values.bandwidth import ALL_HOSTS_AT_ONCE, NCCL_TESTS, TCP, Bandwidth
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Hop, Machine, NicPort
 from gputopo.values.option import listed
@@ -170,7 +169,7 @@ def _measured(host: str, bandwidth: Bandwidth) -> float | None:
         for sample in bandwidth.samples
         if sample.kind == "network" and sample.median_gb_per_s and sample.transport in (None, TCP)
     ]
-    rates = [sample for sample in rates if sample.group == AT_ONCE] or rates
+    rates = [sample for sample in rates if sample.group == ALL_HOSTS_AT_ONCE] or rates
     sent = [sample.rate for sample in rates if sample.source.host == host]
     received = [sample.rate for sample in rates if sample.destination.host == host]
     return min(median(sent), median(received)) if sent and received else None

@@ -16,7 +16,7 @@ from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.launch.target import Target
-from gputopo.runs.compared import with_prediction
+from gputopo.runs import with_prediction
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event

@@ -27,8 +27,8 @@ class NetworkModel:
     def of(cls, architecture: Architecture) -> "NetworkModel":
         """Make the model of a network, with the list of its variables."""
         drawn = architecture.sketch().variables
-        trained = tuple(_spec(one) for one in drawn if one.trainable)
-        return cls(architecture, trained, tuple(_spec(one) for one in drawn if not one.trainable))
+        trained = tuple(_spec(tensor) for tensor in drawn if tensor.trainable)
+        return cls(architecture, trained, tuple(_spec(tensor) for tensor in drawn if not tensor.trainable))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -61,7 +61,7 @@ class NetworkModel:
         return Forward(tf.cast(logits, tf.float32), layers.new_state)
 
 
-def build(name: str, spec: RunSpec | None = None) -> Model:
+def build_model(name: str, spec: RunSpec | None = None) -> Model:
     """Return the model with a name: a network, `keras:NAME`, or the user's `module:function`.
 
     The spec gives the data format and precision of a Keras model. Raises UsageError if the name is unknown or
@@ -77,7 +77,7 @@ def build(name: str, spec: RunSpec | None = None) -> Model:
 
 def shapes_of(name: str, spec: RunSpec) -> list[tuple[int, ...]]:
     """Return the shapes of a model's variables. The model can then be built again with the same names."""
-    shapes = [variable.shape for variable in build(name, spec).variables]
+    shapes = [variable.shape for variable in build_model(name, spec).variables]
     if model_names.read(name).kind != "network":
         import keras
 

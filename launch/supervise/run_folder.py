@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from gputopo.launch.locks import is_left_over, locked_spec
-from gputopo.runs.history import RUNS, history_file
+from gputopo.runs import BoxHistory, data_folder
 from gputopo.topology import without_identities
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError
@@ -61,7 +61,7 @@ class RunFolder:
 
 def runs_home(environ: Mapping[str, str]) -> Path:
     """Return the folder of all runs: `$GPUTOPO_HOME/runs`, else in the user's data folder."""
-    return history_file(environ).parent / RUNS
+    return BoxHistory(data_folder(environ)).runs
 
 
 def check_output(output: Path | None) -> None:

@@ -63,8 +63,8 @@ def unreachable_rank(text: str, kind: str) -> int | None:
 
     `kind`: class of the error.
     """
-    found = _REMOTE.search(text) if kind in _OF_THE_NETWORK else None
-    return None if found is None else rank_of(found[1])
+    remote = _REMOTE.search(text) if kind in _OF_THE_NETWORK else None
+    return None if remote is None else rank_of(remote[1])
 
 
 def disk_reason(error: Exception) -> str:

@@ -14,7 +14,7 @@ import pytest
 from gputopo.cli.source import machine_from
 from gputopo.launch.jobs import model_costs
 from gputopo.launch.supervise.run_folder import RunFolder, write_result
-from gputopo.runs import history
+from gputopo.runs import BoxHistory
 from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import InputError, UsageError
@@ -368,7 +368,7 @@ def test_runs_of_another_machine_and_what_cannot_be_read_do_not_count(
     assert found is not None
     assert found.learned is not None
     assert (found.learned.runs, found.learned.step_factor) == (1, 1.0)
-    (own_home / history.FILE).unlink()
+    BoxHistory(own_home).path.unlink()
     (own_home / "runs/1/machine.json").unlink()
     assert planned(call) == before
     assert fingerprint(machine_from(())) is not None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gputopo.copies.expected import link_name, links_for, with_expectations
+from gputopo.copies import link_name, links_for, with_expectations
 from gputopo.reference import expected_link, expected_nvlink
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import End

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputopo import captures
-from gputopo.copies.expected import with_expectations
-from gputopo.copies.physics import checked, host_link, memory_limit
-from gputopo.copies.settling import ramp_ups
+from gputopo.copies import checked, memory_limit, ramp_ups, with_expectations
+from gputopo.copies.physics import host_link
 from gputopo.reference import known_gpus, over_nvlink
 from gputopo.values.bandwidth import Bandwidth, Kind, Method, Path, Run, Sample
 from gputopo.values.ends import End

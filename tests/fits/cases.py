@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gputopo.captures.recording import bundled_names, read_bundled
+from gputopo.captures import bundled_names, read_bundled
 from gputopo.prediction import ModelCosts, Paths, Placement, ProgramConstants, StepPredictor, paths_of
 from gputopo.reference import Published, published_figures, published_machines
 from gputopo.workload import require_workload

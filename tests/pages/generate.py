@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gputopo import pages
-from gputopo.captures import reading
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled, reading
 from gputopo.cli.commands import COMMANDS, options_of_command
 from gputopo.cli.run.aliases import OWN_SHORT, switches
 from gputopo.findings import Rule, find

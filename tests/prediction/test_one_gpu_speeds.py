@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.prediction import Figure, Speed, single_gpu_speeds
 from gputopo.prediction.one_gpu_speeds import (
     OneGpuJob,

@@ -1,6 +1,6 @@
 """Published images/sec and the machines that they are of."""
 
-from gputopo.captures.recording import bundled_names
+from gputopo.captures import bundled_names
 from gputopo.reference import PUBLISHED_SOURCES, published_figures, published_machines
 from gputopo.workload import require_workload
 

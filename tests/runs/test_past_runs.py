@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.prediction import Figure, Placement
 from gputopo.runs.past_runs import MAX_FACTOR, MAX_JOBS, figures_by_marks, learned, past_run, step_factor
 from gputopo.values.run.events import Anomaly

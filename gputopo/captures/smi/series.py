@@ -156,17 +156,15 @@ class _Cache(dict[str, Any]):
         self.kind = "words" if named is None else named.kind
 
     def __missing__(self, text: str) -> Any:
-        found = _number(text) if self.kind in _NUMBERS else values.parse(self.kind, text).value
-        self[text] = None if self.kind in _NUMBERS and self.kind != "C" and (found or 0) < 0 else found
+        if self.kind not in _NUMBERS:
+            self[text] = values.parse(self.kind, text).value
+            return self[text]
+        try:  # the number at the start of a cell, such as `98 %`
+            number = float(text.partition(" ")[0])
+            self[text] = number if number >= 0 or self.kind == "C" else None
+        except ValueError:  # such as `[N/A]`
+            self[text] = None
         return self[text]
-
-
-def _number(text: str) -> float | None:
-    """Return the number at the start of a cell, such as `98 %`, or None if there is none, as in `[N/A]`."""
-    try:
-        return float(text.partition(" ")[0])
-    except ValueError:
-        return None
 
 
 class _Extremes:

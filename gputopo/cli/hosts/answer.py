@@ -71,8 +71,8 @@ def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
 
 def _network(peers: Sequence[str], *public: str) -> Joining:
     """Return the address at which other hosts reach this one, and the tools that can measure the network."""
-    from gputopo.probes.driver import listed_gpus
-    from gputopo.probes.equipment import interface_of, network_programs
+    from gputopo.launch.jobs.network_tools import network_programs
+    from gputopo.probes import interface_of, listed_gpus
 
     try:
         address = _address(peers)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from gputopo.copies.settling import ramp_ups
+from gputopo.copies import ramp_ups
 from gputopo.findings.rule import Fault, Rule, Threshold, check, copies_of, present
 from gputopo.findings.throttling import THROTTLE
 from gputopo.findings.usage import GPU_BUSY, in_use

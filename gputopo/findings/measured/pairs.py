@@ -7,8 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from gputopo.copies.expected import link_name, link_names, links_for, model_link, with_expectations
-from gputopo.copies.pairs import NvLinks, SlowEnds, direct_copies, fastest, is_hybrid, slow_ends
+from gputopo.copies import (
+    NvLinks,
+    SlowEnds,
+    direct_copies,
+    fastest,
+    is_hybrid,
+    link_name,
+    link_names,
+    links_for,
+    model_link,
+    slow_ends,
+    with_expectations,
+)
 from gputopo.findings.measured.direct import (
     DEVIATIONS,
     DIRECT_SLOWER,

@@ -14,7 +14,7 @@ A resource is a tuple:
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gputopo.copies.expected import BIDIRECTIONAL_SHARE
+from gputopo.copies import BIDIRECTIONAL_SHARE
 from gputopo.prediction.links.paths import Cost, Limit, Paths, Resource
 from gputopo.values.index_ranges import index_ranges
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from gputopo.copies.pairs import NvLinks, is_uniform
+from gputopo.copies import NvLinks, is_uniform
 from gputopo.prediction.links.shared_links import (
     ASSUMED_GENERATION,
     ASSUMED_WIDTH,

@@ -81,7 +81,7 @@ class Blocks:
 
     def middle(self, column: int) -> float:
         """Return the median of a column over its rows; NaN without any value."""
-        return _middle(self.medians(column), median)
+        return known_middle(self.medians(column), median)
 
     def means(self, column: int) -> list[float]:
         """Return the means of a column, by row; NaN if a row has no value."""
@@ -116,10 +116,11 @@ def _joined(rows: Sequence[_Row], middle: Callable[[Sequence[float]], float]) ->
     """Return one row for several, from their known values."""
     if len(rows) == 1:  # up to CAPACITY steps, each row is one step
         return rows[0]
-    return [_middle(column, middle) for column in zip(*rows, strict=True)]
+    return [known_middle(column, middle) for column in zip(*rows, strict=True)]
 
 
-def _middle(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> float:
+def known_middle(values: Sequence[float], middle: Callable[[Sequence[float]], float]) -> float:
+    """Return the mean or median (`middle`) of the values that are not NaN; NaN if there are none."""
     if math.isnan(sum(values)):
         values = [value for value in values if not math.isnan(value)]
     return middle(values) if values else math.nan

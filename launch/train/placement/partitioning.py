@@ -1,11 +1,9 @@
 """Sizes and orders of chunks, rings, groups, rows and spread variables. Only arithmetic, no TensorFlow."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from gputopo.launch.device_names import rank_of
 from gputopo.topology import Groups
-from gputopo.values.errors import UsageError
 from gputopo.workload import chunk_count, spread_by_size
 
 UNIT = 32
@@ -74,25 +72,3 @@ def by_host(devices: Sequence[str]) -> Groups:
 def share_memory(devices: Sequence[str]) -> bool:
     """Return whether some devices are logical CPU devices."""
     return any(device.startswith("/CPU:") for device in devices)
-
-
-Cut = Literal["even", "rest"]
-
-
-def rows_of_towers(batch: int, towers: int, cut: Cut) -> list[tuple[int, int]]:
-    """Return (first row, rows) of each tower in a Keras method. Raises UsageError if a tower gets no row.
-
-    even: sizes differ by up to one, and the first towers have more; rest: the last tower takes the remainder.
-    """
-    if batch < towers:
-        raise UsageError(
-            f"a batch of {batch} does not give each of {towers} devices a row",
-            f"use a batch of {towers} or more, or fewer devices",
-        )
-    each, left = divmod(batch, towers)
-    found, first = [], 0
-    for tower in range(towers):
-        more = int(tower < left) if cut == "even" else (left if tower == towers - 1 else 0)
-        found.append((first, each + more))
-        first += each + more
-    return found

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.launch.hosts.planning import plan_hosts, target_alone
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.spec.prepare import spec_of

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 from keras import layers
 from gputopo.launch.models.keras_building import KerasModel, build_keras
-from gputopo.launch.models.keras_costs import costs_of
+from gputopo.launch.models.keras_costs import count_costs
 from gputopo.launch.spec import model_names
 from gputopo.values import schema
 import msgspec
@@ -66,10 +66,10 @@ def branches():
     y = layers.concatenate([layers.Conv2D(5, 1)(x), layers.AveragePooling2D(2, 1, "same")(x)])
     return keras.Model(x, layers.Dense(2)(layers.Flatten()(y)))
 
-answer = {"resnet50": costs_of(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
+answer = {"resnet50": count_costs(build_keras(model_names.read("keras:ResNet50"), None), "resnet50")}
 for name, model in (("shared", shared(Shared)), ("traced", shared(Traced)), ("attention", attention()),
                     ("branches", branches()), ("convolutions", convolutions()), ("recurrent", recurrent())):
-    answer[name] = costs_of(KerasModel(model, name=name), name)
+    answer[name] = count_costs(KerasModel(model, name=name), name)
 sys.stdout.write(msgspec.json.encode(answer).decode())
 """
 

@@ -19,8 +19,8 @@ from gputopo.launch.train.inputs.synthetic import examples
 from gputopo.launch.models.layers import TowerRows
 from gputopo.launch.models.layers import Stream, cut_normal, integers, normal, uniform
 
-answer = {"parameters": {name: parameter_count(models.build(name)) for name in workload_names()}}
-answer["shapes"] = {name: models.build(name).input_shape for name in workload_names()}
+answer = {"parameters": {name: parameter_count(models.build_model(name)) for name in workload_names()}}
+answer["shapes"] = {name: models.build_model(name).input_shape for name in workload_names()}
 stream = Stream(7, 3)
 for name, draw in (("uniform", uniform), ("normal", normal)):
     whole = draw(stream, (8, 3, 5)).numpy()
@@ -37,7 +37,7 @@ odd = np.clip(normal(Stream(1, 1), (9, 1, 7)).numpy(), -2.0, 2.0)
 answer["odd rows"] = bool((cut_normal(Stream(1, 1), (9, 1, 7), 1.0).numpy() == odd).all())
 labels = integers(stream, 5000, 11).numpy()
 answer["labels"] = [int(labels.min()), int(labels.max()), len(set(labels.tolist()))]
-model = models.build("trivial")
+model = models.build_model("trivial")
 nhwc = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NHWC")[0].numpy()
 nchw = examples(model, TowerRows(0, 2, stream), seed=1, data_format="NCHW")[0].numpy()
 answer["formats"] = bool((nhwc.transpose(0, 3, 1, 2) == nchw).all())

@@ -4,7 +4,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.captures.recording import read_bundled
+from gputopo.captures import read_bundled
 from gputopo.launch.spec.prepare import (
     CPU_BATCHES,
     CPU_MAX_ERROR,

@@ -41,7 +41,7 @@ def main(cases_file: str, out: str) -> None:
     whole = msgspec.convert(reported["all"], RunSpec) if "all" in reported else None
     specs = {name: _spec(reported, whole, fields) for name, fields in reported["cases"].items()}
     every = whole or next(iter(specs.values()))
-    devices.set_up(every)
+    devices.set_up_devices(every)
     with devices.joined(every):
         for name, spec in specs.items():
             try:
@@ -89,7 +89,7 @@ def _run(spec: RunSpec) -> dict[str, Any]:
     from gputopo.launch.train.placement import variables as made
 
     events: list[Event] = []
-    model = MODELS[spec.model]() if spec.model in MODELS else models.build(spec.model)
+    model = MODELS[spec.model]() if spec.model in MODELS else models.build_model(spec.model)
     first = [variable.numpy() for variable in made.create(model, "/CPU:0", spec.seed)]
     tasks = {"train": training.train, "forward": evaluating.pass_forward, "eval": evaluating.evaluate}
     steppers: list[Any] = []

@@ -30,7 +30,7 @@ def main(cases_file: str, out: str) -> None:
     from gputopo.launch.train.placement import devices
 
     cases = {name: _case(reported["towers"], fields) for name, fields in reported["cases"].items()}
-    devices.set_up(_case(reported["towers"], {"model": "small"})[0])
+    devices.set_up_devices(_case(reported["towers"], {"model": "small"})[0])
     found = {}
     for name, (spec, more) in cases.items():
         try:
@@ -100,7 +100,7 @@ def _model(spec: RunSpec) -> Any:
 
     own: dict[str, Any] = {"tiny": tiny, "small": SmallModel, "normed": NormedModel}
     own["dropping"] = partial(NormedModel, keep=0.5)
-    return own[spec.model]() if spec.model in own else models.build(spec.model, spec)
+    return own[spec.model]() if spec.model in own else models.build_model(spec.model, spec)
 
 
 def _run(

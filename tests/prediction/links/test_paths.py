@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.expected import BIDIRECTIONAL_SHARE
+from gputopo.copies import BIDIRECTIONAL_SHARE
 from gputopo.planner.reasons import unknown_facts
 from gputopo.prediction import Paths, Placement, paths_of
 from gputopo.prediction.links.flows import Flows, slowest_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.copies.pairs import slow_ends
+from gputopo.copies import slow_ends
 from gputopo.planner.measured_order import pair_classes, unmeasured
 from gputopo.report.bandwidth.summary import speed_groups
 from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
