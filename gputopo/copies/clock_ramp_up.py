@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gputopo.copies.physics import fits_cache
-from gputopo.reference.expectations import expected_gpu
+from gputopo.reference import expected_gpu
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
