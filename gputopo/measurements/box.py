@@ -16,7 +16,7 @@ from gputopo.measurements.cells import key
 from gputopo.measurements.from_ours import of_result
 from gputopo.measurements.run_folders import machine_name
 from gputopo.runs import Past, Saved
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values.bandwidth import Kind
 from gputopo.values.box import MIN_SIDE, Box, Event, Point, Series, Worsening
 from gputopo.values.grouping import grouped

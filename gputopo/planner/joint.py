@@ -25,7 +25,7 @@ from gputopo.planner.ranges import EXCHANGE, combined
 from gputopo.planner.reasons import UNPREDICTED, unpredicted_reason
 from gputopo.planner.request import Request, batches
 from gputopo.prediction import BY_NCCL, Placement, network_exchange_s
-from gputopo.values.index_ranges import index_ranges
+from gputopo.values.index_ranges import gpu_ranges
 from gputopo.values.run.all_reduce import NCCL
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.plan import SURE_MARGIN, Candidate, HostGpus, Plan, Prediction, VariableUpdate
@@ -39,7 +39,7 @@ def choice_of_hosts(request: Request, hosts: tuple[HostGpus, ...]) -> Candidate:
     names: dict[str, list[str]] = {}  # of hosts with the same GPUs
     for host in hosts:
         if host.gpus:
-            names.setdefault(_gpus_in_words(host.gpus), []).append(host.host)
+            names.setdefault(gpu_ranges(host.gpus), []).append(host.host)
     return msgspec.structs.replace(
         _placements(request, hosts)[0],
         reasons=(
@@ -212,11 +212,7 @@ def scaling(chosen: Candidate, alone: Candidate) -> list[str]:
         return []
     times, first = chosen.images_per_sec / alone.images_per_sec, chosen.hosts[0].host
     return [
-        f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {_gpus_in_words(alone.gpus)} of {first} "
+        f"{len(chosen.hosts)} hosts are {times:.2f} times as fast as {gpu_ranges(alone.gpus)} of {first} "
         f"alone ({alone.images_per_sec:,.0f} images/sec); the network takes "
         f"{chosen.exposed_ms['network']:.1f} ms of a step of {chosen.step_ms:.1f} ms"
     ]
-
-
-def _gpus_in_words(gpus: Sequence[int]) -> str:
-    return f"GPU{'' if len(gpus) == 1 else 's'} {index_ranges(sorted(gpus))}"

@@ -12,6 +12,7 @@ from gputopo.topology import gpus_of_other_drivers
 from gputopo.values.errors import NoPlanError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.machine import Gpu, Machine
+from gputopo.values.option import listed
 from gputopo.values.run import all_reduce
 from gputopo.values.run.batches import AUTO, AskedBatch, as_typed, batches_of, plain, shares
 from gputopo.values.run.plan import HOST_PS, SPREAD, Refusal
@@ -192,9 +193,7 @@ def troubles(machine: Machine) -> dict[int, Trouble]:
 
 def gpus_in_words(gpus: Sequence[int]) -> str:
     """Return `GPU 3` or `GPUs 0, 1 and 2`."""
-    if len(gpus) == 1:
-        return f"GPU {gpus[0]}"
-    return f"GPUs {', '.join(map(str, gpus[:-1]))} and {gpus[-1]}"
+    return f"GPU{'' if len(gpus) == 1 else 's'} {listed(map(str, gpus), 'and')}"
 
 
 def check_placement(request: Request) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from gputopo.runs.history import BoxHistory
 from gputopo.runs.past_runs import past_speeds
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import fingerprint
 from gputopo.values.machine import Machine
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import Screen

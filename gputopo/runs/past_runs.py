@@ -28,8 +28,7 @@ from gputopo.prediction import (
 from gputopo.runs.first_part import MIN_STEPS
 from gputopo.runs.history import Past
 from gputopo.runs.ran import exchange_words
-from gputopo.topology import Groups
-from gputopo.topology.same_machine import fingerprint
+from gputopo.topology import Groups, fingerprint
 from gputopo.values.grouping import grouped
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import MIN_JOBS, Learned, MeasuredSpeed, Plan

@@ -64,7 +64,7 @@ def decode(data: bytes | str, kind: type[T], *, origin: str) -> T:
     try:
         found = msgspec.json.decode(data, type=_Head).schema
         if found is not None and found != wanted:
-            raise InputError(_other_schema(origin, found, wanted), _schema_hint(found, wanted))
+            raise _other_schema(origin, found, wanted)
         return msgspec.json.decode(data, type=kind, dec_hook=from_text)
     except msgspec.ValidationError as error:
         raise InputError(
@@ -175,13 +175,8 @@ def _umask() -> int:
     return mask
 
 
-def _other_schema(origin: str, found: str, wanted: str) -> str:
-    if found.partition("/")[0] == wanted.partition("/")[0]:
-        return f"{origin} was written by another version of gputopo: {found}, this one reads {wanted}"
-    return f"{origin} holds {found}, not {wanted}"
-
-
-def _schema_hint(found: str, wanted: str) -> str:
-    if found.partition("/")[0] == wanted.partition("/")[0]:
-        return UPDATE_GPUTOPO
-    return f"give a file that holds {wanted}"
+def _other_schema(origin: str, schema: str, wanted: str) -> InputError:
+    if schema.partition("/")[0] == wanted.partition("/")[0]:
+        what = f"{origin} was written by another version of gputopo: {schema}, this one reads {wanted}"
+        return InputError(what, UPDATE_GPUTOPO)
+    return InputError(f"{origin} holds {schema}, not {wanted}", f"give a file that holds {wanted}")

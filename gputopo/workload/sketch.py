@@ -8,7 +8,7 @@ Definitions (per example, as in the benchmark tables that gputopo is based on):
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Literal, Protocol, TypeVar
 
@@ -120,8 +120,6 @@ Role = Literal["kernel", "bias", "beta", "gamma", "moving_mean", "moving_varianc
 _HE = 2.0
 # Small first logits start the loss near ln(classes) and keep the first steps calm.
 _LOGITS = 0.01
-
-Build = Callable[[Layers[Shape], Shape, int], Shape]
 
 
 class Variable(msgspec.Struct, frozen=True):

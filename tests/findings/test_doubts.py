@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from gputopo.findings.doubts import cut_affinities, lacks_nvlinks
+from gputopo.findings.sources import cut_affinities, lacks_nvlinks
 from gputopo.values.machine import Hop, Host, Machine
 from tests.topology.test_doubts import matrix
 
@@ -30,20 +30,21 @@ def test_an_unknown_number_of_nvlinks_is_no_sign_that_there_are_none() -> None:
 
 def test_a_few_scattered_cpus_are_a_jobs() -> None:
     for cpus in ["0", "169,171,173", "0,2,4,6,8,10", "3,67"]:
-        (found,) = cut_affinities(with_affinities(cpus))
-        assert (found.gpu, found.cpus) == (0, cpus)
+        (finding,) = cut_affinities(with_affinities(cpus))
+        assert finding.evidence["cpu_affinity"] == {"0": cpus}
 
 
 def test_whole_cores_and_long_lists_are_a_nodes() -> None:
     for cpus in ["0-3", "0-19", "0-9,20-29", "0,2,4,6,8,10,12,14", "56-63,120-127", None]:
-        assert cut_affinities(with_affinities(cpus)) == ()
+        assert not [*cut_affinities(with_affinities(cpus))]
 
 
 def test_a_gpu_without_cpus_beside_others_with_some_is_far_from_the_jobs_cpus() -> None:
-    assert [one.gpu for one in cut_affinities(with_affinities("0-31", None))] == [1]
-    assert cut_affinities(with_affinities(None, None)) == ()
+    (finding,) = cut_affinities(with_affinities("0-31", None))
+    assert finding.subject.gpus == (1,)
+    assert not [*cut_affinities(with_affinities(None, None))]
 
 
 def test_a_small_machine_may_have_so_few_cpus() -> None:
     machine = replace(with_affinities("0", "2"), host=Host(logical_cpus=4))
-    assert cut_affinities(machine) == ()
+    assert not [*cut_affinities(machine)]

@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.planner.choose import memory_need, require_memory
+from gputopo.planner.memory import memory_need, require_memory
 from gputopo.prediction import Figure
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Gpu, Machine, MemoryMib

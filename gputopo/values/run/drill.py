@@ -66,13 +66,14 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_drills(flag: str, words: Sequence[str]) -> tuple[Drill, ...]:
     """Read `slow-gpu=1:0.85@300` and the like. Raises UsageError for an invalid or repeated drill."""
-    found: list[Drill] = []
+    drills: dict[object, Drill] = {}
     for word in words:
         drill = _read(flag, word.strip())
-        if any(_same(drill, other) for other in found):
+        place = drill.fault, drill.device, drill.step
+        if place in drills:
             raise UsageError(f"{flag} {drill.typed} is given twice", "give every drill once")
-        found.append(drill)
-    return tuple(found)
+        drills[place] = drill
+    return tuple(drills.values())
 
 
 def drills_of(spec: Mapping[str, Any]) -> tuple[Drill, ...]:
@@ -93,10 +94,6 @@ def says(drills: Iterable[Drill], noun: str) -> str:
     """Return the line that labels a run with drills."""
     listed = "; ".join(one.does(noun) for one in drills)
     return f"DRILL (a fault injected on purpose): {listed}. This run is not used for comparisons."
-
-
-def _same(one: Drill, other: Drill) -> bool:
-    return (one.fault, one.device, one.step) == (other.fault, other.device, other.step)
 
 
 def _read(flag: str, word: str) -> Drill:

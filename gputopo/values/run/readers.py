@@ -137,15 +137,11 @@ def _piecewise(rest: str) -> dict[str, Any] | None:
 
 
 def _factor(text: str) -> float | None:
-    value = _number(text)
-    return value if value is not None and math.isfinite(value) and value >= 0 else None
-
-
-def _number(text: str) -> float | None:
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
         return None
+    return value if math.isfinite(value) and value >= 0 else None
 
 
 _READ: dict[str, Callable[[str], dict[str, Any] | None]] = {
