@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 
 from gputopo.cli.printing import show_report
-from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch import HostOptions, machine_from
 from gputopo.report.stderr import note, to_stderr
 from gputopo.values.bandwidth import TCP, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from gputopo.runs.history import Saved
     from gputopo.values.bandwidth import Bandwidth
     from gputopo.values.finding import Finding
-    from gputopo.values.machine import Machine, Nic
+    from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
@@ -189,8 +188,8 @@ def bandwidth(
 def _network(options: BandwidthOptions, hosts: Given) -> int:
     """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
+    from gputopo.launch import measure_network
     from gputopo.values.machine import Machine
 
     if options.loops is not None:
@@ -199,20 +198,21 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
             "give --effort quick or --effort full",
         )
 
-    def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
-        machine = Machine(source="live", bandwidth=measured)
-        if any(one.is_collective for one in measured.samples):
-            machine = msgspec.structs.replace(machine, nics=tuple(nics))
-            measured = with_bus_expectations(measured, machine)
-            machine = msgspec.structs.replace(machine, bandwidth=measured)
-        found = findings.find_bandwidth(machine)
-        print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
-        if options.save:
-            _save_network(measured)
-        failed = findings.fails(found, options.fail_on or "error")
-        return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
-
-    return measure_network(HostOptions(**hosts.fields), options.level, options.network_tool, report)
+    found = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
+    if found is None:
+        return ExitCode.OK
+    measured, nics = found
+    machine = Machine(source="live", bandwidth=measured)
+    if any(sample.is_collective for sample in measured.samples):
+        machine = msgspec.structs.replace(machine, nics=nics)
+        measured = with_bus_expectations(measured, machine)
+        machine = msgspec.structs.replace(machine, bandwidth=measured)
+    problems = findings.find_bandwidth(machine)
+    print_bandwidth(machine, measured, problems, options.shape, whole=options.whole)
+    if options.save:
+        _save_network(measured)
+    failed = findings.fails(problems, options.fail_on or "error")
+    return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 def _save_network(measured: "Bandwidth") -> None:

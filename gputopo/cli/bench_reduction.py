@@ -13,7 +13,7 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.source import machine_from
+from gputopo.launch import machine_from
 from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Option

@@ -1,5 +1,6 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import FROM, begin, machine_from
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.cli.source import FROM
+from gputopo.launch import HostOptions, begin_reading, machine_from
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
 from gputopo.values.index_ranges import index_ranges
@@ -182,20 +183,23 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
 
 def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo import findings
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.fleet import fleet_of_files, fleet_of_hosts, record, recorded
+    from gputopo.cli.fleet import files_of_fleet, record, recorded
     from gputopo.findings.fleet import inspect_fleet
+    from gputopo.launch import ask_for_machines, find_hosts, read_machines
     from gputopo.report.fleet import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
-    asked = None if output.sources else hosts_to_ask(options)
-    if asked == ():
+    found = None if output.sources else find_hosts(options, os.environ)
+    if found is None:
+        machines = read_machines(files_of_fleet(output.sources, "compares hosts"))
+    else:
+        machines = ask_for_machines(found, options)
+    if not machines:
         return ExitCode.OK
-    found = fleet_of_files(output.sources) if asked is None else fleet_of_hosts(asked, options)
     before = {} if output.baseline is None else recorded(output.baseline)
-    fleet = inspect_fleet(found, before, output.fail_on)
+    fleet = inspect_fleet(machines, before, output.fail_on)
     if output.record is not None:
-        record(found, output.record)
+        record(machines, output.record)
     if output.shape == "scontrol":
         emit(drain_commands(fleet, output.fail_on or "error"))
     else:
@@ -211,7 +215,7 @@ def default_interval(duration_s: float | None) -> float:
 
 def _inspect_once(options: InspectOptions) -> int:
     old = None if options.diff is None else _old_machine(options.diff, options.sources)
-    with begin(options.sources) as read:
+    with begin_reading(options.sources) as read:
         from gputopo import findings
         from gputopo.topology.identities import without_identities
         from gputopo.topology.peer_access import with_reasons

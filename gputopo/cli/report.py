@@ -143,7 +143,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
 
     Raises InputError if there is none or the file cannot be read, UsageError if `since` is not a date.
     """
-    from gputopo.cli.source import machine_from
+    from gputopo.launch import machine_from
     from gputopo.measurements.box import box_of
     from gputopo.measurements.from_ours import of_result
     from gputopo.measurements.run_folders import machine_name

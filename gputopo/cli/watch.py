@@ -49,10 +49,10 @@ def watch(
 
     A driver that hangs or crashes ends the watch too. Raises HardwareError if there is nothing to watch.
     """
-    from gputopo.cli.source import with_ports_now
     from gputopo.findings import network, rising
     from gputopo.findings.driver import stopped
     from gputopo.findings.watched import find_watched
+    from gputopo.launch import with_ports_now
     from gputopo.values.history import History
 
     _require_gpus(machine)

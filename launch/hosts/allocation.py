@@ -152,7 +152,11 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         return self.leader.port or (PORT if self.job is None else port_by(self.job))
 
 
-def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
+FoundHosts = Allocation | tuple[HostAddress, ...]
+"""Hosts that work together. An Allocation: this process is one of them. Addresses: it has to start them."""
+
+
+def find_hosts(options: HostOptions, environ: Mapping[str, str]) -> FoundHosts | None:
     """Return the hosts that work together, or None if this host works by itself.
 
     Options have precedence over TF_CONFIG, then the starters, then the index of a Kubernetes Job. A source
@@ -162,27 +166,23 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     asked = claim_of(options)
     if options.num_hosts == 1:
         return None
-    found = _claims(environ)
-    if not found and (index := starters.claim_by(starters.INDEXED_JOB, environ)) is not None:
-        found = _indexed(index, asked)
-    if not found and (asked is None or asked.size == 1):
+    started = [claim for claim in starters.claims(environ) if claim.is_of_several]
+    index = starters.claim_by(starters.INDEXED_JOB, environ)
+    if not started and index is None and asked is not None and asked.hosts and asked.rank is None:
+        from gputopo.launch.hosts.addresses import is_this_host
+
+        is_alone = len(asked.hosts) == 1 and is_this_host(str(asked.hosts[0].name))
+        return None if is_alone else asked.hosts
+    if not started and index is not None:
+        started = _indexed(index, asked)
+    if not started and (asked is None or asked.size == 1):
         return None
-    claims = [*([] if asked is None else [asked]), *found]
-    for one in claims:
-        _require_one_task(one)
-    for one, other in itertools.combinations(claims, 2):
-        _require_agreement(one, other)
+    claims = [*([] if asked is None else [asked]), *started]
+    for claim in claims:
+        _require_one_task(claim)
+    for first, second in itertools.combinations(claims, 2):
+        _require_agreement(first, second)
     return _allocation(claims, environ)
-
-
-def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
-    """Whether a starter or --node-rank makes this process one of several. Raises UsageError."""
-    given = options.node_rank is not None or bool(_claims(environ))
-    return given or starters.claim_by(starters.INDEXED_JOB, environ) is not None
-
-
-def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
-    return [one for one in starters.claims(environ) if one.is_of_several]
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:

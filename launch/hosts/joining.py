@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import gputopo
+from gputopo.launch.hosts.agent import is_driven
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.remote_agent import is_driven
 from gputopo.report.stderr import note, show_error
 from gputopo.values.errors import GputopoError, HardwareError
 

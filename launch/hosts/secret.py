@@ -12,7 +12,7 @@ import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from gputopo.launch.remote_agent import SECRET
+from gputopo.launch.hosts.agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
 MIN_CHARACTERS = 16

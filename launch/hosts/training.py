@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -142,17 +142,8 @@ class HostOfRun:
         return planned
 
 
-class Lead(Protocol):
-    """Trains with the joined hosts, or shows the plan if there is no rendezvous; returns the exit code."""
-
-    def __call__(  # noqa: D102
-        self,
-        target: "Target",
-        spec: RunSpec,
-        options: OutputOptions,
-        *,
-        rendezvous: "RendezvousServer | None" = None,
-    ) -> int: ...
+Lead = Callable[["Target", RunSpec, OutputOptions, "RendezvousServer | None"], int]
+"""Trains with the joined hosts, or shows the plan if there is no rendezvous; returns the exit code."""
 
 
 def train_on_hosts(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
@@ -174,9 +165,9 @@ def _lead(host: HostOfRun, job: Job, request: "Request", lead: Lead) -> int:
             if options.dry_run:
                 rendezvous.answer(dict.fromkeys(joined, RunEnd(exit_code=0, cause="this is a dry run")))
                 rendezvous.end(RunEnd(exit_code=ExitCode.OK))
-                return lead(target, spec, options)
+                return lead(target, spec, options, None)
             rendezvous.answer(replies(joined, planned, lambda place: schema.encode(spec)))
-            return lead(target, spec, options, rendezvous=rendezvous)
+            return lead(target, spec, options, rendezvous)
 
 
 def replies(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gputopo import planner
-from gputopo.cli.source import machine_from
+from gputopo.launch import machine_from
 from gputopo.planner.autotune import Race, contenders
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import Request

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gputopo.cli.printing import show_report
-from gputopo.cli.source import planned_machine
+from gputopo.launch import planned_machine
 from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import OptionsOf

@@ -28,7 +28,7 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     driver, or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
-    from gputopo.cli.source import planned_machine
+    from gputopo.launch import planned_machine
     from gputopo.launch.jobs import sweep_course
     from gputopo.report.runs.sweep import cell_line
 

@@ -20,7 +20,7 @@ from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+    from gputopo.launch import RendezvousServer
     from gputopo.launch.target import Target
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Repeats

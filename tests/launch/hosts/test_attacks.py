@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.hosts.agent import SECRET
 from gputopo.launch.hosts.channel import MAGIC
 from gputopo.launch.hosts.messages import HostStart, Reply, RunEnd
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.env import allowed
 from gputopo.values import schema
 from gputopo.values.errors import HardwareError, UsageError

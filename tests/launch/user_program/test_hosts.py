@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.launch.hosts.allocation import HostOptions, find_hosts
 from gputopo.launch.user_program.hosts import (
     cluster_variables,
     nccl_variables,
@@ -27,10 +27,10 @@ def variables(index: int) -> dict[str, str]:
 def test_what_a_program_gets_is_understood_as_the_same_hosts_and_ranks(index: int) -> None:
     environ = variables(index)
     for source in (environ, {"TF_CONFIG": environ["TF_CONFIG"]}):
-        found = find(HostOptions(), source)
+        found = find_hosts(HostOptions(), source)
         assert found is not None
         assert (found.rank, found.size, found.leader.name) == (index, 3, "n1")
-    found = find(HostOptions(), environ)
+    found = find_hosts(HostOptions(), environ)
     assert found is not None
     assert [str(host) for host in found.hosts] == WORKERS
     (claim,) = starters.claims({name: text for name, text in environ.items() if name != "TF_CONFIG"})

@@ -1,4 +1,4 @@
-"""What a host reports about itself, in JSON: `python -m gputopo.cli.hosts.answer WHAT PEERS [MORE]`.
+"""What a host reports about itself, in JSON: `python -m gputopo.launch.hosts.answer WHAT PEERS [MORE]`.
 
 - inspect: its machine, as in a recording.
 - plan: the same with what a plan needs in addition. PEERS are hosts; the route to one of them gives this host
@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import gputopo
-from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import is_this_host, own_address, require_private
 from gputopo.launch.hosts.joining import resources_of
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
+from gputopo.launch.source import machine_from, planned_machine, root_folder
 from gputopo.topology.identities import without_identities
 from gputopo.topology.peer_access import with_reasons
 from gputopo.values import schema
@@ -84,8 +84,8 @@ def _network(peers: Sequence[str], *public: str) -> Joining:
         ) from error
     require_private([address], allow_public=bool(public))
     card = interface_of(address)
-    own = {} if card is None else card._asdict()
-    resources = Resources(programs=network_programs(), gpus=len(listed_gpus(root_folder())), **own)
+    interface = {} if card is None else card._asdict()
+    resources = Resources(programs=network_programs(), gpus=len(listed_gpus(root_folder())), **interface)
     return _joining(address=address, machine=without_identities(machine_from(())), resources=resources)
 
 

@@ -1,7 +1,7 @@
 """A program on one of several hosts, started by ssh, by a Slurm step, or locally through an agent.
 
 The agent ends the program with this process. The program's output comes through pipes; the agent's reports
-(`remote_agent.report`) are removed from stderr.
+(`agent.report`) are removed from stderr.
 """
 
 import codecs
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from gputopo.launch.hosts.addresses import is_this_host
-from gputopo.launch.remote_agent import MARK, SECRET
+from gputopo.launch.hosts.agent import MARK, SECRET
 from gputopo.values.errors import HardwareError
 from gputopo.values.option import shown
 
-_AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
+_AGENT = ("-P", "-m", "gputopo.launch.hosts.agent")
 # BatchMode: ssh never prompts. ControlMaster: a shared connection would keep the pipes open after its end. A
 # dead host is noticed after 3 times 5 s.
 SSH = (
@@ -163,7 +163,7 @@ class HostProcess:
         return self.is_over or self.ended is not None
 
     def tell(self, data: bytes) -> None:
-        """Write data to its stdin: see `remote_agent`. If the process has ended, the data is dropped."""
+        """Write data to its stdin: see `agent`. If the process has ended, the data is dropped."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(data)
