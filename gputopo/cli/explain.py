@@ -36,13 +36,20 @@ def explain(
     if search is not None and topic:
         raise UsageError("--search looks in all pages, not in one", "remove the topic or --search")
     if search is not None:
-        _search(search)
+        lines = pages.search(search)
+        if not lines:
+            raise UsageError(f"no page contains {shown(search)}", "gputopo explain lists the pages")
+        # As grep prints them.
+        emit("".join(f"{page}: {line}\n" for page, of_page in lines.items() for line in of_page))
     elif not topic:
         emit(_pages())
     elif topic[0] == _SCHEMA:
         _schema(" ".join(topic[1:]))
     elif topic[0] == _INTEGRATIONS and len(topic) > 1:
-        _file(" ".join(topic[1:]))
+        name = " ".join(topic[1:])
+        if name not in integrations.FILES:
+            raise UsageError(f"there is no file {shown(name)}", f"the files: {', '.join(integrations.FILES)}")
+        emit(integrations.read(name))
     else:
         _topic(" ".join(topic))
 
@@ -57,14 +64,6 @@ def _topic(topic: str) -> None:
     _show(found)
 
 
-def _search(word: str) -> None:
-    """Print the lines of all pages that contain a word, each after its page name, as grep does."""
-    found = pages.search(word)
-    if not found:
-        raise UsageError(f"no page contains {shown(word)}", "gputopo explain lists the pages")
-    emit("".join(f"{page}: {line}\n" for page, lines in found.items() for line in lines))
-
-
 def _schema(name: str) -> None:
     """Print the JSON Schema of a document, or the names of all documents."""
     from gputopo.cli import schemas
@@ -75,13 +74,6 @@ def _schema(name: str) -> None:
         emit(encode_pretty(schemas.json_schema(name)))
     else:
         emit(schemas.listed())
-
-
-def _file(name: str) -> None:
-    """Print a file that an administrator copies."""
-    if name not in integrations.FILES:
-        raise UsageError(f"there is no file {shown(name)}", f"the files: {', '.join(integrations.FILES)}")
-    emit(integrations.read(name))
 
 
 _LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")

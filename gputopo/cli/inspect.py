@@ -214,7 +214,9 @@ def default_interval(duration_s: float | None) -> float:
 
 
 def _inspect_once(options: InspectOptions) -> int:
-    old = None if options.diff is None else _old_machine(options.diff, options.sources)
+    if options.diff == "-" and "-" in options.sources:
+        raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
+    old = None if options.diff is None else machine_from([options.diff])
     with begin_reading(options.sources) as read:
         from gputopo import findings
         from gputopo.topology.identities import without_identities
@@ -233,7 +235,11 @@ def _inspect_once(options: InspectOptions) -> int:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
-        _print_difference(old, whole, options.shape)
+        from gputopo.findings.difference import difference
+        from gputopo.report.fleet import difference_document
+
+        changes = difference(old, whole)
+        show_report(changes, lambda: difference_document(changes), options.shape)
     else:
         # The terminal shows whose processes use the GPUs. Output to a file or a program does not, unless
         # requested.
@@ -262,18 +268,3 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         return inspection_document(inspection, chosen or detail, checks=checks)
 
     show_report(inspection, document, options.shape)
-
-
-def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
-    from gputopo.findings.difference import difference
-    from gputopo.report.fleet import difference_document
-
-    found = difference(old, new)
-    show_report(found, lambda: difference_document(found), shape)
-
-
-def _old_machine(diff: str, sources: tuple[str, ...]) -> "Machine":
-    """Return the machine to compare with. Raises InputError, UsageError for conflicting options."""
-    if diff == "-" and "-" in sources:
-        raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
-    return machine_from([diff])

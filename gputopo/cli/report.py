@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gputopo.report.document import Document
     from gputopo.values.box import Box
     from gputopo.values.run.measurement import Measurement
-    from gputopo.values.run.result import Result
     from gputopo.values.study import Study
 
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
@@ -150,7 +149,12 @@ def history_of(model: str | None, since: str | None) -> "Box":
     from gputopo.runs.history import bandwidths, history_file, past
     from gputopo.topology.same_machine import fingerprint
 
-    begin = None if since is None else _date(since)
+    begin = None
+    if since is not None:
+        try:
+            begin = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+        except ValueError as error:
+            raise UsageError(f"--since {since} is not a date", "write --since 2026-11-01") from error
     machine = machine_from(())
     key = fingerprint(machine)
     if key is None:
@@ -161,7 +165,11 @@ def history_of(model: str | None, since: str | None) -> "Box":
     file = history_file()
     name = machine_name(machine)
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
-    stored = [one for one in past(file, model=model, since=begin, limit=None) if _is_training(one.result)]
+    stored = [
+        one
+        for one in past(file, model=model, since=begin, limit=None)
+        if one.result.rehearsal_of is None and one.result.spec.get("task") != PROGRAM
+    ]
     runs = [
         of_result(
             one.result,
@@ -189,18 +197,6 @@ def history_of(model: str | None, since: str | None) -> "Box":
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
     return box_of(name, runs, rates, elsewhere)
-
-
-def _is_training(result: "Result") -> bool:
-    """Return whether a run is of the built-in training and no rehearsal of another machine."""
-    return result.rehearsal_of is None and result.spec.get("task") != PROGRAM
-
-
-def _date(text: str) -> float:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
-    except ValueError as error:
-        raise UsageError(f"--since {text} is not a date", "write --since 2026-11-01") from error
 
 
 def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
@@ -238,22 +234,18 @@ def _show(value: "Study | Box", document: "Callable[[bool], Document]", options:
     """Print a report or write it to a file. `document`: its document, with pictures or without."""
     shape = _shape(options)
     if options.output is not None and shape == "markdown":
-        _write_markdown(options.output, document(True))
+        path, shown = options.output, document(True)
+        pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"  # folders next to the file
+        _write_all(path.with_name(pictures), {file_of(picture): picture.svg for picture in shown.pictures})
+        texts = {f"{page.name}.md": page_markdown(page, shown, f"../{path.name}") for page in shown.pages}
+        _write_all(path.with_name(pages), texts)
+        _write(path, document_markdown(shown, pictures, pages=pages))
     elif options.output is not None:
         _write(options.output, _text(value, document, shape))
     elif shape == "table":
         show_report(value, lambda: document(False), shape, whole=options.whole)
     else:
         emit(_text(value, document, shape))
-
-
-def _write_markdown(path: Path, document: "Document") -> None:
-    """Write Markdown to a file; pictures and pages go to folders next to it. Raises InputError."""
-    pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"
-    _write_all(path.with_name(pictures), {file_of(one): one.svg for one in document.pictures})
-    texts = {f"{one.name}.md": page_markdown(one, document, f"../{path.name}") for one in document.pages}
-    _write_all(path.with_name(pages), texts)
-    _write(path, document_markdown(document, pictures, pages=pages))
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:
@@ -269,9 +261,14 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     from gputopo.measurements.study import study_of
     from gputopo.reference.published import SOURCES
     from gputopo.values.run.measurement import PUBLISHED
+    from gputopo.values.run.several_runs import MANIFEST
     from gputopo.values.study import UnreadFile
 
-    paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
+    # The runs of a sweep are in the folder of its manifest.
+    paths = tuple(
+        str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
+        for path in (*options.runs, *options.imported)
+    ) or (_home(),)
     found = read(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
     before = read(options.baseline, read_run=earlier.run, read_json=earlier.document)
@@ -313,13 +310,6 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
             f"0 of {len(cells)} cells compared with --baseline: {why}",
             "give runs of the same machine and job, or remove --baseline",
         )
-
-
-def _folder_of_sweep(path: str) -> str:
-    """Return the folder of a sweep if the path is its manifest: that folder has the runs."""
-    from gputopo.values.run.several_runs import MANIFEST
-
-    return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
 
 
 def _home() -> str:

@@ -15,13 +15,29 @@ from typing import Any
 
 import gputopo
 from gputopo.launch.hosts.addresses import is_this_host, own_address, require_private
-from gputopo.launch.hosts.joining import resources_of
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
 from gputopo.launch.source import machine_from, planned_machine, root_folder
 from gputopo.topology.identities import without_identities
 from gputopo.topology.peer_access import with_reasons
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError
+from gputopo.values.machine import Machine
+
+
+def resources_of(machine: Machine | None, address: str | None) -> Resources:
+    """Return what a plan needs besides the machine. `address`: of this host on the network of the hosts."""
+    from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
+    from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
+    from gputopo.probes.equipment import interface_of
+
+    card = None if address is None else interface_of(address)
+    return Resources(
+        environ={name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
+        claimed={} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
+        cores=len(usable_cpus().cpus),
+        memory_bytes=memory_bytes(),
+        **({} if card is None else card._asdict()),
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

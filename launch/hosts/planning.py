@@ -5,10 +5,9 @@ as if it trained by itself. If the speeds of GPUs and network are known, the ste
 predicted (`gputopo.planner.joint`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -45,17 +44,11 @@ class PlannedHosts:
     says: tuple[str, ...] = ()
 
 
-class Own(Protocol):
-    """Chooses the target of rank 0, and claims its GPUs. Raises GputopoError."""
-
-    def __call__(self, request: Request, *, cpu: bool) -> Target: ...  # noqa: D102
-
-
 def plan_hosts(
     hosts: Sequence[Joining],
     request: Request,
-    own: Own,
     *,
+    claim: Callable[[Request], Target] | None = None,
     cpu: bool = False,
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
@@ -63,9 +56,9 @@ def plan_hosts(
 ) -> PlannedHosts:
     """Plan for all hosts, given by rank; if one host is enough, plan for that host only.
 
-    `own`: chooses the target of rank 0. `cpu`: use CPU devices, as if no host had a GPU. `cpu_devices`:
-    number for each host, unless the request has a number. `saved`: a measurement of the network between the
-    hosts. Raises UsageError, NoPlanError, HardwareError.
+    `claim`: returns the target of rank 0 with its GPUs claimed; None: nothing is claimed. `cpu`: use CPU
+    devices, as if no host had a GPU. `cpu_devices`: number for each host, unless the request has a number.
+    `saved`: a measurement of the network between the hosts. Raises UsageError, NoPlanError, HardwareError.
     """
     on_cpu = cpu or all(one.machine is None for one in hosts)
     count: HowMany | None = None
@@ -77,12 +70,13 @@ def plan_hosts(
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
-    targets = [
-        own(its_own, cpu=cpu)
-        if rank == 0
-        else target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu, keep=1)
-        for rank, its_own in requests.items()
-    ]
+    targets = []
+    for rank, its_own in requests.items():
+        if rank:
+            target = target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu, keep=1)
+        else:
+            target = target_alone(hosts[0], its_own, cpu=cpu) if claim is None else claim(its_own)
+        targets.append(target)
     found = targets[0]
     if len(targets) > 1:
         found = joint(targets, [_server(one) for one in taking], request)
@@ -172,12 +166,8 @@ def target_alone(
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
     """Return the predicted images/sec of `count` GPUs of all hosts, or why there is no prediction."""
-
-    def own(request: Request, *, cpu: bool) -> Target:
-        return target_alone(hosts[0], request, cpu=cpu)
-
     sized = msgspec.structs.replace(request, num_gpus=count, gain=None)
-    choice = plan_hosts(hosts, sized, own, saved=saved).target.plan.choice
+    choice = plan_hosts(hosts, sized, saved=saved).target.plan.choice
     if choice.images_per_sec is not None:
         return choice.images_per_sec
     return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)

@@ -125,11 +125,7 @@ def _planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwor
             "there is no GPU to plan for on any of the hosts",
             "plan for other machines with --from A.json B.json --fleet; gputopo run trains on CPU devices",
         )
-
-    def own(request: "Request", *, cpu: bool) -> "Target":
-        return target_alone(hosts[0], request, cpu=cpu)
-
-    planned = plan_hosts(hosts, request, own, saved=saved or saved_network(hosts, request))
+    planned = plan_hosts(hosts, request, saved=saved or saved_network(hosts, request))
     asked = request.all_reduce
     if asked is not None and planned.target.others and parse(asked).name in OF_ONE_PROCESS:
         raise UsageError(

@@ -1,6 +1,6 @@
 """`gputopo screen`: train on each GPU alone, then on all at once; report slow GPUs and their causes."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.printing import show_report
 from gputopo.launch import planned_machine
@@ -10,9 +10,7 @@ from gputopo.values.option import OptionsOf
 from gputopo.values.run.options import ScreenOptions
 
 if TYPE_CHECKING:
-    from gputopo.values.run.several_runs import Screen, ScreenRun
-
-FailOn = Literal["warning", "error"]
+    from gputopo.values.run.several_runs import ScreenRun
 
 
 def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
@@ -43,12 +41,6 @@ def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     if all(row.alone is None for row in found.devices):
         cause = next((row.failure for row in found.devices if row.failure), "nothing was measured")
         raise HardwareError(f"no device could be run: {cause}", f"see the logs of the runs in {folder}")
-    return _exit_code(found, options.fail_on)
-
-
-def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
     failed = any(run.failure is not None for run in found.runs)
-    if fail_on is not None and failed:
-        return ExitCode.FINDINGS
-    is_slow = fail_on == "warning" and any(row.is_outlier for row in found.devices)
-    return ExitCode.FINDINGS if is_slow else ExitCode.OK
+    is_slow = options.fail_on == "warning" and any(row.is_outlier for row in found.devices)
+    return ExitCode.FINDINGS if is_slow or (options.fail_on is not None and failed) else ExitCode.OK

@@ -60,14 +60,12 @@ def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
 
     def document() -> "Document":
         shown = sweep_document(found, dry=dry)
-        return shown if dry or found.complete else shown._replace(headline=_interrupted(found))
+        if dry or found.complete:
+            return shown
+        left = sum(cell.state in ("pending", "running") for cell in found.cells)
+        return shown._replace(headline=f"Interrupted: {left} of {len(found.cells)} cells have not run.")
 
     show_report(found, document, shape)
-
-
-def _interrupted(found: "Sweep") -> str:
-    left = sum(cell.state in ("pending", "running") for cell in found.cells)
-    return f"Interrupted: {left} of {len(found.cells)} cells have not run."
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

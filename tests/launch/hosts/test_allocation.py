@@ -360,7 +360,10 @@ def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Enviro
     except UsageError as refused:
         lines = (refused.what, refused.hint)
     assert all(line.strip() and "\n" not in line for line in lines)
-    assert found is None or (0 <= found.rank < found.size > 1 and str(found.leader).isprintable())
+    if found is not None:
+        assert isinstance(found, Allocation)
+        assert 0 <= found.rank < found.size > 1
+        assert str(found.leader).isprintable()
 
 
 @pytest.mark.parametrize("environ", [slurm_step("n[1-3]", count=3, tasks="1(x3)"), open_mpi_5(0, 3)])
