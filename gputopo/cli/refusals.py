@@ -380,8 +380,7 @@ def refuse_typed(command: str, texts: Mapping[str, Any]) -> None:
     refuse(REFUSALS.get(command, ()), typed)
 
 
-def refuse_moved(command: str, flags: Mapping[str, str]) -> None:
-    """Raise UsageError for an option that the command does not have. `flags`: as typed, by name."""
-    for name, use in MOVED.get(command, {}).items():
-        if name in flags:
-            raise UsageError(f"there is no option '--{name}'", use)
+def refuse_moved(command: str, flag: str) -> None:
+    """Raise UsageError for an option that a command does not have, but another way to do the same."""
+    if use := MOVED.get(command, {}).get(flag.removeprefix("--")):
+        raise UsageError(f"there is no option '{flag}'", use)

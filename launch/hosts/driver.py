@@ -31,7 +31,7 @@ LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host failed: it notice
 OTHERS_S = 2.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as in batch systems (KillWait of slurm.conf)
 _SSH_S = 5.0  # ssh itself, after the time of its agent
-_DRAIN_S = 1.0  # for output that arrives after the report of the end
+DRAIN_S = 1.0  # for output that arrives after the report of the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class _Driver:
         drained_s = None
         while not all(host.is_over for host in self.hosts):
             if drained_s is None and all(host.is_done for host in self.hosts):
-                drained_s = time.monotonic() + _DRAIN_S
+                drained_s = time.monotonic() + DRAIN_S
             limits = [one for one in (until_s(), drained_s) if one is not None]
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:

@@ -48,7 +48,7 @@ _HINTS = (
     (r"", "try it by hand: ssh {host} true"),
 )
 _CHUNK_BYTES = 64 * 1024
-_END_S = 1.0  # for a process whose stdin was closed, before it is killed; not measured
+END_S = 1.0  # for a process whose stdin was closed, before it is killed; not measured
 MAX_BYTES = 8 * 1024 * 1024  # of a program's output; the machine of a host with 16 GPUs takes less than 1 MiB
 
 
@@ -218,7 +218,7 @@ class HostProcess:
                 if ended:
                     watched.unregister(handle)
             if self.ended is not None:
-                until_s = min(until_s, time.monotonic() + _END_S)
+                until_s = min(until_s, time.monotonic() + END_S)
         return found
 
     def wait(self) -> int:
@@ -236,11 +236,11 @@ class HostProcess:
         """End the process, and reap it."""
         self.release()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # it cannot be killed
-                self._process.wait(_END_S)
+                self._process.wait(END_S)
         os.close(self.stderr)
         if self._process.stdout is not None:
             self._process.stdout.close()

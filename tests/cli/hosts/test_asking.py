@@ -41,7 +41,7 @@ def test_hosts_that_do_not_answer_cost_themselves_and_are_named_by_the_words_of_
         return read_output(process, 0.1, is_whole)
 
     monkeypatch.setattr(HostProcess, "output", output)
-    monkeypatch.setattr(host_process, "_END_S", 0.1)
+    monkeypatch.setattr(host_process, "END_S", 0.1)
     done = call("inspect", "--json", "--hosts", "hangs,refused,n1,bare,n2", "--join-timeout", "300")
     assert done.code == 0, done.err
     found = json.loads(done.out)

@@ -194,7 +194,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setattr(driver, "LEADER_S", 0.2)
     monkeypatch.setattr(driver, "OTHERS_S", 0.2)
-    monkeypatch.setattr(driver, "_DRAIN_S", 0.2)
+    monkeypatch.setattr(driver, "DRAIN_S", 0.2)
     yield tmp_path
     left = [one for one in tmp_path.glob("rank-*") if psutil.pid_exists(int(one.read_text()))]
     assert not left
