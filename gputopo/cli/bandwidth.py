@@ -226,7 +226,7 @@ def _save_network(measured: "Bandwidth") -> None:
     measured = msgspec.structs.replace(measured, measured_at=time.time())
     if lost := history.save_network(path, measured, saved_at=time.time()):
         note(lost)
-    is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
+    is_tcp = any(sample.kind == "network" and sample.transport == TCP for sample in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
     to_stderr(f"gputopo: saved in {path}{use}\n")
 
@@ -247,9 +247,9 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
-    found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
-    return _code(options, measured, found, failed=findings.fails(found, options.fail_on or "error"))
+    problems = findings.worst_first([*findings.find_bandwidth(machine), *watched])
+    print_bandwidth(machine, measured, problems, options.shape, whole=options.whole)
+    return _code(options, measured, problems, failed=findings.fails(problems, options.fail_on or "error"))
 
 
 def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
@@ -283,16 +283,16 @@ def _report(
     from gputopo import findings
 
     judged = msgspec.structs.replace(machine, bandwidth=measured)
-    found = findings.find_bandwidth(judged)
+    problems = findings.find_bandwidth(judged)
     if old is None:
-        print_bandwidth(judged, measured, found, options.shape, whole=options.whole)
-        failed = findings.fails(found, options.fail_on or "error")
+        print_bandwidth(judged, measured, problems, options.shape, whole=options.whole)
+        failed = findings.fails(problems, options.fail_on or "error")
     else:
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
-        if findings.fails(found, None):
+        if findings.fails(problems, None):
             failed = True
             to_stderr("gputopo: copies corrupted data; run without --baseline to list them\n")
-    return _code(options, measured, found, failed=failed)
+    return _code(options, measured, problems, failed=failed)
 
 
 def _code(
@@ -302,7 +302,7 @@ def _code(
     from gputopo import findings
 
     if not measured.complete and not options.sources:
-        interrupted = any(one.reason == "interrupted" for one in measured.not_measured)
+        interrupted = any(lacking.reason == "interrupted" for lacking in measured.not_measured)
         to_stderr(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
         return INTERRUPTED if interrupted else ExitCode.HARDWARE
     if not options.sources and not _reached_a_gpu(measured) and not findings.fails(found, None):
@@ -311,7 +311,7 @@ def _code(
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    samples = any(one.gpus for one in measured.samples if not one.is_collective)
+    samples = any(sample.gpus for sample in measured.samples if not sample.is_collective)
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
@@ -342,7 +342,7 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
         why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
-        collectives = any(one.is_collective for one in measured.samples)
+        collectives = any(sample.is_collective for sample in measured.samples)
         why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
         to_stderr(f"gputopo: not saved: {why}\n")
@@ -422,7 +422,8 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )
-    then, now = ({gpu.pci_address: named(gpu) for gpu in answering(one)} for one in (old.machine, machine))
+    then = {gpu.pci_address: named(gpu) for gpu in answering(old.machine)}
+    now = {gpu.pci_address: named(gpu) for gpu in answering(machine)}
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
     to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
@@ -440,12 +441,12 @@ def _print_difference(
     from gputopo.topology.identities import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
-    found = bandwidth_difference(
+    difference = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
     from gputopo.report.bandwidth.change import change_document
 
-    show_report(found, lambda: change_document(found, old.date), shape)
-    slower = any(not change.better for change in found.changes)
-    broken = bool(found.failing or found.missing_gpus)
+    show_report(difference, lambda: change_document(difference, old.date), shape)
+    slower = any(not change.better for change in difference.changes)
+    broken = bool(difference.failing or difference.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

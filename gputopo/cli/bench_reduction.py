@@ -51,9 +51,9 @@ def bench_reduction(
     machine = with_reasons(machine_from(()))
     measured = with_expected(machine, measure_on(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
-    found = findings.find_bandwidth(machine)
-    print_bandwidth(machine, measured, found, shape, whole=True)
+    problems = findings.find_bandwidth(machine)
+    print_bandwidth(machine, measured, problems, shape, whole=True)
     if not measured.complete:
         to_stderr(INTERRUPTED_NOTE)
         return INTERRUPTED
-    return ExitCode.FINDINGS if findings.fails(found, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(problems, fail_on) else ExitCode.OK

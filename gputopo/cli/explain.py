@@ -55,13 +55,13 @@ def explain(
 
 
 def _topic(topic: str) -> None:
-    found = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
-    if found is None:
+    text = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
+    if text is None:
         names = [name for name in pages.topics() if name.count(" ") < _WORDS_OF_A_NAME]  # no messages
         near = nearest(topic.lstrip("-"), names)
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
         raise UsageError(f"there is no page, finding, Xid, model or option {shown(topic)}", hint)
-    _show(found)
+    _show(text)
 
 
 def _schema(name: str) -> None:
@@ -90,11 +90,11 @@ def models(
         from gputopo.values import schema
         from gputopo.workload import workloads
 
-        found = map(workloads.require, workloads.names())
+        known = map(workloads.require, workloads.names())
         listed = [
-            {name: getattr(one, name) for name in _LISTED}
-            | {"batch": one.gpu_batch, "source": one.source, "note": one.note}
-            for one in found
+            {name: getattr(model, name) for name in _LISTED}
+            | {"batch": model.gpu_batch, "source": model.source, "note": model.note}
+            for model in known
         ]
         emit(schema.encode_pretty({"schema": "gputopo.models/1", "models": listed}))
         return

@@ -175,7 +175,7 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
         is_name = ":" in word or word.upper().startswith("GPU-")
         chosen += named or ([word] if is_name else parse_gpu_list("--gpu", word))
     known = {gpu.index for gpu in machine.gpus}
-    if strangers := [one for one in chosen if one not in known]:
+    if strangers := [gpu for gpu in chosen if gpu not in known]:
         hint = f"the GPUs of this machine: {index_ranges(known) or 'none'}"
         raise UsageError(f"there is no GPU {strangers[0]}", hint)
     return tuple(dict.fromkeys(map(int, chosen)))
@@ -227,10 +227,10 @@ def _inspect_once(options: InspectOptions) -> int:
         whole = with_reasons(read())
     chosen = _chosen(whole, options.gpus)
     machine = whole if options.identities else without_identities(whole)
-    found = findings.find(machine)
+    problems = findings.find(machine)
     if chosen:
-        found = tuple(one for one in found if set(chosen).intersection(one.subject.gpus))
-    inspection = Inspection(machine=machine, findings=found)
+        problems = tuple(finding for finding in problems if set(chosen).intersection(finding.subject.gpus))
+    inspection = Inspection(machine=machine, findings=problems)
     if options.record is not None:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)

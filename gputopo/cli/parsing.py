@@ -128,7 +128,7 @@ class Command(TyperCommand):
     def _texts(self, words: list[str], command: str) -> dict[str, Text]:
         line = [*takewhile(lambda word: word != "--", words)]
         behind = words[len(line) + 1 :]
-        given = _Given({flag: one for one in self.params for flag in one.opts if flag[:1] == "-"})
+        given = _ReadOptions({flag: one for one in self.params for flag in one.opts if flag[:1] == "-"})
         before: list[str] = []
         left = list(line)
         while left:
@@ -169,7 +169,7 @@ class Command(TyperCommand):
         return {**given.texts, **self._positional(before, behind, command)}
 
     def _take_alias(
-        self, given: "_Given", flag: str, value: str | None, left: list[str], line: Sequence[str]
+        self, given: "_ReadOptions", flag: str, value: str | None, left: list[str], line: Sequence[str]
     ) -> bool:
         """Set the options that a flag of another program means, or a form of a switch; return if it is one.
 
@@ -189,15 +189,13 @@ class Command(TyperCommand):
             aliases.require_known(flag)
         own = {name: ((name,), ()) for name, option in given.by_flag.items() if option.is_flag}
         switches = {**aliases.switches(), **own}
-        switch, is_on = flag, True
+        switch, is_on = flag, aliases.is_on(value)
         if flag not in switches and flag.startswith("--no"):
             switch, is_on = f"--{flag[4:]}", False
-        elif flag in own and value is not None and not aliases.is_yes_or_no(value):
+        if switch not in switches or (is_on is None and switch in own):
             return False
-        elif flag in switches:
-            is_on = aliases.is_on(flag, value)
-        if switch not in switches:
-            return False
+        if is_on is None:
+            raise UsageError(f"{flag} cannot be {value!r}", f"write {flag}, {flag}=true or {flag}=false")
         given.unset(switch)
         yes, no = switches[switch]
         return given.set_words(switch, yes if is_on else no)
@@ -222,7 +220,7 @@ class Command(TyperCommand):
         return {argument.name: words[0]} if argument is not None and words else {}
 
 
-class _Given:
+class _ReadOptions:
     """The texts of options as they are read, and the flag that was typed for each."""
 
     def __init__(self, by_flag: Mapping[str, Any]) -> None:

@@ -126,10 +126,10 @@ class _Asked(NamedTuple):
     def shape(self) -> Shape:
         return self.output.shape
 
-    def shown(self, found: "Plan") -> "Plan":
+    def shown(self, plan: "Plan") -> "Plan":
         """Return the plan with the requested number of candidates."""
         count = self.command.candidates
-        return found if count is None else msgspec.structs.replace(found, candidates=found.candidates[:count])
+        return plan if count is None else msgspec.structs.replace(plan, candidates=plan.candidates[:count])
 
 
 def plan(
@@ -167,13 +167,13 @@ def plan(
         files = files_of_fleet(output.sources, "plans for several hosts")
         _print(asked.shown(plan_of_machines(read_machines(files), request)), asked.shape)
         return ExitCode.OK
-    found = None if output.sources else find_hosts(hosts, os.environ)
-    if found is None:
+    to_plan = None if output.sources else find_hosts(hosts, os.environ)
+    if to_plan is None:
         return _plan_of_one(asked)
     from gputopo.launch import plan_of_hosts
 
     refuse_typed("plan of several hosts", typed)
-    planned = plan_of_hosts(found, hosts, request)
+    planned = plan_of_hosts(to_plan, hosts, request)
     if planned is None:
         return ExitCode.OK
     chosen, code = planned
@@ -188,14 +188,14 @@ def _plan_of_one(asked: _Asked) -> int:
     if command.autotune is None:
         from gputopo.launch import plan_on
 
-        found = plan_on(site, request, candidates=command.candidates, changes=command.changes)
+        chosen = plan_on(site, request, candidates=command.candidates, changes=command.changes)
     else:
         from gputopo.launch import plan_by_runs
 
-        found, code = plan_by_runs(
+        chosen, code = plan_by_runs(
             asked.job, site, request, candidates=command.candidates, count=command.autotune
         )
-    _show(found if command.autotune is None else asked.shown(found), asked, site.machine)
+    _show(chosen if command.autotune is None else asked.shown(chosen), asked, site.machine)
     return code
 
 

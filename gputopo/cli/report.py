@@ -166,21 +166,21 @@ def history_of(model: str | None, since: str | None) -> "Box":
     name = machine_name(machine)
     names = {gpu.index: gpu.name for gpu in machine.gpus if gpu.name}
     stored = [
-        one
-        for one in past(file, model=model, since=begin, limit=None)
-        if one.result.rehearsal_of is None and one.result.spec.get("task") != PROGRAM
+        run
+        for run in past(file, model=model, since=begin, limit=None)
+        if run.result.rehearsal_of is None and run.result.spec.get("task") != PROGRAM
     ]
     runs = [
         of_result(
-            one.result,
-            source=one.folder,
+            run.result,
+            source=run.folder,
             machine=name,
             cpu=machine.host.cpu_model,
             gpus=names,
-            time_s=one.finished_at,
+            time_s=run.finished_at,
         )
-        for one in reversed(stored)
-        if one.fingerprint == key
+        for run in reversed(stored)
+        if run.fingerprint == key
     ]
     elsewhere = len(stored) - len(runs)
     try:
@@ -188,7 +188,7 @@ def history_of(model: str | None, since: str | None) -> "Box":
     except InputError as error:
         note(f"without saved bandwidths, and runs whose folders are gone: {error.what}")
         saved = []
-    rates = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
+    rates = [rate for rate in saved if model is None and (begin is None or rate.saved_at >= begin)]
     if not runs and not rates:
         wanted = " with --model or --since" if model or since else ""
         others = f"; {elsewhere} runs are of other hardware" if elsewhere else ""

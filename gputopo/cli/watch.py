@@ -76,13 +76,13 @@ def watch(
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
     counted += rising.watched(machine, history)
-    found = findings.worst_first([*find_watched(machine, history), *counted])
+    problems = findings.worst_first([*find_watched(machine, history), *counted])
     if stop is not None:
-        found = (stopped(stop.kind, stop.text, stop.gpus), *found)
-    _print_findings(found, shape, reason)
+        problems = (stopped(stop.kind, stop.text, stop.gpus), *problems)
+    _print_findings(problems, shape, reason)
     if stop is not None:
         return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if fail_on and findings.reaches(problems, fail_on) else ExitCode.OK
 
 
 def watch_source(

@@ -225,31 +225,31 @@ def _require_one_task(claim: RankClaim) -> None:
         )
 
 
-def _require_agreement(one: RankClaim, other: RankClaim) -> None:
+def _require_agreement(first: RankClaim, other: RankClaim) -> None:
     """Raise UsageError if two claims differ."""
     what = None
-    if one.size is not None and other.size is not None and one.size != other.size:
-        what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
-    elif one.rank is not None and other.rank is not None and one.rank != other.rank:
-        what = f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
-    elif one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
-        what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
+    if first.size is not None and other.size is not None and first.size != other.size:
+        what = f"{first.source} has {_counted(first.size)}, {other.source} has {other.size}"
+    elif first.rank is not None and other.rank is not None and first.rank != other.rank:
+        what = f"this host is rank {first.rank} by {first.source}, and rank {other.rank} by {other.source}"
+    elif first.hosts and other.hosts and first.hosts[0].differs(other.hosts[0]):
+        what = f"rank 0 is {first.hosts[0]} by {first.source}, and {other.hosts[0]} by {other.source}"
     if what is not None:
-        raise UsageError(what, f"correct one of them: {one.remove}, or {other.remove}")
+        raise UsageError(what, f"correct one of them: {first.remove}, or {other.remove}")
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:
     """Return the hosts from claims that agree. Raises UsageError if information is missing."""
-    first = next((one for one in claims if one.size is not None), claims[0])
+    first = next((claim for claim in claims if claim.size is not None), claims[0])
     size, source = first.size, first.source
     if size is None:
         raise UsageError(
             f"{source} needs the number of hosts", f"add --hosts LIST, or --num-hosts N; {_ALONE}"
         )
-    rank = next((one.rank for one in claims if one.rank is not None), None)
-    hosts = next((one.hosts for one in claims if len(one.hosts) > 1), ())
+    rank = next((claim.rank for claim in claims if claim.rank is not None), None)
+    hosts = next((claim.hosts for claim in claims if len(claim.hosts) > 1), ())
     if len(hosts) not in (0, size):
-        names = host_ranges(one.name or "?" for one in hosts)
+        names = host_ranges(claim.name or "?" for claim in hosts)
         raise UsageError(
             f"{source} has {_counted(size)}, but lists {len(hosts)}: {names}",
             f"list them in rank order: --hosts LIST; {_ALONE}",
@@ -261,14 +261,14 @@ def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allo
         )
     _require_inside(rank, size, source)
     if not hosts:
-        leader = next((one.hosts for one in claims if one.hosts), ()) or starters.master(environ)
+        leader = next((claim.hosts for claim in claims if claim.hosts), ()) or starters.master(environ)
         if not leader:
             raise UsageError(
                 f"{source} has {_counted(size)}, but the host of rank 0 is not given",
                 f"list them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
             )
         hosts = (leader[0], *(HostAddress(None) for _ in range(size - 1)))
-    job = next((one.job for one in claims if one.job is not None), None)
+    job = next((claim.job for claim in claims if claim.job is not None), None)
     return Allocation(rank=rank, hosts=hosts, source=source, job=job)
 
 

@@ -120,15 +120,15 @@ def _ask_host(start: HostCommand, variables: Mapping[str, str], within_s: float,
         return b"\n" in text.partition(_MARK)[2]
 
     with HostProcess(start, variables) as process:
-        found = process.output(within_s, is_whole)
-        if is_whole(found):
-            return _decoded(found, start.host)
-        if len(found) > MAX_BYTES:
+        printed = process.output(within_s, is_whole)
+        if is_whole(printed):
+            return _decoded(printed, start.host)
+        if len(printed) > MAX_BYTES:
             what = f"{start.host} answered with more than {MAX_BYTES >> 20} MiB"
             raise HardwareError(what, "see what its shell prints")
         if not process.is_done:
             raise _late(start.host, within_s)
-        lines = [*found.decode(errors="replace").splitlines(), *process.said.splitlines()]
+        lines = [*printed.decode(errors="replace").splitlines(), *process.said.splitlines()]
         code = process.wait() if process.ended is None else process.ended
         raise not_started(start, code, lines[-_LAST_LINES:], python)
 
@@ -158,11 +158,11 @@ def _ask_step(
 
 def _by_task(text: bytes) -> dict[bytes, bytes]:
     """Return what each task of `srun --label` printed, joined to one line, because srun breaks long lines."""
-    found: dict[bytes, bytes] = {}
+    printed: dict[bytes, bytes] = {}
     for line in text.splitlines():
         if (match := _OF_TASK.fullmatch(line)) is not None:
-            found[match[1]] = found.get(match[1], b"") + match[2]
-    return found
+            printed[match[1]] = printed.get(match[1], b"") + match[2]
+    return printed
 
 
 def _decoded(text: bytes, host: str) -> Joining:
@@ -170,18 +170,18 @@ def _decoded(text: bytes, host: str) -> Joining:
     begin = text.find(_MARK)
     line = text[begin:].partition(b"\n")[0] if begin >= 0 else b""
     try:
-        found = schema.decode(line, Joining, origin="the answer")
+        answer = schema.decode(line, Joining, origin="the answer")
     except GputopoError as error:
         what = f"{host} gave an invalid answer: {error.what}"
         raise HardwareError(what, "see what its shell prints") from error
     for name, most in _MOST.items():
-        count = len(getattr(found.machine, name, ()))
+        count = len(getattr(answer.machine, name, ()))
         if count > most:
             why = f"{count} {name}, more than the limit of {most}"
             raise HardwareError(f"{host} answered with {why}", "see gputopo inspect there")
     if _CONTROL.search(line) is not None:
         raise HardwareError(f"{host} answered with control characters", "see gputopo inspect there")
-    return found
+    return answer
 
 
 def _late(host: str, within_s: float) -> HardwareError:

@@ -109,7 +109,7 @@ class RankEnds:
     def blamed(self) -> tuple[int, int] | None:
         """The rank that failed first, with its exit code; None if rank 0 ended by itself or by a signal."""
         by_itself = self._leader is not None or self._signals
-        return None if by_itself else next((one for one in self.codes.items() if one[1]), None)
+        return None if by_itself else next((ended for ended in self.codes.items() if ended[1]), None)
 
     def is_ending(self, now_s: float) -> bool:
         """Whether the time to end all ranks has come."""
@@ -172,8 +172,8 @@ class _Driver:
         self.hosts: list[HostProcess] = []
         variables = {**passed_on(self.agents.environment), SECRET: secrets.token_hex(32)}
         self.selector.register(self.came, selectors.EVENT_READ, None)
-        for one in starts:
-            self.hosts.append(HostProcess(one, variables, "stderr" if one.rank else "ours"))
+        for start in starts:
+            self.hosts.append(HostProcess(start, variables, "stderr" if start.rank else "ours"))
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
@@ -186,7 +186,7 @@ class _Driver:
         while not all(host.is_over for host in self.hosts):
             if drained_s is None and all(host.is_done for host in self.hosts):
                 drained_s = time.monotonic() + DRAIN_S
-            limits = [one for one in (until_s(), drained_s) if one is not None]
+            limits = [limit for limit in (until_s(), drained_s) if limit is not None]
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
                 return

@@ -60,12 +60,12 @@ def plan_hosts(
     devices, as if no host had a GPU. `cpu_devices`: number for each host, unless the request has a number.
     `saved`: a measurement of the network between the hosts. Raises UsageError, NoPlanError, HardwareError.
     """
-    on_cpu = cpu or all(one.machine is None for one in hosts)
+    on_cpu = cpu or all(host.machine is None for host in hosts)
     count: HowMany | None = None
     if request.num_gpus == "auto":
         check_batch_size(request)
         if not on_cpu:
-            numbers = doublings(sum(_usable(one, request) for one in hosts))
+            numbers = doublings(sum(_usable(host, request) for host in hosts))
             count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
@@ -77,17 +77,17 @@ def plan_hosts(
         else:
             target = target_alone(hosts[0], its_own, cpu=cpu) if claim is None else claim(its_own)
         targets.append(target)
-    found = targets[0]
+    target = targets[0]
     if len(targets) > 1:
-        found = joint(targets, [_server(one) for one in taking], request)
-        if (found.plan.choice.ps_device or "").startswith(HOST_PS):
-            rank_of_place(found.plan.choice.ps_device or "", len(targets))
-        if found.backend == "gpu":
-            plan = with_steps(found.plan, [one.plan for one in targets], _networks(taking), request, saved)
-            found = replace(found, plan=plan)
+        target = joint(targets, [_server(host) for host in taking], request)
+        if (target.plan.choice.ps_device or "").startswith(HOST_PS):
+            rank_of_place(target.plan.choice.ps_device or "", len(targets))
+        if target.backend == "gpu":
+            plan = with_steps(target.plan, [each.plan for each in targets], _networks(taking), request, saved)
+            target = replace(target, plan=plan)
     if count is not None:
-        found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return PlannedHosts(found, tuple(requests), _unequal(hosts, requests))
+        target = replace(target, plan=msgspec.structs.replace(target.plan, how_many=count))
+    return PlannedHosts(target, tuple(requests), _unequal(hosts, requests))
 
 
 def _requests(
@@ -98,19 +98,19 @@ def _requests(
     if on_cpu:
         counts = cpu_devices_of_each(len(hosts), request.num_gpus, cpu_devices)
     else:
-        counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
+        counts = devices_of_each([_usable(host, request) for host in hosts], request.num_gpus)
     require_one_each(request.batch_size or 1, sum(counts), "device")
     if counts[0] == sum(counts):
         return {0: msgspec.structs.replace(request, num_gpus=counts[0])}
-    found: dict[int, Request] = {}
+    requests: dict[int, Request] = {}
     for rank, number in enumerate(counts):
         its_own = request_of(request, number, rank)
         if isinstance(request.batch_size, tuple):
             first = sum(counts[:rank])
             its_own = msgspec.structs.replace(its_own, batch_size=request.batch_size[first : first + number])
         if number:
-            found[rank] = its_own
-    return found
+            requests[rank] = its_own
+    return requests
 
 
 def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     if len(set(counts)) == 1:
         return ()
     names: dict[str, list[str]] = {}
-    for one, number in zip(hosts, counts, strict=True):
-        names.setdefault(f"{number}", []).append(one.name)
+    for host, number in zip(hosts, counts, strict=True):
+        names.setdefault(f"{number}", []).append(host.name)
     shares = ", ".join(f"{host_set(of)} {number}" for number, of in names.items())
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
@@ -128,12 +128,12 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
 def _networks(hosts: Sequence[Joining]) -> list[HostNetwork]:
     return [
         HostNetwork(
-            one.name,
-            one.machine or Machine(source="live"),
-            one.resources.interface,
-            one.resources.rate_gbit_per_s,
+            host.name,
+            host.machine or Machine(source="live"),
+            host.resources.interface,
+            host.resources.rate_gbit_per_s,
         )
-        for one in hosts
+        for host in hosts
     ]
 
 
@@ -160,8 +160,8 @@ def target_alone(
         keep=keep,
         alone=False,
     )
-    found = site.target(request, host.resources.claimed)
-    return replace(found, memory_bytes=host.resources.memory_bytes)
+    target = site.target(request, host.resources.claimed)
+    return replace(target, memory_bytes=host.resources.memory_bytes)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
@@ -170,7 +170,7 @@ def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | Non
     choice = plan_hosts(hosts, sized, saved=saved).target.plan.choice
     if choice.images_per_sec is not None:
         return choice.images_per_sec
-    return next((one for one in choice.reasons if one.startswith(UNPREDICTED)), UNPREDICTED)
+    return next((reason for reason in choice.reasons if reason.startswith(UNPREDICTED)), UNPREDICTED)
 
 
 def _usable(host: Joining, request: Request) -> int:
@@ -179,8 +179,8 @@ def _usable(host: Joining, request: Request) -> int:
         return 0
     named = {gpu.index for gpu in host.machine.gpus if not gpu.lost} - set(request.exclude)
     named &= set(request.gpus) if request.gpus is not None else named
-    own = host.resources
-    return len(named - set(planner.hidden_gpus(own.environ, host.machine)) - set(own.claimed))
+    resources = host.resources
+    return len(named - set(planner.hidden_gpus(resources.environ, host.machine)) - set(resources.claimed))
 
 
 def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
@@ -246,17 +246,18 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
 
     Raises UsageError if some hosts have GPUs and others do not.
     """
-    kinds = {one.backend for one in targets}
+    kinds = {target.backend for target in targets}
     if len(kinds) > 1:
-        without = [server.host for server, one in zip(servers, targets, strict=True) if one.backend == "cpu"]
+        pairs = zip(servers, targets, strict=True)
+        without = [server.host for server, target in pairs if target.backend == "cpu"]
         raise UsageError(
             f"{listed(without, 'and')} has no GPUs, but the other hosts have",
             "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
-    counts = [one.counted for one in targets]
+    counts = [target.counted for target in targets]
     names = host_names([server.host for server in servers])
-    choices = [one.plan.choice for one in targets]
+    choices = [target.plan.choice for target in targets]
     even = len(set(counts)) == 1
     shares = f"{counts[0]} of each" if even else f"unequal, {min(counts)} to {max(counts)} of each"
     choice = places(request, lead.plan.choice.gpus, max(counts))[0]
@@ -267,8 +268,8 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
             *gpus_of_hosts(names, choices),
         ),
         hosts=tuple(
-            HostGpus(host=name, gpus=one.plan.choice.gpus, devices=one.counted)
-            for name, one in zip(names, targets, strict=True)
+            HostGpus(host=name, gpus=target.plan.choice.gpus, devices=target.counted)
+            for name, target in zip(names, targets, strict=True)
         ),
     )
     plan = msgspec.structs.replace(
@@ -278,12 +279,14 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
         prediction=None,
         unequal=None,
         warnings=tuple(
-            f"{name}: {text}" for name, one in zip(names, targets, strict=True) for text in one.plan.warnings
+            f"{name}: {text}"
+            for name, target in zip(names, targets, strict=True)
+            for text in target.plan.warnings
         ),
         refused=tuple(
             msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
-            for name, one in zip(names, targets, strict=True)
-            for refusal in one.plan.refused
+            for name, target in zip(names, targets, strict=True)
+            for refusal in target.plan.refused
         ),
     )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))

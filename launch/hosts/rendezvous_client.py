@@ -87,7 +87,7 @@ class RendezvousClient:
 
     def _put(self, events: Iterable[HostEvent]) -> None:
         self._new += events
-        if self._channel is not None and any(isinstance(one, RankFailed) for one in events):
+        if self._channel is not None and any(isinstance(event, RankFailed) for event in events):
             self._channel.hurry()
 
     # Methods that run in the client's thread

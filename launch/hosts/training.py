@@ -80,8 +80,8 @@ class HostOfRun:
             install = tensorflow_install.read_tensorflow()
             alike["Python"] = ".".join(platform.python_version_tuple()[:2])
             alike["TensorFlow"] = "not installed" if install is None else install.version
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
-        return found
+        as_json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
+        return as_json
 
     def rendezvous(self) -> RendezvousServer:
         """Return the server at which the other hosts join rank 0."""
@@ -168,13 +168,13 @@ def replies(
     joined: Iterable[int], planned: PlannedHosts, spec_at: Callable[[int], bytes]
 ) -> dict[int, Reply]:
     """Return the replies to the hosts that joined, by rank. `spec_at`: the spec for a place, as JSON."""
-    found: dict[int, Reply] = dict.fromkeys(
+    answers: dict[int, Reply] = dict.fromkeys(
         joined, RunEnd(exit_code=0, cause="fewer hosts have enough devices")
     )
-    for place, (rank, own) in enumerate(zip(planned.ranks[1:], planned.target.others, strict=True), 1):
-        environment = dict(own.plan.environment)
-        found[rank] = HostStart(spec=msgspec.Raw(spec_at(place)), environment=environment, place=place)
-    return found
+    for place, (rank, target) in enumerate(zip(planned.ranks[1:], planned.target.others, strict=True), 1):
+        environment = dict(target.plan.environment)
+        answers[rank] = HostStart(spec=msgspec.Raw(spec_at(place)), environment=environment, place=place)
+    return answers
 
 
 def _take_part(host: HostOfRun) -> int:

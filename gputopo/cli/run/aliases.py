@@ -53,18 +53,11 @@ def renamed(flag: str) -> str:
     return next(iter(_table().get(flag, {}).get("*", ((flag,), ""))[0]))
 
 
-def is_on(flag: str, value: str | None) -> bool:
-    """Return whether a switch is on. Raises UsageError for a value that is neither yes nor no."""
+def is_on(value: str | None) -> bool | None:
+    """Return whether a switch with a value is on; None if the value is neither yes nor no."""
     if value is None or value.lower() in _YES:
         return True
-    if value.lower() in _NO:
-        return False
-    raise UsageError(f"{flag} cannot be {value!r}", f"write {flag}, {flag}=true or {flag}=false")
-
-
-def is_yes_or_no(value: str) -> bool:
-    """Return whether a value is one of a switch."""
-    return value.lower() in (*_YES, *_NO)
+    return False if value.lower() in _NO else None
 
 
 def values_of(flag: str, line: Sequence[str]) -> Mapping[str, tuple[str, ...]]:

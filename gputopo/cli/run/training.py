@@ -43,9 +43,7 @@ def train(
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
     require_files_of(spec)
-    display = RunDisplay(
-        options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
-    )
+    display = RunDisplay(options, predicted)
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     ran: list[Ran] = []
@@ -75,7 +73,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
         _repeats(target, spec, options, display, ran)
     except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
         error = None if len(ran) == options.repeats else stopped
-    results = [one.result for one in ran]
+    results = [run.result for run in ran]
     if results:
         repeats = combine(results, options.repeats)
         if error is not None:
