@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, InputError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def begin_reading(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
         return
     from gputopo.probes import collect
 
-    with collect.begin(root_folder(), lambda wait: to_stderr(f"gputopo: {wait.text}\n")) as machine:
+    with collect.begin(root_folder(), lambda wait: note(wait.text)) as machine:
         yield machine
 
 
@@ -77,7 +77,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     try:
         saved = history.latest(history.history_file(), machine)
     except GputopoError as error:
-        to_stderr(f"gputopo: planned without measured bandwidth: {error.what}\n")
+        note(f"planned without measured bandwidth: {error.what}")
         return machine
     if saved is None:
         return machine
@@ -85,10 +85,10 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
 
     from gputopo.findings.measured.validity import contradiction
 
-    to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
+    note(f"with the bandwidth measured on {saved.date}")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
     if wrong := contradiction(machine):
-        to_stderr(f"gputopo: some of it is not used: {wrong}\n")
+        note(f"some of it is not used: {wrong}")
     return machine
 
 

@@ -10,7 +10,7 @@ import msgspec
 from gputopo.cli.printing import show_report
 from gputopo.copies.network import ToolChoice
 from gputopo.launch import HostOptions, machine_from
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report.stderr import note, show_error
 from gputopo.values.bandwidth import TCP, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
-INTERRUPTED_NOTE = "gputopo: interrupted; showing the measurements so far\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement; showing the measurements so far\n"
+INTERRUPTED_NOTE = "interrupted; showing the measurements so far"
+_ENDED_NOTE = "the driver ended the measurement; showing the measurements so far"
 
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
@@ -192,12 +192,6 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     from gputopo.launch import measure_network
     from gputopo.values.machine import Machine
 
-    if options.loops is not None:
-        raise UsageError(
-            f"--effort {options.loops} is for one host, but this measures between hosts",
-            "give --effort quick or --effort full",
-        )
-
     found = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
     if found is None:
         return ExitCode.OK
@@ -208,7 +202,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
         measured = with_bus_expectations(measured, machine)
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     problems = findings.find_bandwidth(machine)
-    print_bandwidth(machine, measured, problems, options.shape, whole=options.whole)
+    print_bandwidth(machine, problems, options.shape, whole=options.whole)
     if options.save:
         _save_network(measured)
     failed = findings.fails(problems, options.fail_on or "error")
@@ -218,7 +212,7 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
 def _save_network(measured: "Bandwidth") -> None:
     """Save a measurement between hosts if it is complete, else print why not. Raises InputError."""
     if not measured.complete or measured.failures:
-        to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
+        note("not saved: some transfers between hosts have no result")
         return
     from gputopo.runs import history
 
@@ -228,7 +222,7 @@ def _save_network(measured: "Bandwidth") -> None:
         note(lost)
     is_tcp = any(sample.kind == "network" and sample.transport == TCP for sample in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
-    to_stderr(f"gputopo: saved in {path}{use}\n")
+    note(f"saved in {path}{use}")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
@@ -248,7 +242,7 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
     problems = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, problems, options.shape, whole=options.whole)
+    print_bandwidth(machine, problems, options.shape, whole=options.whole)
     return _code(options, measured, problems, failed=findings.fails(problems, options.fail_on or "error"))
 
 
@@ -285,13 +279,13 @@ def _report(
     judged = msgspec.structs.replace(machine, bandwidth=measured)
     problems = findings.find_bandwidth(judged)
     if old is None:
-        print_bandwidth(judged, measured, problems, options.shape, whole=options.whole)
+        print_bandwidth(judged, problems, options.shape, whole=options.whole)
         failed = findings.fails(problems, options.fail_on or "error")
     else:
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
         if findings.fails(problems, None):
             failed = True
-            to_stderr("gputopo: copies corrupted data; run without --baseline to list them\n")
+            note("copies corrupted data; run without --baseline to list them")
     return _code(options, measured, problems, failed=failed)
 
 
@@ -303,7 +297,7 @@ def _code(
 
     if not measured.complete and not options.sources:
         interrupted = any(lacking.reason == "interrupted" for lacking in measured.not_measured)
-        to_stderr(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
+        note(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
         return INTERRUPTED if interrupted else ExitCode.HARDWARE
     if not options.sources and not _reached_a_gpu(measured) and not findings.fails(found, None):
         return ExitCode.HARDWARE
@@ -316,18 +310,14 @@ def _reached_a_gpu(measured: "Bandwidth") -> bool:
 
 
 def print_bandwidth(
-    machine: "Machine",
-    measured: "Bandwidth",
-    found: "tuple[Finding, ...]",
-    shape: Shape,
-    *,
-    whole: bool = False,
+    machine: "Machine", found: "tuple[Finding, ...]", shape: Shape, *, whole: bool = False
 ) -> None:
-    """Print measured bandwidth with its findings."""
+    """Print the bandwidth that was measured on a machine, with its findings."""
     from gputopo.report.bandwidth.parts import bandwidth_document, report_of
     from gputopo.topology.identities import without_identities
 
-    bare = without_identities(machine)
+    measured, bare = machine.bandwidth, without_identities(machine)
+    assert measured is not None, "it was measured"
     show_report(
         report_of(bare, bare.bandwidth or measured, found),
         lambda: bandwidth_document(machine, measured, found, whole=whole or shape == "markdown"),
@@ -345,14 +335,14 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         collectives = any(sample.is_collective for sample in measured.samples)
         why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
-        to_stderr(f"gputopo: not saved: {why}\n")
+        note(f"not saved: {why}")
         return
     from gputopo.runs import history
 
     path = history.history_file()
     if lost := history.save(path, machine, measured, saved_at=time.time()):
         note(lost)
-    to_stderr(f"gputopo: saved in {path}; plan and run use it\n")
+    note(f"saved in {path}; plan and run use it")
 
 
 def measure_links(
@@ -368,7 +358,6 @@ def measure_links(
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched
-    from gputopo.report.layout import plain
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
@@ -387,7 +376,7 @@ def measure_links(
             with ProgressLine() as line:
                 measured = measure_watched(machine, request, line.show, on_pause=on_pause)
         except NoGpuMeasuredError as error:
-            to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
+            show_error(error.what, error.hint)
             measured = error.bandwidth
     skipped = tuple(NotMeasured(what=f"gpu:{index}", reason=why) for index, why in sorted(others.items()))
     return msgspec.structs.replace(measured, not_measured=(*measured.not_measured, *skipped))
@@ -426,7 +415,7 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
     now = {gpu.pci_address: named(gpu) for gpu in answering(machine)}
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
-    to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
+    note(f"this machine had other GPUs on {old.date}; {'; '.join(changes)}")
     return old
 
 

@@ -14,7 +14,7 @@ from gputopo.cli.bandwidth import (
     with_expected,
 )
 from gputopo.launch import machine_from
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Option
 from gputopo.values.run.placement import GPUS, parse_gpu_list
@@ -52,8 +52,8 @@ def bench_reduction(
     measured = with_expected(machine, measure_on(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     problems = findings.find_bandwidth(machine)
-    print_bandwidth(machine, measured, problems, shape, whole=True)
+    print_bandwidth(machine, problems, shape, whole=True)
     if not measured.complete:
-        to_stderr(INTERRUPTED_NOTE)
+        note(INTERRUPTED_NOTE)
         return INTERRUPTED
     return ExitCode.FINDINGS if findings.fails(problems, fail_on) else ExitCode.OK

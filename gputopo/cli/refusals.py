@@ -86,6 +86,11 @@ def _restarts(typed: Texts) -> list[str]:
     return ["--restart"] if int(typed.get("restart", 0)) > 0 else []
 
 
+def _number_of_copies(typed: Texts) -> list[str]:
+    effort = typed.get("effort", "")
+    return [f"--effort {effort}"] if effort.isdecimal() else []
+
+
 def _speeds(typed: Texts) -> list[str]:
     several = "," in typed.get("single_gpu_images_per_sec", "")
     return ["--single-gpu-images-per-sec with several numbers"] if several else []
@@ -204,6 +209,11 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
             (AnyOf("network", *_HOSTS), AnyOf("gpus", "soak", "numa", "size", "from", "baseline")),
             "{other} is for one host, but this measures between hosts",
             "remove it; without --network and host options, this host is measured",
+        ),
+        Refusal(
+            (AnyOf("network", *_HOSTS), _number_of_copies),
+            "{other} is for one host, but this measures between hosts",
+            "give --effort quick or --effort full",
         ),
         Refusal(
             (AnyOf("from"), AnyOf("gpus", "effort", "numa", "size", "soak")),

@@ -15,7 +15,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.measurements.run_folders import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
 from gputopo.values.run.program import PROGRAM
@@ -280,7 +280,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         )
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
-        to_stderr(f"gputopo: {files} ignored (not training logs or gputopo runs)\n")
+        note(f"{files} ignored (not training logs or gputopo runs)")
     unread = (*found.unread, *ours.failed, *before.unread)
     study = study_of(
         found.measurements,

@@ -13,7 +13,7 @@ from gputopo.launch.jobs.training import Ran
 from gputopo.launch.supervise import signals
 from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note, show_error, to_stderr
 from gputopo.runs.repeats import combine, ended_by
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -83,7 +83,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
                 repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
         _print_repeats(repeats, options.shape)
     if isinstance(error, signals.EndedError):
-        to_stderr(f"gputopo: stopped by {error}\n")
+        note(f"stopped by {error}")
         return _ending_of(error)[1]
     if error is not None:
         raise error
@@ -122,7 +122,7 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
         schema.write(output / "repeats.json", repeats)
     except InputError as error:
         hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
-        to_stderr(f"gputopo: {error.what}\n  {hint}\n")
+        show_error(error.what, hint)
         return False
     return True
 

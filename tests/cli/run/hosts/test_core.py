@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.planning import plan_hosts, target_alone
+from gputopo.launch.hosts.planning import plan_hosts
 from gputopo.launch.job import Job
 from gputopo.planner.request import Request
 from gputopo.values.option import Given
