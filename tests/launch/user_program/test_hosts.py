@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import HostOptions, find_hosts
+from gputopo.launch.hosts.allocation import Allocation, HostOptions, find_hosts
 from gputopo.launch.user_program.hosts import (
     cluster_variables,
     nccl_variables,
@@ -28,10 +28,10 @@ def test_what_a_program_gets_is_understood_as_the_same_hosts_and_ranks(index: in
     environ = variables(index)
     for source in (environ, {"TF_CONFIG": environ["TF_CONFIG"]}):
         found = find_hosts(HostOptions(), source)
-        assert found is not None
+        assert isinstance(found, Allocation)
         assert (found.rank, found.size, found.leader.name) == (index, 3, "n1")
     found = find_hosts(HostOptions(), environ)
-    assert found is not None
+    assert isinstance(found, Allocation)
     assert [str(host) for host in found.hosts] == WORKERS
     (claim,) = starters.claims({name: text for name, text in environ.items() if name != "TF_CONFIG"})
     assert (claim.rank, claim.size, [str(host) for host in claim.hosts]) == (index, 3, ["n1:4999"])
