@@ -259,6 +259,7 @@ def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--what-if", "acs off"), "--what-if is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--format", "env"), "--format env is for one host"),
         (("--from", "7gforce", "--node-rank", "0"), "cannot be combined"),
+        (("--from", "7gforce", "--insecure"), "--from and --insecure cannot be combined"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_two_lines(call: Call, options: tuple[str, ...], what: str) -> None:
