@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gputopo.launch.exporting import export_run as export_run
     from gputopo.launch.hosts.allocation import Allocation as Allocation
     from gputopo.launch.hosts.allocation import FoundHosts as FoundHosts
-    from gputopo.launch.hosts.allocation import HostOptions as HostOptions
     from gputopo.launch.hosts.allocation import find_hosts as find_hosts
     from gputopo.launch.hosts.driver import start_hosts as start_hosts
     from gputopo.launch.hosts.fleet import ask_for_machines as ask_for_machines
     from gputopo.launch.hosts.fleet import read_machines as read_machines
     from gputopo.launch.hosts.network import measure_network as measure_network
+    from gputopo.launch.hosts.options import HostOptions as HostOptions
     from gputopo.launch.hosts.plans import plan_of_hosts as plan_of_hosts
     from gputopo.launch.hosts.plans import plan_of_machines as plan_of_machines
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer as RendezvousServer
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
     from gputopo.launch.plans import plan_on as plan_on
     from gputopo.launch.site import Site as Site
+    from gputopo.launch.source import FROM as FROM
     from gputopo.launch.source import begin_reading as begin_reading
     from gputopo.launch.source import machine_from as machine_from
     from gputopo.launch.source import planned_machine as planned_machine
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Allocation": "hosts.allocation",
+    "FROM": "source",
     "FoundHosts": "hosts.allocation",
-    "HostOptions": "hosts.allocation",
+    "HostOptions": "hosts.options",
     "Job": "job",
     "RendezvousServer": "hosts.rendezvous_server",
     "Site": "site",

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from gputopo.launch.hosts.allocation import HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.plans import identical_hosts
 from gputopo.launch.job import Job
 from gputopo.launch.spec.exports import ExportedRun, docker, hostfile, sbatch

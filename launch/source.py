@@ -1,4 +1,4 @@
-"""The machine of a command: read from captures if any were given, else this machine."""
+"""The machine of a command: read from the captures of `--from` if any were given, else this machine."""
 
 import contextlib
 import os
@@ -8,11 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.option import Option
 
 if TYPE_CHECKING:
     from gputopo.launch.site import Site
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
+
+
+FROM = Option(
+    "--from",
+    "Read a capture or bundled machine (7gforce)",
+    detail="Instead of this machine. Captures: a gputopo recording, output or a log of nvidia-smi, "
+    "nvidia-bug-report.log, a kernel log, an error message of the driver, output of lspci, lscpu, numactl, "
+    "TensorFlow or a bandwidth test, topology XML of NCCL, a folder with a copied /sys; compressed or not; "
+    "- for stdin. The format is detected by content. Repeatable",
+    value="FILE",
+    repeated=True,
+)
 
 
 def machine_from(sources: Sequence[str]) -> "Machine":
@@ -36,23 +49,23 @@ def begin_reading(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
         from gputopo import captures
 
         def read_tree(root: Path) -> "Machine":
-            from gputopo.probes import collect  # loads modules that only a copied /sys needs
+            from gputopo import probes  # loads modules that only a copied /sys needs
 
-            return collect.read_tree(root)
+            return probes.read_tree(root)
 
         yield lambda: captures.load(sources, read_tree=read_tree)
         return
-    from gputopo.probes import collect
+    from gputopo import probes
 
-    with collect.begin(root_folder(), lambda wait: note(wait.text)) as machine:
+    with probes.begin_reading(root_folder(), note) as machine:
         yield machine
 
 
 def with_ports_now(machine: "Machine") -> "Machine":
     """Return this machine with the ports and counters of its network cards read again."""
-    from gputopo.probes import collect
+    from gputopo import probes
 
-    return collect.with_ports_now(machine, root_folder())
+    return probes.with_ports_now(machine, root_folder())
 
 
 def root_folder() -> Path:
@@ -72,10 +85,10 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
         _require_consistent(machine)
     if sources or not pairs or len(machine.gpus) < 2 or machine.bandwidth is not None:
         return machine
-    from gputopo.runs import history  # loads SQLite only if there is a file
+    from gputopo.runs import BoxHistory  # loads SQLite only if there is a file
 
     try:
-        saved = history.latest(history.history_file(), machine)
+        saved = BoxHistory().latest(machine)
     except GputopoError as error:
         note(f"planned without measured bandwidth: {error.what}")
         return machine

@@ -88,9 +88,9 @@ def models(
     """
     if as_json:
         from gputopo.values import schema
-        from gputopo.workload import workloads
+        from gputopo.workload import require_workload, workload_names
 
-        known = map(workloads.require, workloads.names())
+        known = map(require_workload, workload_names())
         listed = [
             {name: getattr(model, name) for name in _LISTED}
             | {"batch": model.gpu_batch, "source": model.source, "note": model.note}

@@ -32,7 +32,7 @@ def files_of_fleet(sources: Sequence[str], does: str) -> list[str]:
 
 def record(machines: "Mapping[str, Machine | GputopoError]", folder: Path) -> None:
     """Write the machine of each host to a file named after the host. Raises InputError."""
-    from gputopo.topology.identities import without_identities
+    from gputopo.topology import without_identities
     from gputopo.values import schema
 
     schema.make_folder(folder)

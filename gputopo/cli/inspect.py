@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import FROM
-from gputopo.launch import HostOptions, begin_reading, machine_from
+from gputopo.launch import FROM, HostOptions, begin_reading, machine_from
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
 from gputopo.values.index_ranges import index_ranges
@@ -219,12 +218,11 @@ def _inspect_once(options: InspectOptions) -> int:
     old = None if options.diff is None else machine_from([options.diff])
     with begin_reading(options.sources) as read:
         from gputopo import findings
-        from gputopo.topology.identities import without_identities
-        from gputopo.topology.peer_access import with_reasons
+        from gputopo.topology import with_p2p_reasons, without_identities
         from gputopo.values import schema
         from gputopo.values.finding import Inspection
 
-        whole = with_reasons(read())
+        whole = with_p2p_reasons(read())
     chosen = _chosen(whole, options.gpus)
     machine = whole if options.identities else without_identities(whole)
     problems = findings.find(machine)

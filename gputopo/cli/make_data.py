@@ -34,7 +34,8 @@ def make_data(
 
     Exit codes: 0 fine; 2 bad input; 3 the folder cannot be written (no files remain).
     """
-    from gputopo.launch.data.make import DataRequest, make
+    from gputopo.launch.data import DataRequest
+    from gputopo.launch.data import make_data as write_data
     from gputopo.report import units
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
@@ -45,7 +46,7 @@ def make_data(
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{folder} cannot be found: {why}", "give the full path of the folder") from error
     with _ended_tidily():
-        done = make(folder, request)
+        done = write_data(folder, request)
     emit(
         f"{done.folder}: {units.counted(done.train, 'image')} for training and {done.validation} for "
         f"validation, {units.size(done.bytes)}.\nTrain with them: gputopo run --model "

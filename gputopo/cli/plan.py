@@ -7,11 +7,10 @@ import msgspec
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.refusals import refuse_typed
-from gputopo.cli.source import FROM
-from gputopo.launch import HostOptions, Job, Target, find_hosts, site_for
+from gputopo.launch import FROM, HostOptions, Job, Target, site_for
 from gputopo.launch.job import parse_model
 from gputopo.launch.site import rehearsal_name, warn
-from gputopo.prediction.programs import DEFAULT
+from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Given, Option, OptionsOf, Typed
@@ -32,7 +31,7 @@ Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
 def parse_program(_flag: str, text: str) -> str:
     """Return `--program` as typed. Raises UsageError with the nearest name."""
-    from gputopo.prediction.programs import require_program
+    from gputopo.prediction import require_program
 
     return require_program(text).name
 
@@ -63,7 +62,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             value="NAME",
             more=True,
         ),
-    ] = DEFAULT
+    ] = DEFAULT_PROGRAM
     candidates: Annotated[
         int | None,
         Option(
@@ -167,11 +166,13 @@ def plan(
         files = files_of_fleet(output.sources, "plans for several hosts")
         _print(asked.shown(plan_of_machines(read_machines(files), request)), asked.shape)
         return ExitCode.OK
-    to_plan = None if output.sources else find_hosts(hosts, os.environ)
+    if output.sources:
+        return _plan_of_one(asked)
+    from gputopo.launch import find_hosts, plan_of_hosts
+
+    to_plan = find_hosts(hosts, os.environ)
     if to_plan is None:
         return _plan_of_one(asked)
-    from gputopo.launch import plan_of_hosts
-
     refuse_typed("plan of several hosts", typed)
     planned = plan_of_hosts(to_plan, hosts, request)
     if planned is None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.allocation import Allocation, FoundHosts, HostOptions
+from gputopo.launch.hosts.allocation import Allocation, FoundHosts
 from gputopo.launch.hosts.host_process import (
     MAX_BYTES,
     HostCommand,
@@ -26,6 +26,7 @@ from gputopo.launch.hosts.host_process import (
 )
 from gputopo.launch.hosts.hostlists import HostAddress, address
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.report.stderr import note
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError

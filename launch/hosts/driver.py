@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gputopo.launch.hosts.agent import AGENT_END_S, SECRET
-from gputopo.launch.hosts.allocation import HostOptions, port_by
+from gputopo.launch.hosts.allocation import port_by
 from gputopo.launch.hosts.host_process import HostCommand, HostProcess, host_command, not_started, passed_on
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import END_S, SILENT_S
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.supervise import signals
 from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, HardwareError

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from gputopo.launch.hosts.allocation import FoundHosts, HostOptions
+from gputopo.launch.hosts.allocation import FoundHosts
 from gputopo.launch.hosts.asking import ask
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.source import machine_from
 from gputopo.values.errors import GputopoError, HardwareError, InputError
 
@@ -23,12 +24,12 @@ def read_machines(sources: Sequence[str]) -> "dict[str, Machine | GputopoError]"
     The name is the recorded one, else the name of the file without endings; with its folders if several files
     have the same name. Raises InputError if no file can be read.
     """
-    from gputopo.topology.peer_access import with_reasons
+    from gputopo.topology import with_p2p_reasons
 
     readings: list[Machine | GputopoError] = []
     for source in sources:
         try:
-            readings.append(with_reasons(machine_from([source])))
+            readings.append(with_p2p_reasons(machine_from([source])))
         except GputopoError as error:
             readings.append(error)
     failed = [reading for reading in readings if isinstance(reading, GputopoError)]

@@ -9,9 +9,10 @@ from typing import Any
 import gputopo
 from gputopo.launch.hosts.addresses import own_address, require_private
 from gputopo.launch.hosts.agent import is_driven
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import EXCUSE_S, RETRY_S, Joining, Reply, RunEnd
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 from gputopo.launch.hosts.secret import take_secret

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.copies.network import Command, NetworkHost, ToolChoice
-from gputopo.launch.hosts.allocation import HostOptions, find_hosts
+from gputopo.launch.hosts.allocation import find_hosts
 from gputopo.launch.hosts.asking import ask, at_once
 from gputopo.launch.hosts.host_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.network import Ended, measure
+from gputopo.launch.jobs.network_tools import Command, NetworkHost
 from gputopo.report.stderr import note
 from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
-    from gputopo.values.bandwidth import Bandwidth, Level
+    from gputopo.values.bandwidth import Bandwidth, Level, NetworkToolChoice
     from gputopo.values.machine import Nic, NicPort
 
 
 def measure_network(
-    options: HostOptions, level: "Level | None", tool: ToolChoice
+    options: HostOptions, level: "Level | None", tool: "NetworkToolChoice"
 ) -> "tuple[Bandwidth, tuple[Nic, ...]] | None":
     """Measure between all hosts that answer; None if rank 0 measures.
 

@@ -12,23 +12,28 @@ from functools import partial
 import msgspec
 
 from gputopo import planner
+from gputopo.launch.device_names import host_names, rank_of_place
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
-from gputopo.planner.how_many import doublings, how_many_of_hosts
-from gputopo.planner.joint import UNPREDICTED, gpus_of_hosts, places, with_steps
-from gputopo.planner.network import HostNetwork, SavedNetwork
-from gputopo.planner.request import Request, check_batch_size
+from gputopo.planner import (
+    HostNetwork,
+    Request,
+    SavedNetwork,
+    choice_of_hosts,
+    how_many_of_hosts,
+    with_predicted_steps,
+)
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_set
 from gputopo.values.machine import Machine
 from gputopo.values.option import listed
 from gputopo.values.run.batches import require_one_each
-from gputopo.values.run.device_names import host_names, rank_of_place
 from gputopo.values.run.plan import (
     CPU_DEVICES,
     HOST_PS,
     SPREAD,
+    Candidate,
     HostGpus,
     HowMany,
 )
@@ -63,10 +68,9 @@ def plan_hosts(
     on_cpu = cpu or all(host.machine is None for host in hosts)
     count: HowMany | None = None
     if request.num_gpus == "auto":
-        check_batch_size(request)
         if not on_cpu:
-            numbers = doublings(sum(_usable(host, request) for host in hosts))
-            count = how_many_of_hosts(numbers, request.gain, partial(_trial, hosts, request, saved))
+            largest = sum(_usable(host, request) for host in hosts)
+            count = how_many_of_hosts(largest, request, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
@@ -83,7 +87,8 @@ def plan_hosts(
         if (target.plan.choice.ps_device or "").startswith(HOST_PS):
             rank_of_place(target.plan.choice.ps_device or "", len(targets))
         if target.backend == "gpu":
-            plan = with_steps(target.plan, [each.plan for each in targets], _networks(taking), request, saved)
+            plans = [each.plan for each in targets]
+            plan = with_predicted_steps(target.plan, plans, _networks(taking), request, saved)
             target = replace(target, plan=plan)
     if count is not None:
         target = replace(target, plan=msgspec.structs.replace(target.plan, how_many=count))
@@ -164,13 +169,10 @@ def target_alone(
     return replace(target, memory_bytes=host.resources.memory_bytes)
 
 
-def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:
-    """Return the predicted images/sec of `count` GPUs of all hosts, or why there is no prediction."""
+def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> Candidate:
+    """Return the choice for `count` GPUs of all hosts."""
     sized = msgspec.structs.replace(request, num_gpus=count, gain=None)
-    choice = plan_hosts(hosts, sized, saved=saved).target.plan.choice
-    if choice.images_per_sec is not None:
-        return choice.images_per_sec
-    return next((reason for reason in choice.reasons if reason.startswith(UNPREDICTED)), UNPREDICTED)
+    return plan_hosts(hosts, sized, saved=saved).target.plan.choice
 
 
 def _usable(host: Joining, request: Request) -> int:
@@ -255,19 +257,10 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
             "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
         )
     lead, *others = targets
-    counts = [target.counted for target in targets]
     names = host_names([server.host for server in servers])
-    choices = [target.plan.choice for target in targets]
-    even = len(set(counts)) == 1
-    shares = f"{counts[0]} of each" if even else f"unequal, {min(counts)} to {max(counts)} of each"
-    choice = places(request, lead.plan.choice.gpus, max(counts))[0]
-    choice = msgspec.structs.replace(
-        choice,
-        reasons=(
-            f"{sum(counts)} devices of {len(counts)} hosts: {shares}",
-            *gpus_of_hosts(names, choices),
-        ),
-        hosts=tuple(
+    choice = choice_of_hosts(
+        request,
+        tuple(
             HostGpus(host=name, gpus=target.plan.choice.gpus, devices=target.counted)
             for name, target in zip(names, targets, strict=True)
         ),

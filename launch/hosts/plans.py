@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import gputopo
-from gputopo.launch.hosts.allocation import PORT, FoundHosts, HostOptions, claim_of
+from gputopo.launch.hosts.allocation import PORT, FoundHosts, claim_of
 from gputopo.launch.hosts.asking import ask
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.planning import plan_hosts, request_of, target_alone
 from gputopo.launch.hosts.saved_network import saved_network
 from gputopo.launch.site import with_costs
 from gputopo.launch.spec.rules import OF_ONE_PROCESS
-from gputopo.planner.network import SavedNetwork
+from gputopo.planner import SavedNetwork
 from gputopo.report.stderr import note
 from gputopo.values.ends import HOSTS
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError

@@ -17,11 +17,11 @@ import msgspec
 
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
-from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.channel import Channel, ChannelError
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
+from gputopo.launch.hosts.options import JOIN_S
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError

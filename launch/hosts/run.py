@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.joining import excuse
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.training import HostOfRun, Lead, train_on_hosts
 from gputopo.launch.job import Job
 from gputopo.launch.site import Site

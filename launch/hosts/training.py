@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
+from gputopo import probes
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.answer import resources_of
 from gputopo.launch.hosts.joining import (
     address_of,
@@ -26,6 +27,7 @@ from gputopo.launch.hosts.joining import (
     rendezvous_of,
 )
 from gputopo.launch.hosts.messages import HostStart, Joining, Reply, RunEnd
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.planning import PlannedHosts, plan_hosts
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
@@ -40,7 +42,6 @@ from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.launch.target import Target
 from gputopo.planner import Request
-from gputopo.probes import run_watch, tensorflow_install
 from gputopo.report.stderr import note, show_error
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -77,7 +78,7 @@ class HostOfRun:
         }
         alike["the command"] = "run -- PROGRAM" if self.is_program else "run"
         if not self.is_program:
-            install = tensorflow_install.read_tensorflow()
+            install = probes.read_tensorflow()
             alike["Python"] = ".".join(platform.python_version_tuple()[:2])
             alike["TensorFlow"] = "not installed" if install is None else install.version
         as_json: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(alike))
@@ -254,7 +255,7 @@ def _served(
             client,
             environment=worker_env(os.environ, spec, allowed(start.environment), near),
             log=folder / ("server.log" if spec.rank is None else "worker.log"),
-            sampler=held.enter_context(run_watch.RunWatch(gpus)),
+            sampler=held.enter_context(probes.RunWatch(gpus)),
             on_event=_show,
         )
 

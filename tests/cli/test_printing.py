@@ -11,7 +11,7 @@ import pytest
 
 from gputopo.cli.printing import can_redraw, for_this_stdout, redrawn_lines, show
 from gputopo.cli.progress import ProgressLine, progress_in_words
-from gputopo.probes.session.session import SessionProgress
+from gputopo.probes import SessionProgress
 from tests.kit import commands
 
 UNWRITTEN = (

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputopo.cli.parsing import typed_words
 from gputopo.cli.printing import emit
 from gputopo.cli.refusals import refuse_typed
 from gputopo.launch import (
@@ -25,7 +26,7 @@ from gputopo.launch.site import warn
 from gputopo.launch.supervise import run_folder
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Typed, options_of, parameters_of, typed_words
+from gputopo.values.option import Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec

@@ -11,9 +11,10 @@ import pytest
 from gputopo.cli import run_command
 from gputopo.launch.hosts import joining
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.joining import address_of
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
 

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import Allocation, HostOptions, find_hosts
+from gputopo.launch.hosts.allocation import Allocation, find_hosts
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.user_program.hosts import (
     cluster_variables,
     nccl_variables,

@@ -1,0 +1,69 @@
+"""Clock ramp-up, on published numbers."""
+
+from gputopo.copies import ramp_ups
+from gputopo.copies.clock_ramp_up import RampUp
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
+from gputopo.values.machine import Gpu, Machine
+
+
+def local(rates: dict[int, list[float]], source: str = "p2pBandwidthLatencyTest") -> Bandwidth:
+    """Local copies, matrix after matrix, as the tools print them."""
+    samples = tuple(
+        Sample(
+            kind="d2d_local", source=End(f"gpu:{gpu}"), destination=End(f"gpu:{gpu}"), median_gb_per_s=rate
+        )
+        for gpu, values in rates.items()
+        for rate in values
+    )
+    return Bandwidth(source=source, samples=samples)
+
+
+def box(*names: str | None) -> Machine:
+    return Machine(
+        source="a test", gpus=tuple(Gpu(index=place, name=name) for place, name in enumerate(names))
+    )
+
+
+SEVEN = box(*["GeForce GTX 1070"] * 6, "GeForce GTX 1080")
+SEVEN_RATES = {
+    0: [84.88, 86.46, 193.04, 190.97],
+    1: [194.83, 194.92, 194.44, 193.86],
+    2: [87.19, 86.92, 194.15, 193.14],
+    6: [255.64, 254.83, 256.40, 256.91],
+}
+
+
+def test_low_copies_of_a_gpu_that_later_reaches_its_peers_were_during_ramp_up() -> None:
+    found = ramp_ups(local(SEVEN_RATES), SEVEN)
+    assert found == (
+        RampUp(gpu=0, low_gb_per_s=(84.88, 86.46), full_gb_per_s=193.04, full_from="the same GPU", sure=True),
+        RampUp(gpu=2, low_gb_per_s=(87.19, 86.92), full_gb_per_s=194.15, full_from="the same GPU", sure=True),
+    )
+
+
+def test_a_gpu_that_never_reaches_its_peers_may_have_been_in_ramp_up() -> None:
+    (found,) = ramp_ups(local({0: [84.98], 1: [189.78]}, "bandwidthTest"), SEVEN)
+    assert (found.gpu, found.sure, found.full_gb_per_s) == (0, False, 189.78)
+
+
+def test_a_single_low_number_is_judged_by_the_memory_of_the_model() -> None:
+    (found,) = ramp_ups(local({0: [170.44]}, "bandwidthTest"), box("GeForce GTX 1080 Ti"))
+    assert not found.sure
+    assert ramp_ups(local({0: [353.5]}, "bandwidthTest"), box("GeForce GTX 1080 Ti")) == ()
+
+
+def test_where_all_peers_are_low_the_model_shows_it() -> None:
+    rates = {0: [170.44, 168.0], 1: [168.33], 2: [214.95]}
+    found = ramp_ups(local(rates, "bandwidthTest"), box(*["GeForce GTX 1080 Ti"] * 3))
+    assert [(one.gpu, one.sure) for one in found] == [(0, False), (1, False), (2, False)]
+
+
+def test_a_card_without_name_numbers_or_peers_is_not_judged() -> None:
+    assert ramp_ups(local({0: [85.0]}), box(None)) == ()
+    assert ramp_ups(local({0: [85.0], 1: [195.0]}), box("Unheard Of 1", "Unheard Of 2")) == ()
+
+
+def test_numbers_that_were_taken_after_a_warm_up_are_not_judged_as_ramp_up() -> None:
+    assert ramp_ups(local(SEVEN_RATES, "live"), SEVEN) == ()
+    assert ramp_ups(local(SEVEN_RATES, "nvbandwidth"), SEVEN) == ()

@@ -1,0 +1,208 @@
+"""The GPUs that explain slow copies, and the pairs that are left."""
+
+from collections.abc import Callable
+from itertools import permutations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputopo.copies import slow_ends
+from gputopo.planner.measured_order import pair_classes, unmeasured
+from gputopo.report.bandwidth.summary import speed_groups
+from gputopo.values.bandwidth import Bandwidth, Pair, Path, Run, Sample, gb
+from gputopo.values.ends import End
+from gputopo.values.rates import PairSpeed, pair_speeds
+from tests.invented_bandwidths import pair
+
+
+def speeds(*samples: Sample) -> dict[tuple[int, int], PairSpeed]:
+    return pair_speeds(Bandwidth(source="test", samples=samples))
+
+
+def test_the_faster_path_of_the_worse_direction_counts() -> None:
+    found = speeds(
+        pair(0, 1, 11.0), pair(0, 1, 5.0, staged=True), pair(1, 0, 0.73), pair(1, 0, 0.77, staged=True)
+    )
+    assert found == {(0, 1): PairSpeed(0.77, "staged", 0.73, 0.77)}
+    assert found[0, 1].says == "measured 0.77 GB/s, staged; direct is slower: 0.73 GB/s"
+    assert found[0, 1].direct_is_slower
+
+
+def test_directions_that_are_equal_in_what_counts_may_differ_in_what_is_known() -> None:
+    found = speeds(pair(0, 1, 9.5, staged=True), pair(0, 1, 4.0), pair(1, 0, 9.5, staged=True))
+    assert found[0, 1].gb_per_s == 9.5
+
+
+def test_a_pair_known_in_one_direction_only_counts_as_not_measured() -> None:
+    found = speeds(pair(0, 1, 11.0), pair(1, 2, 11.0), pair(2, 1, 11.0))
+    assert set(found) == {(1, 2)}
+    assert unmeasured(found, (2, 0, 1)) == [(0, 1), (0, 2)]
+
+
+def test_copies_in_a_group_by_kernels_of_few_bytes_or_without_a_number_do_not_stand_for_a_pair() -> None:
+    replace = msgspec.structs.replace
+    engine = replace(pair(0, 1, 10.0), bytes=2**25)
+    others = [
+        replace(engine, median_gb_per_s=99.0, method="kernel_read"),
+        replace(engine, median_gb_per_s=99.0, group="all"),
+        replace(engine, median_gb_per_s=99.0, bytes=2**14),
+        replace(engine, median_gb_per_s=None),
+        replace(engine, median_gb_per_s=float("nan")),
+    ]
+    back = pair(1, 0, 10.0)
+    assert speeds(engine, *others, back)[0, 1].gb_per_s == 10.0
+    assert speeds(*others[::-1], engine, back)[0, 1].gb_per_s == 10.0
+
+
+def test_of_several_large_copies_the_fastest_stands_and_kernels_only_where_there_is_nothing_else() -> None:
+    assert speeds(pair(0, 1, 9.0), pair(0, 1, 10.0), pair(1, 0, 12.0))[0, 1].gb_per_s == 10.0
+    out, back = (
+        msgspec.structs.replace(one, method="kernel_write") for one in (pair(0, 1, 7.0), pair(1, 0, 8.0))
+    )
+    assert speeds(out, back)[0, 1].gb_per_s == 7.0
+    assert (0, 1) not in speeds(out, back, pair(1, 2, 12.0), pair(2, 1, 12.0))
+
+
+def both(a: int, b: int, speed: float, path: Path | None = "direct") -> Sample:
+    """Return the sum of both directions at once."""
+    return Sample(
+        kind="bidirectional",
+        source=End(f"gpu:{a}"),
+        destination=End(f"gpu:{b}"),
+        path=path,
+        median_gb_per_s=speed,
+    )
+
+
+def test_half_of_both_directions_counts_where_one_was_not_measured_alone() -> None:
+    found = speeds(both(0, 1, 97.0), both(1, 0, 96.8), both(0, 1, 15.5, "staged"))
+    assert found[0, 1].gb_per_s == 48.4
+    assert found[0, 1].says == "measured 96.8 GB/s both directions, direct"
+    assert speeds(both(0, 1, 97.0), pair(0, 1, 30.0), pair(1, 0, 31.0))[0, 1].says.startswith("measured 30.0")
+    assert speeds(both(0, 1, 97.0, None))[0, 1].says == "measured 97.0 GB/s both directions"
+    slower = speeds(both(0, 1, 10.0), both(0, 1, 14.0, "staged"))[0, 1].says
+    assert slower == "measured 14.0 GB/s both directions, staged; direct is slower: 10.0 GB/s"
+
+
+def test_a_number_that_is_not_valid_is_no_speed_and_several_runs_stand_with_their_median() -> None:
+    cannot_be = msgspec.structs.replace(pair(0, 1, 400.0), invalid="above_link")
+    assert speeds(cannot_be, pair(0, 1, 24.0), pair(1, 0, 25.0))[0, 1].gb_per_s == 24.0
+    runs = tuple(Run(name=str(number), value=value) for number, value in enumerate((24.6, 25.0, 72.7)))
+    several = msgspec.structs.replace(pair(0, 1, 25.0), runs=runs)
+    assert speeds(several, pair(1, 0, 26.0))[0, 1].says == (
+        "measured 25.0 GB/s (24.6 to 72.7 in 3 runs), direct"
+    )
+
+
+def test_nothing_was_measured_without_a_bandwidth() -> None:
+    assert pair_speeds(None) == {}
+
+
+def classes(*rates: float) -> list[int]:
+    by_pair = {(0, place + 1): PairSpeed(rate, "direct", rate, None) for place, rate in enumerate(rates)}
+    return [pair_classes(by_pair)[0, place + 1] for place in range(len(rates))]
+
+
+def test_noise_makes_no_classes_and_another_kind_of_link_does() -> None:
+    assert classes(13.2, 12.9, 13.0, 6.5, 6.6, 0.77) == [0, 0, 0, 1, 1, 2]
+    assert classes(10.0, 9.2) == [0, 0]
+    assert classes(10.0, 9.0) == [0, 1]
+
+
+def test_a_long_row_of_small_steps_is_cut_before_its_ends_are_called_equal() -> None:
+    row = [10.0 * 0.93**step for step in range(12)]  # 10 down to 4.5, each step within noise
+    found = classes(*row)
+    assert found == sorted(found)
+    assert found[-1] > 0
+
+
+@given(st.lists(st.floats(0.01, 1000.0), min_size=1, max_size=30))
+def test_classes_follow_the_speeds_and_equal_ones_share_one(rates: list[float]) -> None:
+    found = classes(*rates)
+    for one, its_class in zip(rates, found, strict=True):
+        for other, other_class in zip(rates, found, strict=True):
+            if one == other:
+                assert its_class == other_class
+            if one > other * 1.5 + 1e-9:
+                assert its_class < other_class
+            if its_class < other_class:
+                assert one > other
+    assert set(found) == set(range(max(found) + 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.734, "0.73"), (9.996, "10.0"), (11.26, "11.3"), (194.6, "195")]
+)
+def test_speeds_are_written_with_three_figures(value: float, words: str) -> None:
+    assert gb(value) == words
+
+
+def test_a_path_that_is_slower_by_noise_only_is_not_called_slower() -> None:
+    assert PairSpeed(0.82, "staged", 0.815, 0.82).says == "measured 0.82 GB/s, staged"
+    assert PairSpeed(0.82, "staged", 0.73, 0.82).says.endswith("direct is slower: 0.73 GB/s")
+
+
+def every(count: int) -> set[Pair]:
+    return set(permutations(range(count), 2))
+
+
+def of_gpu(count: int, *gpus: int) -> set[Pair]:
+    return {pair for pair in every(count) if {*pair} & {*gpus}}
+
+
+@pytest.mark.parametrize("count", [3, 4, 8])
+@pytest.mark.parametrize("gpu", [0, 2])
+def test_a_gpu_that_is_slow_with_all_its_peers_explains_its_pairs(count: int, gpu: int) -> None:
+    found = slow_ends(of_gpu(count, gpu), every(count))
+    assert (found.blamed, found.pairs) == ([gpu], [])
+    assert found.out == {gpu: [(gpu, other) for other in range(count) if other != gpu]}
+
+
+def test_several_gpus() -> None:
+    found = slow_ends(of_gpu(8, 1, 4, 5), every(8))
+    assert (found.blamed, found.pairs) == ([1, 4, 5], [])
+
+
+def test_one_direction_of_a_gpu() -> None:
+    found = slow_ends({(3, other) for other in range(3)}, every(4))
+    assert (list(found.out), list(found.into), found.pairs) == ([3], [], [])
+
+
+def test_a_single_pair_is_no_fault_of_its_gpus() -> None:
+    assert slow_ends({(0, 2), (2, 0)}, every(4)).pairs == [(0, 2), (2, 0)]
+    assert slow_ends({(0, 2), (2, 0)}, every(4)).blamed == []
+
+
+def test_the_pair_of_two_gpus_is_a_pair() -> None:
+    assert slow_ends(every(2), every(2)).pairs == [(0, 1), (1, 0)]
+
+
+@given(st.sets(st.sampled_from(sorted(every(5)))), st.sets(st.sampled_from(sorted(every(5)))))
+def test_each_slow_copy_is_explained_once(slow: set[Pair], others: set[Pair]) -> None:
+    found = slow_ends(slow, slow | others)
+    explained = [pair for pairs in (*found.out.values(), *found.into.values()) for pair in pairs]
+    assert sorted([*explained, *found.pairs]) == sorted(slow)
+
+
+def rates_of(count: int, rate: Callable[[int, int], float]) -> dict[Pair, float]:
+    return {(a, b): rate(a, b) for a, b in permutations(range(count), 2)}
+
+
+@pytest.mark.parametrize(
+    ("rates", "groups"),
+    [
+        (rates_of(6, lambda a, b: 26.3 if a // 3 == b // 3 else 22.0), [(0, 1, 2), (3, 4, 5)]),
+        (rates_of(8, lambda a, b: 335.0 if 5 in (a, b) else 371.0), [(0, 1, 2, 3, 4, 6, 7), (5,)]),
+        (rates_of(4, lambda a, b: 20.0 if a == 2 else 26.0), [(0, 1, 3), (2,)]),  # slow only as a source
+        (rates_of(8, lambda a, b: 370.0 + (a + b) % 4), [tuple(range(8))]),
+        (rates_of(4, lambda a, b: 20.0 if {a, b} == {0, 3} else 26.0), [(0, 1, 2, 3)]),  # a single pair
+        ({(0, 1): 50.0, (1, 0): 50.0, (2, 3): 50.0}, [(0, 1, 2, 3)]),  # two bridges
+        ({}, [()]),
+    ],
+)
+def test_gpus_are_divided_where_every_pair_within_is_faster_than_every_pair_between(
+    rates: dict[Pair, float], groups: list[tuple[int, ...]]
+) -> None:
+    assert speed_groups(rates) == groups

@@ -1,0 +1,215 @@
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputopo.planner import Request, plan
+from gputopo.planner.changes import as_expected, changed, changes_of, full_links, single_changes
+from gputopo.planner.what_if import best_change, what_if
+from gputopo.prediction import paths_of
+from gputopo.values.bandwidth import Bandwidth, Sample
+from gputopo.values.ends import End
+from gputopo.values.errors import UsageError
+from gputopo.values.machine import Gpu, Hop, Link, Machine, Pcie, PciNode
+from gputopo.values.run.plan import Plan, WhatIf
+from tests import there
+from tests.matrices import machine_of
+
+REQUEST = Request(model="alexnet", batch_size=128)
+
+
+def choose(machine: Machine, request: Request) -> Plan:
+    return plan(machine, request, keep=1)
+
+
+def answer(machine: Machine, *changes: str, request: Request = REQUEST) -> WhatIf:
+    return what_if(machine, request, changes, choose)
+
+
+def box(*widths: int, name: str = "GeForce GTX 1080 Ti", measured: bool = False) -> Machine:
+    """Return a machine whose GPUs have links of these widths, all of generation 3."""
+    names = " ".join
+    matrix = "\n".join(
+        names("X" if a == b else "PHB" for b in range(len(widths))) for a in range(len(widths))
+    )
+    machine = machine_of(matrix)
+    gpus = tuple(
+        Gpu(index=index, name=name, pcie=Pcie(gen_max=3, width_now=width, width_max=width))
+        for index, width in enumerate(widths)
+    )
+    machine = msgspec.structs.replace(machine, gpus=gpus)
+    if not measured:
+        return machine
+    samples = []
+    for index, host in paths_of(machine).hosts.items():
+        place = f"gpu:{index}"
+        up, down = 0.9 * host.up, 0.9 * host.down
+        samples += [
+            Sample(kind="h2d", source=End("host"), destination=End(place), pinned=True, median_gb_per_s=down),
+            Sample(kind="d2h", source=End(place), destination=End("host"), pinned=True, median_gb_per_s=up),
+        ]
+    return msgspec.structs.replace(machine, bandwidth=Bandwidth(source="a test", samples=tuple(samples)))
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_narrow_card_in_a_wide_slot_is_as_fast_as_its_peers(*, measured: bool) -> None:
+    machine = box(16, 16, 16, 4, measured=measured)
+    after = changed(as_expected(machine), ("gpu3: x16",)).machine
+    hosts = paths_of(after).hosts
+    assert hosts[3].up == pytest.approx(hosts[0].up)
+    assert hosts[3].down == pytest.approx(hosts[0].down)
+    found = answer(machine, "gpu3: x16")
+    assert found.share > 0.05
+    assert (found.before.images_per_sec or 0) < (found.after.images_per_sec or 0)
+    assert any("Gen3 x16 instead of Gen3 x4" in words for words in found.basis)
+
+
+def test_several_changes_are_made_in_their_order() -> None:
+    assert changes_of(["gpu0: x8; acs off", "all: RTX 4090"]) == ("gpu0: x8", "acs off", "all: RTX 4090")
+    assert changes_of(["gpu0,1: x8, acs off"]) == ("gpu0,1: x8", "acs off")
+    found = changed(box(16, 16, 16, 16), ("gpus 0-1, 3: x4",))
+    assert [gpu.pcie.width_max for gpu in found.machine.gpus] == [4, 4, 16, 4]
+    found = changed(box(16, 16), ("all: x4", "gpu0: x16"))
+    assert [gpu.pcie.width_max for gpu in found.machine.gpus] == [16, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ("gpu9: x16", "no such GPU"),
+        ("gpu0-9: x16", "no such GPU"),
+        ("gpu1-0: x16", "no such GPU"),
+        ("faster", "does not know"),
+        ("gpu0: x3", "no PCIe link x3"),
+        ("gpu0: gen6", "3 at most, not 6"),
+        ("nvlink 0-1", "have no free NVLinks"),
+        ("nvlink 0-7", "no such GPU"),
+        ("gpu0: GTX 9999", "does not know the GPU"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(change: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what) as refused:
+        changed(box(16, 16), (change,))
+    assert refused.value.hint
+
+
+def test_another_model_has_its_own_speed_and_link() -> None:
+    found = changed(box(16, 16), ("all: RTX 2080 Ti",))
+    assert found.replaced == {0, 1}
+    assert {gpu.name for gpu in found.machine.gpus} == {"GeForce RTX 2080 Ti"}
+    assert answer(box(16, 16), "all: RTX 2080 Ti").share > 0.02
+    # A card of 16 lanes has 8 in a slot that has no more; below one of 8 lanes the slot may have 16.
+    for name, width in (("GeForce GTX 1080 Ti", 8), ("GeForce RTX 4060 Ti", 16)):
+        (gpu,) = changed(box(8, name=name), ("all: RTX 2080 Ti",)).machine.gpus
+        assert gpu.pcie.width_max == width
+
+
+def test_speeds_that_were_given_are_not_those_of_another_model() -> None:
+    request = msgspec.structs.replace(REQUEST, single_gpu_images_per_sec=(100.0,))
+    assert (answer(box(16, 16), "all: RTX 2080 Ti", request=request).after.images_per_sec or 0) > 250
+    assert answer(box(16, 4), "gpu1: x16", request=request).after.images_per_sec
+    with pytest.raises(UsageError, match="which --what-if replaces"):
+        answer(box(16, 16), "gpu0: RTX 2080 Ti", request=request)
+
+
+def test_nvlink_joins_two_gpus_by_all_free_links() -> None:
+    machine = box(16, 16, name="GeForce RTX 3090")
+    after = changed(machine, ("nvlink 0-1",)).machine
+    link = there(after.link(0, 1))
+    assert link.nvlinks == 4
+    assert paths_of(after).pair(0, 1).kind == "nvlink"
+    with pytest.raises(UsageError, match="no free NVLinks"):
+        changed(after, ("nvlink 0-1",))
+    assert "nvlink 0-1" in single_changes(machine)
+    assert single_changes(after) == ()
+    more = [single_changes(box(*[16] * count, name="GeForce RTX 3090")) for count in (4, 5)]
+    assert [len(changes) for changes in more] == [6, 0]
+
+
+def tree(*, acs: bool = False) -> Machine:
+    """Return two GPUs behind a switch, and a third in a port of another socket."""
+    root = {"kind": "bridge", "max_speed_gt_per_s": 8.0, "max_width": 16, "acs": False}
+    ports = {
+        "0000:00:01.0": ("pci0000:00", None, 0, 16),
+        "0000:01:00.0": ("pci0000:00", "0000:00:01.0", 0, 16),
+        "0000:02:00.0": ("pci0000:00", "0000:01:00.0", 0, 16),
+        "0000:02:01.0": ("pci0000:00", "0000:01:00.0", 0, 16),
+        "0000:80:02.0": ("pci0000:80", None, 1, 4),
+    }
+    nodes = [
+        msgspec.convert(
+            {**root, "address": address, "root": at, "parent": parent, "numa_node": node, "max_width": width},
+            PciNode,
+        )
+        for address, (at, parent, node, width) in ports.items()
+    ]
+    nodes = [msgspec.structs.replace(one, acs=acs and one.address.startswith("0000:02:0")) for one in nodes]
+    places = {"0000:03:00.0": "0000:02:00.0", "0000:04:00.0": "0000:02:01.0", "0000:81:00.0": "0000:80:02.0"}
+    roots = {"0000:80:02.0": "pci0000:80"}
+    cards = [
+        PciNode(address=address, root=roots.get(port, "pci0000:00"), parent=port, kind="gpu")
+        for address, port in places.items()
+    ]
+    hops = {(0, 1): Hop.PIX, (0, 2): Hop.SYS, (1, 2): Hop.SYS}
+    return Machine(
+        source="a test",
+        gpus=tuple(
+            Gpu(
+                index=index,
+                name="Tesla P100-PCIE-16GB",
+                pci_address=address,
+                pcie=Pcie(gen_max=3, width_now=width, width_max=width),
+            )
+            for index, (address, width) in enumerate(zip(places, (16, 16, 4), strict=True))
+        ),
+        links=tuple(Link(a=a, b=b, hop=hop) for (a, b), hop in hops.items()),
+        pci=(*nodes, *cards),
+    )
+
+
+def test_without_acs_gpus_of_a_switch_copy_directly() -> None:
+    with_acs, without = tree(acs=True), tree()
+    assert paths_of(with_acs).pair(0, 1).gb_per_s < paths_of(without).pair(0, 1).gb_per_s
+    assert paths_of(changed(as_expected(with_acs), ("acs off",)).machine) == paths_of(as_expected(without))
+    assert "acs off" in single_changes(with_acs)
+    assert "acs off" not in single_changes(without)
+
+
+def test_the_single_change_that_pays_most_is_found() -> None:
+    machine = box(16, 16, 16, 4)
+    found = best_change(machine, REQUEST, choose)
+    assert found.changes == ("gpu3: x16",)
+    assert not found.asked
+    assert found.share > 0.05
+
+
+def test_all_links_are_changed_together_where_none_pays_alone() -> None:
+    machine = box(1, 1)
+    assert full_links(machine) == ("all: x16",)
+    found = best_change(machine, REQUEST, choose)
+    assert found.changes in {("all: x16",), ("gpu0: x16",)}
+
+
+def test_no_change_is_found_where_all_cards_have_their_lanes() -> None:
+    machine = box(16, 16)
+    found = best_change(machine, REQUEST, choose)
+    assert (found.changes, found.share) == ((), 0.0)
+
+
+lanes = st.sampled_from([1, 4, 8, 16])
+
+
+@given(st.lists(lanes, min_size=2, max_size=4), st.booleans(), st.integers(0, 3), lanes)
+@settings(max_examples=25)
+def test_an_improved_link_never_lowers_the_prediction(
+    widths: list[int], measured: bool, index: int, width: int
+) -> None:
+    machine = box(*widths, measured=measured)
+    index %= len(widths)
+    found = answer(machine, f"gpu{index}: x{width}")
+    if width >= widths[index]:
+        assert found.share >= 0
+    if width <= widths[index]:
+        assert found.share <= 0
+    if width == widths[index]:
+        assert changed(as_expected(machine), found.changes).machine == as_expected(machine)
