@@ -1,8 +1,10 @@
 """Plans, starts and watches training. The TensorFlow code is here, and loads only in the worker.
 
 A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its checked spec. `plan_on` plans;
-`plan_by_runs` and `train_fastest` measure placements first. `strategy` is for the user's script, and loads
-TensorFlow when it is called. Each name loads its module when it is used.
+`plan_by_runs` and `train_fastest` measure placements first. `machine_from` and `planned_machine` read the
+machine of a command, `site_for` its site. `find_hosts` returns the hosts of a command: see
+`gputopo.launch.hosts`. `strategy` is for the user's script, and loads TensorFlow when it is called. Each name
+loads its module when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -13,25 +15,65 @@ if TYPE_CHECKING:
     from gputopo.launch.checks import runnable as runnable
     from gputopo.launch.data import DataRequest as DataRequest
     from gputopo.launch.data import make_data as make_data
+    from gputopo.launch.exporting import export_hosts as export_hosts
+    from gputopo.launch.exporting import export_run as export_run
+    from gputopo.launch.hosts.allocation import Allocation as Allocation
+    from gputopo.launch.hosts.allocation import FoundHosts as FoundHosts
+    from gputopo.launch.hosts.allocation import find_hosts as find_hosts
+    from gputopo.launch.hosts.driver import start_hosts as start_hosts
+    from gputopo.launch.hosts.fleet import ask_for_machines as ask_for_machines
+    from gputopo.launch.hosts.fleet import read_machines as read_machines
+    from gputopo.launch.hosts.network import measure_network as measure_network
+    from gputopo.launch.hosts.options import HostOptions as HostOptions
+    from gputopo.launch.hosts.plans import plan_of_hosts as plan_of_hosts
+    from gputopo.launch.hosts.plans import plan_of_machines as plan_of_machines
+    from gputopo.launch.hosts.rendezvous_server import RendezvousServer as RendezvousServer
+    from gputopo.launch.hosts.run import run_on_hosts as run_on_hosts
     from gputopo.launch.job import Job as Job
     from gputopo.launch.jobs.autotune import plan_by_runs as plan_by_runs
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
     from gputopo.launch.plans import plan_on as plan_on
     from gputopo.launch.site import Site as Site
+    from gputopo.launch.source import FROM as FROM
+    from gputopo.launch.source import begin_reading as begin_reading
+    from gputopo.launch.source import machine_from as machine_from
+    from gputopo.launch.source import planned_machine as planned_machine
+    from gputopo.launch.source import site_for as site_for
+    from gputopo.launch.source import with_ports_now as with_ports_now
     from gputopo.launch.target import Target as Target
     from gputopo.launch.user_strategy import strategy as strategy
 
 _MODULES = {
+    "Allocation": "hosts.allocation",
     "DataRequest": "data",
+    "FROM": "source",
+    "FoundHosts": "hosts.allocation",
+    "HostOptions": "hosts.options",
     "Job": "job",
+    "RendezvousServer": "hosts.rendezvous_server",
     "Site": "site",
     "Target": "target",
+    "ask_for_machines": "hosts.fleet",
+    "begin_reading": "source",
+    "export_hosts": "exporting",
+    "export_run": "exporting",
+    "find_hosts": "hosts.allocation",
+    "machine_from": "source",
     "make_data": "data",
+    "measure_network": "hosts.network",
     "plan_by_runs": "jobs.autotune",
+    "plan_of_hosts": "hosts.plans",
+    "plan_of_machines": "hosts.plans",
     "plan_on": "plans",
+    "planned_machine": "source",
+    "read_machines": "hosts.fleet",
+    "run_on_hosts": "hosts.run",
     "runnable": "checks",
+    "site_for": "source",
+    "start_hosts": "hosts.driver",
     "strategy": "user_strategy",
     "train_fastest": "jobs.autotune",
+    "with_ports_now": "source",
 }
 __all__ = [*_MODULES]
 __getattr__ = exports(__name__, _MODULES)

@@ -50,7 +50,7 @@ def run_command(arguments: Sequence[str]) -> int:
             stderr.redirect_to_null(stream)
         return _BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (a bug must not look like findings)
-        return _report_limit(error) if _is_limit(error) else _report_bug(error)
+        return _report(error)
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -64,26 +64,23 @@ def _dispatch(arguments: list[str]) -> int:
     return commands.invoke(arguments)
 
 
-def _is_limit(error: Exception) -> bool:
-    """Return whether the system had no memory, address space, process or thread for this process."""
-    return (
+def _report(error: Exception) -> int:
+    """Print in two lines why a command failed, and return its exit code.
+
+    If the system had no memory, address space, process or thread for this process, that is the reason. Else
+    gputopo failed: where, and what to send; all with GPUTOPO_TRACEBACK=1.
+    """
+    if (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE))
         or any(words in str(error) for words in ("failed to map segment", "can't start new thread"))
-    )
-
-
-def _report_limit(error: Exception) -> int:
-    what = stderr.one_line(str(error)) or type(error).__name__
-    stderr.to_stderr(
-        f"gputopo: out of system resources: {what[:200]}\n  see the limits on open files (ulimit -n), "
-        "processes (-u), address space (-v) and the free memory\n"
-    )
-    return int(ExitCode.HARDWARE)
-
-
-def _report_bug(error: Exception) -> int:
-    """Print in two lines that gputopo failed, where, and what to send; all with GPUTOPO_TRACEBACK=1."""
+    ):
+        what = stderr.one_line(str(error)) or type(error).__name__
+        stderr.to_stderr(
+            f"gputopo: out of system resources: {what[:200]}\n  see the limits on open files (ulimit -n), "
+            "processes (-u), address space (-v) and the free memory\n"
+        )
+        return int(ExitCode.HARDWARE)
     import traceback
 
     if os.environ.get(TRACEBACK):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import msgspec
 
 from gputopo.cli.printing import show_report
-from gputopo.cli.source import machine_from
-from gputopo.launch.hosts.allocation import HostOptions
-from gputopo.report.stderr import note, to_stderr
+from gputopo.launch import HostOptions, machine_from
+from gputopo.report.stderr import note, show_error
 from gputopo.values.bandwidth import TCP, Level, NetworkToolChoice
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from gputopo.runs import Saved
     from gputopo.values.bandwidth import Bandwidth
     from gputopo.values.finding import Finding
-    from gputopo.values.machine import Machine, Nic
+    from gputopo.values.machine import Machine
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
 INTERRUPTED = 130  # 128 + SIGINT
-INTERRUPTED_NOTE = "gputopo: interrupted; showing the measurements so far\n"
-_ENDED_NOTE = "gputopo: the driver ended the measurement; showing the measurements so far\n"
+INTERRUPTED_NOTE = "interrupted; showing the measurements so far"
+_ENDED_NOTE = "the driver ended the measurement; showing the measurements so far"
 
 MIN_SIZE, MAX_SIZE = 1024, 2**34
 
@@ -188,36 +187,31 @@ def bandwidth(
 def _network(options: BandwidthOptions, hosts: Given) -> int:
     """Measure between hosts, print the report, and return the exit code."""
     from gputopo import findings
-    from gputopo.cli.hosts.network import measure_network
     from gputopo.copies import with_expectations
+    from gputopo.launch import measure_network
     from gputopo.values.machine import Machine
 
-    if options.loops is not None:
-        raise UsageError(
-            f"--effort {options.loops} is for one host, but this measures between hosts",
-            "give --effort quick or --effort full",
-        )
-
-    def report(measured: "Bandwidth", nics: "Sequence[Nic]") -> int:
-        machine = Machine(source="live", bandwidth=measured)
-        if any(one.is_collective for one in measured.samples):
-            machine = msgspec.structs.replace(machine, nics=tuple(nics))
-            measured = with_expectations(measured, machine)
-            machine = msgspec.structs.replace(machine, bandwidth=measured)
-        found = findings.find_bandwidth(machine)
-        print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
-        if options.save:
-            _save_network(measured)
-        failed = findings.fails(found, options.fail_on or "error")
-        return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
-
-    return measure_network(HostOptions(**hosts.fields), options.level, options.network_tool, report)
+    found = measure_network(HostOptions(**hosts.fields), options.level, options.network_tool)
+    if found is None:
+        return ExitCode.OK
+    measured, nics = found
+    machine = Machine(source="live", bandwidth=measured)
+    if any(sample.is_collective for sample in measured.samples):
+        machine = msgspec.structs.replace(machine, nics=nics)
+        measured = with_expectations(measured, machine)
+        machine = msgspec.structs.replace(machine, bandwidth=measured)
+    problems = findings.find_bandwidth(machine)
+    print_bandwidth(machine, problems, options.shape, whole=options.whole)
+    if options.save:
+        _save_network(measured)
+    failed = findings.fails(problems, options.fail_on or "error")
+    return ExitCode.HARDWARE if not measured.complete else ExitCode.FINDINGS if failed else ExitCode.OK
 
 
 def _save_network(measured: "Bandwidth") -> None:
     """Save a measurement between hosts if it is complete, else print why not. Raises InputError."""
     if not measured.complete or measured.failures:
-        to_stderr("gputopo: not saved: some transfers between hosts have no result\n")
+        note("not saved: some transfers between hosts have no result")
         return
     from gputopo.runs import BoxHistory
 
@@ -225,9 +219,9 @@ def _save_network(measured: "Bandwidth") -> None:
     measured = msgspec.structs.replace(measured, measured_at=time.time())
     if lost := history.save_network(measured, saved_at=time.time()):
         note(lost)
-    is_tcp = any(one.kind == "network" and one.transport == TCP for one in measured.samples)
+    is_tcp = any(sample.kind == "network" and sample.transport == TCP for sample in measured.samples)
     use = "; plan and run of these hosts, started here, use it" if is_tcp else ""
-    to_stderr(f"gputopo: saved in {history.path}{use}\n")
+    note(f"saved in {history.path}{use}")
 
 
 def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
@@ -246,9 +240,9 @@ def _soak(options: BandwidthOptions, machine: "Machine") -> ExitCode | int:
         measured = msgspec.structs.replace(measured, soak=soak, notes=notes)
         machine = msgspec.structs.replace(machine, bandwidth=measured)
     watched = find_watched(machine, readings.history)
-    found = findings.worst_first([*findings.find_bandwidth(machine), *watched])
-    print_bandwidth(machine, measured, found, options.shape, whole=options.whole)
-    return _code(options, measured, found, failed=findings.fails(found, options.fail_on or "error"))
+    problems = findings.worst_first([*findings.find_bandwidth(machine), *watched])
+    print_bandwidth(machine, problems, options.shape, whole=options.whole)
+    return _code(options, measured, problems, failed=findings.fails(problems, options.fail_on or "error"))
 
 
 def _measured(options: BandwidthOptions, machine: "Machine") -> "Bandwidth":
@@ -279,16 +273,16 @@ def _report(
     from gputopo import findings
 
     judged = msgspec.structs.replace(machine, bandwidth=measured)
-    found = findings.find_bandwidth(judged)
+    problems = findings.find_bandwidth(judged)
     if old is None:
-        print_bandwidth(judged, measured, found, options.shape, whole=options.whole)
-        failed = findings.fails(found, options.fail_on or "error")
+        print_bandwidth(judged, problems, options.shape, whole=options.whole)
+        failed = findings.fails(problems, options.fail_on or "error")
     else:
         failed = _print_difference(judged, measured, old, options.shape, options.fail_on)
-        if findings.fails(found, None):
+        if findings.fails(problems, None):
             failed = True
-            to_stderr("gputopo: copies corrupted data; run without --baseline to list them\n")
-    return _code(options, measured, found, failed=failed)
+            note("copies corrupted data; run without --baseline to list them")
+    return _code(options, measured, problems, failed=failed)
 
 
 def _code(
@@ -298,8 +292,8 @@ def _code(
     from gputopo import findings
 
     if not measured.complete and not options.sources:
-        interrupted = any(one.reason == "interrupted" for one in measured.not_measured)
-        to_stderr(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
+        interrupted = any(lacking.reason == "interrupted" for lacking in measured.not_measured)
+        note(INTERRUPTED_NOTE if interrupted else _ENDED_NOTE)
         return INTERRUPTED if interrupted else ExitCode.HARDWARE
     if not options.sources and not _reached_a_gpu(measured) and not findings.fails(found, None):
         return ExitCode.HARDWARE
@@ -307,23 +301,19 @@ def _code(
 
 
 def _reached_a_gpu(measured: "Bandwidth") -> bool:
-    samples = any(one.gpus for one in measured.samples if not one.is_collective)
+    samples = any(sample.gpus for sample in measured.samples if not sample.is_collective)
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
 def print_bandwidth(
-    machine: "Machine",
-    measured: "Bandwidth",
-    found: "tuple[Finding, ...]",
-    shape: Shape,
-    *,
-    whole: bool = False,
+    machine: "Machine", found: "tuple[Finding, ...]", shape: Shape, *, whole: bool = False
 ) -> None:
-    """Print measured bandwidth with its findings."""
+    """Print the bandwidth that was measured on a machine, with its findings."""
     from gputopo.report.bandwidth.parts import bandwidth_document, report_of
     from gputopo.topology import without_identities
 
-    bare = without_identities(machine)
+    measured, bare = machine.bandwidth, without_identities(machine)
+    assert measured is not None, "it was measured"
     show_report(
         report_of(bare, bare.bandwidth or measured, found),
         lambda: bandwidth_document(machine, measured, found, whole=whole or shape == "markdown"),
@@ -338,17 +328,17 @@ def _save(machine: "Machine", measured: "Bandwidth") -> None:
         what = "a result that ended early" if measured.source == "live" else "a capture that ends early"
         why = f"{what} is no baseline"
     if not _reached_a_gpu(measured):
-        collectives = any(one.is_collective for one in measured.samples)
+        collectives = any(sample.is_collective for sample in measured.samples)
         why = why or ("collective operations show no single path" if collectives else "no GPU was measured")
     if why is not None:
-        to_stderr(f"gputopo: not saved: {why}\n")
+        note(f"not saved: {why}")
         return
     from gputopo.runs import BoxHistory
 
     history = BoxHistory()
     if lost := history.save(machine, measured, saved_at=time.time()):
         note(lost)
-    to_stderr(f"gputopo: saved in {history.path}; plan and run use it\n")
+    note(f"saved in {history.path}; plan and run use it")
 
 
 def measure_links(
@@ -362,7 +352,6 @@ def measure_links(
     from gputopo.cli.progress import ProgressLine
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes import NoGpuMeasuredError, SessionRequest, measure_watched
-    from gputopo.report.layout import plain
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
@@ -381,7 +370,7 @@ def measure_links(
             with ProgressLine() as line:
                 measured = measure_watched(machine, request, line.show, on_pause=on_pause)
         except NoGpuMeasuredError as error:
-            to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
+            show_error(error.what, error.hint)
             measured = error.bandwidth
     skipped = tuple(NotMeasured(what=f"gpu:{index}", reason=why) for index, why in sorted(others.items()))
     return msgspec.structs.replace(measured, not_measured=(*measured.not_measured, *skipped))
@@ -416,12 +405,11 @@ def _saved_baseline(machine: "Machine", gpus: "Sequence[int] | None") -> "Saved"
         raise InputError(
             "no bandwidth of this machine was saved to compare with", "save one: gputopo bandwidth --save"
         )
-    then, now = (
-        {gpu.pci_address: named(gpu) for gpu in answering_gpus(one)} for one in (old.machine, machine)
-    )
+    then = {gpu.pci_address: named(gpu) for gpu in answering_gpus(old.machine)}
+    now = {gpu.pci_address: named(gpu) for gpu in answering_gpus(machine)}
     changes = [f"missing: {name}" for at, name in then.items() if at not in now]
     changes += [f"new: {name}" for at, name in now.items() if at not in then]
-    to_stderr(f"gputopo: this machine had other GPUs on {old.date}; {'; '.join(changes)}\n")
+    note(f"this machine had other GPUs on {old.date}; {'; '.join(changes)}")
     return old
 
 
@@ -436,12 +424,12 @@ def _print_difference(
     from gputopo.topology import without_identities
 
     now = without_identities(msgspec.structs.replace(machine, bandwidth=measured))
-    found = bandwidth_difference(
+    difference = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
     from gputopo.report.bandwidth.change import change_document
 
-    show_report(found, lambda: change_document(found, old.date), shape)
-    slower = any(not change.better for change in found.changes)
-    broken = bool(found.failing or found.missing_gpus)
+    show_report(difference, lambda: change_document(difference, old.date), shape)
+    slower = any(not change.better for change in difference.changes)
+    broken = bool(difference.failing or difference.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

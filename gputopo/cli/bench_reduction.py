@@ -13,8 +13,8 @@ from gputopo.cli.bandwidth import (
     print_bandwidth,
     with_expected,
 )
-from gputopo.cli.source import machine_from
-from gputopo.report.stderr import to_stderr
+from gputopo.launch import machine_from
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Option
 from gputopo.values.run.placement import GPUS, parse_gpu_list
@@ -51,9 +51,9 @@ def bench_reduction(
     machine = with_p2p_reasons(machine_from(()))
     measured = with_expected(machine, measure_on(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
-    found = findings.find_bandwidth(machine)
-    print_bandwidth(machine, measured, found, shape, whole=True)
+    problems = findings.find_bandwidth(machine)
+    print_bandwidth(machine, problems, shape, whole=True)
     if not measured.complete:
-        to_stderr(INTERRUPTED_NOTE)
+        note(INTERRUPTED_NOTE)
         return INTERRUPTED
-    return ExitCode.FINDINGS if findings.fails(found, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if findings.fails(problems, fail_on) else ExitCode.OK

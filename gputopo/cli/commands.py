@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -10,7 +9,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gputopo.cli.printing import emit
-from gputopo.cli.refusals import MOVED, refuse_moved
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, listed, nearest, parameters_of, shown
 
@@ -66,22 +64,6 @@ def invoke(arguments: list[str]) -> int:
     named = first if first in COMMANDS else None
     if first is not None and named is None and first not in _OWN_FLAGS:
         raise _unknown(first)
-    if named is not None:
-        declared = options_of_command(named)
-        flags = [one.option.flag for one in declared if one.is_flag]
-        moved = [f"--{name}" for name in MOVED.get(named, {})]
-        options = [*(one.option.flag for one in declared), *moved, "--help", "--help-all"]
-        valued = {flag for flag in options if flag not in flags}
-        words = takewhile(lambda word: word != "--", arguments[1:])
-        if any(
-            word.partition("=")[0] not in valued for word in words if word[:2] == "--" and word not in flags
-        ):
-            from gputopo.cli.run import aliases
-
-            arguments = [named, *aliases.translate(arguments[1:], flags, options)]
-        own = takewhile(lambda word: word != "--", arguments[1:])
-        typed = {word.removeprefix("--").partition("=")[0]: "" for word in own if word[:2] == "--"}
-        refuse_moved(named, typed)
     command = get_command(_app(named))
     try:
         with command.make_context("gputopo", list(arguments)) as context:

@@ -53,14 +53,14 @@ def candidates(line: str) -> list[str]:
     if before[0] not in COMMANDS:
         return []
     declared = options_of_command(before[0])
-    by_flag = {one.option.flag: one for one in declared if one.placeholder[:1] not in ("", "[")}
+    by_flag = {option.option.flag: option for option in declared if option.placeholder[:1] not in ("", "[")}
     flag, has_value, value = current.partition("=")
     if has_value and flag in by_flag:
         return [f"{flag}={word}" for word in _beginning(_words(by_flag[flag]), value)]
     if before[-1] in by_flag:
         return _beginning(_words(by_flag[before[-1]]), current)
-    argument = next((_words(one) for one in declared if one.is_positional), ())
-    flags = [one.option.flag for one in declared if not one.is_positional]
+    argument = next((_words(option) for option in declared if option.is_positional), ())
+    flags = [option.option.flag for option in declared if not option.is_positional]
     return _beginning(flags if current.startswith("-") or not argument else argument, current)
 
 
@@ -81,32 +81,32 @@ def _own_shell(environ: Mapping[str, str]) -> Shell:
     return known[name]
 
 
-def _words(one: Declared) -> tuple[str, ...]:
+def _words(option: Declared) -> tuple[str, ...]:
     """Return the words of an option's value: the names in a table, or the words in its placeholder."""
-    if one.option.flag == "--model":
+    if option.option.flag == "--model":
         from gputopo.workload import workload_names
 
         return workload_names()
-    if one.option.flag == "--from" and one.placeholder == "FILE":
+    if option.option.flag == "--from" and option.placeholder == "FILE":
         from gputopo.captures import bundled_names
 
         return bundled_names()
-    if one.option.flag == "--all-reduce":
+    if option.option.flag == "--all-reduce":
         from gputopo.values.run.all_reduce import NAMES
 
         return NAMES
-    if one.option.flag == "--program":
+    if option.option.flag == "--program":
         from gputopo.prediction import program_names
 
         return program_names()
-    if one.option.flag == "--strategy":
+    if option.option.flag == "--strategy":
         from gputopo.values.run.names import Kind
 
         return get_args(Kind)
-    if one.option.flag == "[TOPIC...]":
+    if option.option.flag == "[TOPIC...]":
         from gputopo import pages
 
         return tuple(topic for topic in pages.topics() if " " not in topic)
-    if one.option.flag == "SHELL":
+    if option.option.flag == "SHELL":
         return get_args(Shell)
-    return tuple(word for word in one.placeholder.split("|") if _TYPED.fullmatch(word))
+    return tuple(word for word in option.placeholder.split("|") if _TYPED.fullmatch(word))

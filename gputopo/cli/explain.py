@@ -36,33 +36,32 @@ def explain(
     if search is not None and topic:
         raise UsageError("--search looks in all pages, not in one", "remove the topic or --search")
     if search is not None:
-        _search(search)
+        lines = pages.search(search)
+        if not lines:
+            raise UsageError(f"no page contains {shown(search)}", "gputopo explain lists the pages")
+        # As grep prints them.
+        emit("".join(f"{page}: {line}\n" for page, of_page in lines.items() for line in of_page))
     elif not topic:
         emit(_pages())
     elif topic[0] == _SCHEMA:
         _schema(" ".join(topic[1:]))
     elif topic[0] == _INTEGRATIONS and len(topic) > 1:
-        _file(" ".join(topic[1:]))
+        name = " ".join(topic[1:])
+        if name not in integrations.FILES:
+            raise UsageError(f"there is no file {shown(name)}", f"the files: {', '.join(integrations.FILES)}")
+        emit(integrations.read(name))
     else:
         _topic(" ".join(topic))
 
 
 def _topic(topic: str) -> None:
-    found = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
-    if found is None:
+    text = pages.explain(topic.partition("=")[0] if topic.startswith("-") else topic)
+    if text is None:
         names = [name for name in pages.topics() if name.count(" ") < _WORDS_OF_A_NAME]  # no messages
         near = nearest(topic.lstrip("-"), names)
         hint = f"did you mean gputopo explain {near[0]}?" if near else "gputopo explain lists the pages"
         raise UsageError(f"there is no page, finding, Xid, model or option {shown(topic)}", hint)
-    _show(found)
-
-
-def _search(word: str) -> None:
-    """Print the lines of all pages that contain a word, each after its page name, as grep does."""
-    found = pages.search(word)
-    if not found:
-        raise UsageError(f"no page contains {shown(word)}", "gputopo explain lists the pages")
-    emit("".join(f"{page}: {line}\n" for page, lines in found.items() for line in lines))
+    _show(text)
 
 
 def _schema(name: str) -> None:
@@ -75,13 +74,6 @@ def _schema(name: str) -> None:
         emit(encode_pretty(schemas.json_schema(name)))
     else:
         emit(schemas.listed())
-
-
-def _file(name: str) -> None:
-    """Print a file that an administrator copies."""
-    if name not in integrations.FILES:
-        raise UsageError(f"there is no file {shown(name)}", f"the files: {', '.join(integrations.FILES)}")
-    emit(integrations.read(name))
 
 
 _LISTED = ("name", "input_shape", "parameters", "parameter_bytes", "multiply_accumulates")
@@ -98,11 +90,11 @@ def models(
         from gputopo.values import schema
         from gputopo.workload import require_workload, workload_names
 
-        found = map(require_workload, workload_names())
+        known = map(require_workload, workload_names())
         listed = [
-            {name: getattr(one, name) for name in _LISTED}
-            | {"batch": one.gpu_batch, "source": one.source, "note": one.note}
-            for one in found
+            {name: getattr(model, name) for name in _LISTED}
+            | {"batch": model.gpu_batch, "source": model.source, "note": model.note}
+            for model in known
         ]
         emit(schema.encode_pretty({"schema": "gputopo.models/1", "models": listed}))
         return

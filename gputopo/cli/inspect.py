@@ -1,5 +1,6 @@
 """`gputopo inspect`: what this machine is, and what is wrong with it."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import FROM, begin, machine_from
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch import FROM, HostOptions, begin_reading, machine_from
 from gputopo.values.errors import ExitCode, UsageError
 from gputopo.values.fields import same_address
 from gputopo.values.index_ranges import index_ranges
@@ -174,7 +174,7 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
         is_name = ":" in word or word.upper().startswith("GPU-")
         chosen += named or ([word] if is_name else parse_gpu_list("--gpu", word))
     known = {gpu.index for gpu in machine.gpus}
-    if strangers := [one for one in chosen if one not in known]:
+    if strangers := [gpu for gpu in chosen if gpu not in known]:
         hint = f"the GPUs of this machine: {index_ranges(known) or 'none'}"
         raise UsageError(f"there is no GPU {strangers[0]}", hint)
     return tuple(dict.fromkeys(map(int, chosen)))
@@ -182,20 +182,23 @@ def _chosen(machine: "Machine", text: str | None) -> tuple[int, ...]:
 
 def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo import findings
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.fleet import fleet_of_files, fleet_of_hosts, record, recorded
+    from gputopo.cli.fleet import files_of_fleet, record, recorded
     from gputopo.findings.fleet import inspect_fleet
+    from gputopo.launch import ask_for_machines, find_hosts, read_machines
     from gputopo.report.fleet import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
-    asked = None if output.sources else hosts_to_ask(options)
-    if asked == ():
+    found = None if output.sources else find_hosts(options, os.environ)
+    if found is None:
+        machines = read_machines(files_of_fleet(output.sources, "compares hosts"))
+    else:
+        machines = ask_for_machines(found, options)
+    if not machines:
         return ExitCode.OK
-    found = fleet_of_files(output.sources) if asked is None else fleet_of_hosts(asked, options)
     before = {} if output.baseline is None else recorded(output.baseline)
-    fleet = inspect_fleet(found, before, output.fail_on)
+    fleet = inspect_fleet(machines, before, output.fail_on)
     if output.record is not None:
-        record(found, output.record)
+        record(machines, output.record)
     if output.shape == "scontrol":
         emit(drain_commands(fleet, output.fail_on or "error"))
     else:
@@ -210,8 +213,10 @@ def default_interval(duration_s: float | None) -> float:
 
 
 def _inspect_once(options: InspectOptions) -> int:
-    old = None if options.diff is None else _old_machine(options.diff, options.sources)
-    with begin(options.sources) as read:
+    if options.diff == "-" and "-" in options.sources:
+        raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
+    old = None if options.diff is None else machine_from([options.diff])
+    with begin_reading(options.sources) as read:
         from gputopo import findings
         from gputopo.topology import with_p2p_reasons, without_identities
         from gputopo.values import schema
@@ -220,15 +225,19 @@ def _inspect_once(options: InspectOptions) -> int:
         whole = with_p2p_reasons(read())
     chosen = _chosen(whole, options.gpus)
     machine = whole if options.identities else without_identities(whole)
-    found = findings.find(machine)
+    problems = findings.find(machine)
     if chosen:
-        found = tuple(one for one in found if set(chosen).intersection(one.subject.gpus))
-    inspection = Inspection(machine=machine, findings=found)
+        problems = tuple(finding for finding in problems if set(chosen).intersection(finding.subject.gpus))
+    inspection = Inspection(machine=machine, findings=problems)
     if options.record is not None:
         schema.make_folder(options.record.parent)
         schema.write(options.record, machine)
     if old is not None:
-        _print_difference(old, whole, options.shape)
+        from gputopo.findings.difference import difference
+        from gputopo.report.fleet import difference_document
+
+        changes = difference(old, whole)
+        show_report(changes, lambda: difference_document(changes), options.shape)
     else:
         # The terminal shows whose processes use the GPUs. Output to a file or a program does not, unless
         # requested.
@@ -257,18 +266,3 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         return inspection_document(inspection, chosen or detail, checks=checks)
 
     show_report(inspection, document, options.shape)
-
-
-def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
-    from gputopo.findings.difference import difference
-    from gputopo.report.fleet import difference_document
-
-    found = difference(old, new)
-    show_report(found, lambda: difference_document(found), shape)
-
-
-def _old_machine(diff: str, sources: tuple[str, ...]) -> "Machine":
-    """Return the machine to compare with. Raises InputError, UsageError for conflicting options."""
-    if diff == "-" and "-" in sources:
-        raise UsageError("standard input can be read only once", "give - to --from or to --diff, not both")
-    return machine_from([diff])

@@ -40,8 +40,13 @@ def make_data(
 
     asked = {"count": images, "files": files, "side": side, "seed": seed}
     request = DataRequest(name, **{field: value for field, value in asked.items() if value is not None})
+    try:
+        folder = folder.expanduser().absolute()
+    except (OSError, RuntimeError) as error:  # an unknown home; the working folder does not exist any more
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{folder} cannot be found: {why}", "give the full path of the folder") from error
     with _ended_tidily():
-        done = write_data(_place(folder), request)
+        done = write_data(folder, request)
     emit(
         f"{done.folder}: {units.counted(done.train, 'image')} for training and {done.validation} for "
         f"validation, {units.size(done.bytes)}.\nTrain with them: gputopo run --model "
@@ -61,15 +66,3 @@ def _ended_tidily() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _place(folder: Path) -> Path:
-    """Return the absolute path, with `~` expanded.
-
-    Raises InputError for an unknown home, or if the working folder does not exist any more.
-    """
-    try:
-        return folder.expanduser().absolute()
-    except (OSError, RuntimeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{folder} cannot be found: {why}", "give the full path of the folder") from error

@@ -6,13 +6,14 @@ The options are declared to typer, which dispatches and prints help. Their value
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from gputopo.cli.printing import emit
-from gputopo.cli.refusals import refuse_typed
+from gputopo.cli.refusals import refuse_moved, refuse_typed
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Declared, Text, arguments_for, nearest, parameters_of, shown
 
@@ -125,43 +126,79 @@ class Command(TyperCommand):
         return [one for one in self.params if one.param_type_name == "argument"]
 
     def _texts(self, words: list[str], command: str) -> dict[str, Text]:
-        by_flag: Mapping[str, Any] = {
-            flag: one for one in self.params for flag in one.opts if flag[:1] == "-"
-        }
-        texts: dict[str, Any] = {}
+        line = [*takewhile(lambda word: word != "--", words)]
+        behind = words[len(line) + 1 :]
+        given = _ReadOptions({flag: one for one in self.params for flag in one.opts if flag[:1] == "-"})
         before: list[str] = []
-        behind: list[str] = []
-        while words:
-            word = words.pop(0)
-            if word == "--":
-                behind, words = words, []
-            elif word.startswith("-") and word != "-":
-                flag, has_value, value = word.partition("=")
-                option = by_flag.get(flag)
-                if option is None and self.name == EXPLAIN:
-                    before.append(word)  # an option of another command
-                    continue
-                if option is None:
-                    raise unknown_option(flag, by_flag, command)
-                if getattr(option, "is_flag", False):
-                    if has_value:
-                        raise UsageError(f"{flag} takes no value", f"write {flag} alone")
-                    texts[option.name] = True
-                    continue
-                if str(option.metavar).startswith("[") and (not words or words[0].startswith("-")):
-                    has_value = "="  # a value in brackets is optional
-                if not has_value and not words:
-                    raise UsageError(
-                        f"{flag} needs a value",
-                        f"give {flag} {option.metavar}: {option.help.partition(chr(10))[0]}",
-                    )
-                text = value if has_value else words.pop(0)
-                texts[option.name] = [*texts.get(option.name, ()), text] if option.multiple else text
-                while option.multiple and not self._arguments() and words and not words[0].startswith("-"):
-                    texts[option.name].append(words.pop(0))  # --from *.json
-            else:
+        left = list(line)
+        while left:
+            word = left.pop(0)
+            if not word.startswith("-") or word == "-":
                 before.append(word)
-        return {**texts, **self._positional(before, behind, command)}
+                continue
+            flag, has_value, value = word.partition("=")
+            flag = flag.replace("_", "-") if flag.startswith("--") else flag
+            option = given.by_flag.get(flag)
+            if option is None or (option.is_flag and has_value):
+                from gputopo.cli.run import aliases  # its table is read only if it is needed
+
+                refuse_moved(str(self.name), flag)
+                if self._take_alias(given, flag, value if has_value else None, left, line):
+                    continue
+                option = given.by_flag.get(aliases.renamed(flag))
+            if option is None and self.name == EXPLAIN:
+                before.append(word)  # an option of another command
+                continue
+            if option is None:
+                raise unknown_option(flag, given.by_flag, command)
+            if option.is_flag and has_value:
+                raise UsageError(f"{flag} takes no value", f"write {flag} alone")
+            if option.is_flag:
+                given.set(option, flag, True)
+                continue
+            if str(option.metavar).startswith("[") and (not left or left[0].startswith("-")):
+                has_value = "="  # a value in brackets is optional
+            if not has_value and not left:
+                raise UsageError(
+                    f"{flag} needs a value",
+                    f"give {flag} {option.metavar}: {option.help.partition(chr(10))[0]}",
+                )
+            given.set(option, flag, value if has_value else left.pop(0))
+            while option.multiple and not self._arguments() and left and not left[0].startswith("-"):
+                given.set(option, flag, left.pop(0))  # --from *.json
+        return {**given.texts, **self._positional(before, behind, command)}
+
+    def _take_alias(
+        self, given: "_ReadOptions", flag: str, value: str | None, left: list[str], line: Sequence[str]
+    ) -> bool:
+        """Set the options that a flag of another program means, or a form of a switch; return if it is one.
+
+        `left`: the words after it, of which its value is taken. Raises UsageError.
+        """
+        from gputopo.cli.run import aliases
+
+        if values := aliases.values_of(flag, line):
+            if value is None and not left:
+                raise UsageError(f"{flag} needs a value", f"give one of {', '.join(values)}")
+            value = left.pop(0) if value is None else value
+            aliases.require_known(flag, value)
+            if value not in values:
+                raise UsageError(f"{flag} cannot be {value!r}", f"give one of {', '.join(values)}")
+            return given.set_words(flag, values[value])
+        if flag not in given.by_flag:
+            aliases.require_known(flag)
+        own = {name: ((name,), ()) for name, option in given.by_flag.items() if option.is_flag}
+        switches = {**aliases.switches(), **own}
+        switch, is_on = flag, aliases.is_on(value)
+        if flag not in switches and flag.startswith("--no"):
+            switch, is_on = f"--{flag[4:]}", False
+        if switch not in switches or (is_on is None and switch in own):
+            return False
+        if is_on is None:
+            raise UsageError(f"{flag} cannot be {value!r}", f"write {flag}, {flag}=true or {flag}=false")
+        given.unset(switch)
+        yes, no = switches[switch]
+        return given.set_words(switch, yes if is_on else no)
 
     def _positional(self, before: list[str], behind: list[str], command: str) -> dict[str, Text]:
         argument = next(iter(self._arguments()), None)
@@ -181,6 +218,43 @@ class Command(TyperCommand):
             hint = f"to read a file: --from {words[taken]}" if can_read else _help_hint(command)
             raise UsageError(f"{command} takes no argument {shown(words[taken])}", hint)
         return {argument.name: words[0]} if argument is not None and words else {}
+
+
+class _ReadOptions:
+    """The texts of options as they are read, and the flag that was typed for each."""
+
+    def __init__(self, by_flag: Mapping[str, Any]) -> None:
+        self.by_flag = by_flag
+        self.texts: dict[str, Any] = {}
+        self._flags: dict[str, str] = {}
+
+    def set(self, option: Any, flag: str, text: str | bool) -> None:
+        """Set an option; the last text of a flag counts. Raises UsageError if two flags disagree."""
+        name, before = option.name, self._flags.setdefault(option.name, flag)
+        if option.multiple:
+            self.texts[name] = [*self.texts.get(name, ()), text]
+            return
+        if before != flag and self.texts[name] != text:
+            raise UsageError(
+                f"{before} and {flag} both mean {option.opts[0]}, with different values",
+                f"use only one of them, or only {option.opts[0]}",
+            )
+        self.texts[name] = text
+
+    def set_words(self, flag: str, words: Sequence[str]) -> bool:
+        """Set the options that a flag means: `--precision fp16`. Return whether the command has them."""
+        settings = [(words[at], words[at + 1 : at + 2]) for at, word in enumerate(words) if word[:2] == "--"]
+        if any(name not in self.by_flag for name, _ in settings):
+            return False
+        for name, value in settings:
+            option = self.by_flag[name]
+            self.set(option, flag, True if option.is_flag else value[0])
+        return True
+
+    def unset(self, flag: str) -> None:
+        """Remove what a switch has set."""
+        for name in [name for name, typed in self._flags.items() if typed == flag]:
+            del self._flags[name], self.texts[name]
 
 
 def unknown_option(flag: str, known: Sequence[str] | Mapping[str, Any], command: str) -> UsageError:

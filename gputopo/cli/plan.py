@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import msgspec
 
 from gputopo.cli.printing import emit, show_report
-from gputopo.cli.source import FROM, site_for
-from gputopo.launch import Job, Target
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.cli.refusals import refuse_typed
+from gputopo.launch import FROM, HostOptions, Job, Target, site_for
 from gputopo.launch.job import parse_model
-from gputopo.launch.site import rehearsal_name, warn, with_costs
+from gputopo.launch.site import rehearsal_name, warn
 from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.report.stderr import note
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import ExitCode
 from gputopo.values.option import Given, Option, OptionsOf, Typed
 from gputopo.values.run.batches import AUTO, AskedBatch, read_batch_size
 from gputopo.values.run.options import AUTOTUNE
@@ -126,10 +125,10 @@ class _Asked(NamedTuple):
     def shape(self) -> Shape:
         return self.output.shape
 
-    def shown(self, found: "Plan") -> "Plan":
+    def shown(self, plan: "Plan") -> "Plan":
         """Return the plan with the requested number of candidates."""
         count = self.command.candidates
-        return found if count is None else msgspec.structs.replace(found, candidates=found.candidates[:count])
+        return plan if count is None else msgspec.structs.replace(plan, candidates=plan.candidates[:count])
 
 
 def plan(
@@ -159,32 +158,28 @@ def plan(
         variable_update=placement.fields.get("variable_update", "auto"),
     )
     asked = _Asked(job, request, command, output)
-    may_be_several = not output.sources and (hosts != HostOptions() or find(hosts, os.environ) is not None)
-    if command.fleet or may_be_several:
-        code = _plan_of_hosts(asked, hosts)
-        if code is not None:
-            return code
-    return _plan_of_one(asked)
+    if command.fleet:
+        from gputopo.cli.fleet import files_of_fleet
+        from gputopo.launch import plan_of_machines, read_machines
 
+        refuse_typed("plan of several files", typed)
+        files = files_of_fleet(output.sources, "plans for several hosts")
+        _print(asked.shown(plan_of_machines(read_machines(files), request)), asked.shape)
+        return ExitCode.OK
+    if output.sources:
+        return _plan_of_one(asked)
+    from gputopo.launch import find_hosts, plan_of_hosts
 
-def _plan_of_hosts(asked: _Asked, options: HostOptions) -> int | None:
-    """Plan for the hosts of files, or for hosts that are asked; None if the options have no other hosts."""
-    from gputopo.cli.hosts.asking import hosts_to_ask
-    from gputopo.cli.hosts.fleet import plan_of_files, plan_of_hosts
-
-    fleet = asked.command.fleet
-    to_ask = None if fleet else hosts_to_ask(options)
-    if not fleet and to_ask is None:
-        return None
-    _refuse_on_hosts(asked)
-
-    def show(found: "Plan") -> None:
-        _print(asked.shown(found), asked.shape)
-
-    if to_ask is None:
-        show(plan_of_files(asked.output.sources, asked.request))
-        return 0
-    return plan_of_hosts(to_ask, options, with_costs(asked.request), show) if to_ask else 0
+    to_plan = find_hosts(hosts, os.environ)
+    if to_plan is None:
+        return _plan_of_one(asked)
+    refuse_typed("plan of several hosts", typed)
+    planned = plan_of_hosts(to_plan, hosts, request)
+    if planned is None:
+        return ExitCode.OK
+    chosen, code = planned
+    _print(asked.shown(chosen), asked.shape)
+    return code
 
 
 def _plan_of_one(asked: _Asked) -> int:
@@ -194,36 +189,15 @@ def _plan_of_one(asked: _Asked) -> int:
     if command.autotune is None:
         from gputopo.launch import plan_on
 
-        found = plan_on(site, request, candidates=command.candidates, changes=command.changes)
+        chosen = plan_on(site, request, candidates=command.candidates, changes=command.changes)
     else:
         from gputopo.launch import plan_by_runs
 
-        found, code = plan_by_runs(
+        chosen, code = plan_by_runs(
             asked.job, site, request, candidates=command.candidates, count=command.autotune
         )
-    _show(found if command.autotune is None else asked.shown(found), asked, site.machine)
+    _show(chosen if command.autotune is None else asked.shown(chosen), asked, site.machine)
     return code
-
-
-def _refuse_on_hosts(asked: _Asked) -> None:
-    """Raise UsageError for options that need a plan for a single host."""
-
-    command, request = asked.command, asked.request
-    alone = {
-        "--what-if": bool(command.changes),
-        "--autotune": command.autotune is not None,
-        "--explain": request.explain,
-        "--candidates all": command.candidates == ALL,
-        f"--format {asked.shape}": asked.shape not in ("table", "json", "markdown"),
-        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
-    }
-    for_one = "plan for one file without --fleet" if command.fleet else "add --num-hosts 1"
-    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
-    if found is not None:
-        raise UsageError(
-            f"{found} is for one host, but this plan has several",
-            f"remove {found}, or {for_one}",
-        )
 
 
 def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
@@ -231,18 +205,18 @@ def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
     if asked.shape not in ("sbatch", "docker"):
         _print(chosen, asked.shape)
         return
-    from gputopo.cli.run.start import show_start
+    from gputopo.launch import export_run
     from gputopo.launch.spec.prepare import spec_of
     from gputopo.launch.supervise.cgroup import usable_cpus
+    from gputopo.values.run.options import OutputOptions
 
     name = rehearsal_name(asked.output.sources)
     target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
     warn(target, trains=False)
     typed = {"model": str(asked.job.model), **asked.job.training.typed}
     words = [word for name, text in typed.items() for word in (f"--{name.replace('_', '-')}", text)]
-    named = bool(asked.request.gpus or asked.request.exclude)
     spec = spec_of(target, str(asked.request.model)) if target.plan.choice.gpus else None
-    show_start(target, asked.shape, words, spec=spec, named=named)
+    emit(export_run(asked.job, target, OutputOptions(shape=asked.shape), words, spec))
 
 
 def _print(chosen: "Plan", shape: Shape) -> None:

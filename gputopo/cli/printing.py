@@ -15,6 +15,7 @@ from gputopo.values.errors import HardwareError
 
 if TYPE_CHECKING:
     import msgspec
+    from rich.console import Console
 
     from gputopo.report.document import Document
     from gputopo.report.layout import Line
@@ -74,10 +75,9 @@ def show(view: "Callable[[int], Sequence[Line]]") -> None:
 
 
 def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = _console()
     # Keep the last column free: some terminals wrap a line that fills it.
     width = max(min(console.width, shutil.get_terminal_size().columns) - 1, _NARROWEST)
     with _written():
@@ -85,6 +85,40 @@ def _show_on_terminal(view: "Callable[[int], Sequence[Line]]") -> None:
             text = Text.assemble(*line)
             text.rstrip()
             console.print(text, soft_wrap=True)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def can_redraw() -> bool:
+    """Return whether stdout is a terminal that can move its cursor."""
+    return is_terminal() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+@contextlib.contextmanager
+def redrawn_lines() -> "Iterator[Callable[[Sequence[Line]], None]]":
+    """Yield a function that draws lines over those that it drew last, cut to the size of the terminal."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(
+        console=_console(),
+        auto_refresh=False,
+        vertical_overflow="crop",
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as live:
+
+        def draw(lines: "Sequence[Line]") -> None:
+            texts = (Text.assemble(*line, no_wrap=True, overflow="crop") for line in for_this_stdout(lines))
+            with _written():
+                live.update(Group(*texts), refresh=True)
+
+        yield draw
 
 
 def for_this_stdout(lines: "Sequence[Line]") -> "Sequence[Line]":

@@ -1,9 +1,10 @@
 """Options of commands that exclude or need one another, and options that moved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gputopo.values.errors import UsageError
-from gputopo.values.option import Refusal, Text, refuse
+from gputopo.values.option import Refusal, refuse
 
 Texts = Mapping[str, str]
 """The typed values of options by name, in lower case."""
@@ -53,7 +54,75 @@ _HOSTS = (
     "remote_python",
     "join_timeout",
     "allow_public_address",
+    "insecure",
 )
+# Options that also a program of the user has, in addition to the options of its plan and of hosts.
+_OF_A_PROGRAM = (
+    *("program", "model", "from", "require_gpu", "cpu", "format", "dry_run", "no_affinity"),
+    *("sbatch_option", "output", "prometheus", "fail_on", "on_anomaly", "stall_timeout"),
+)
+
+
+_REMOVE = "remove {option}, or add --num-hosts 1"
+
+
+def _of_training(typed: Texts) -> list[str]:
+    """Return the options that only the built-in training has, as flags."""
+    from gputopo.values.run.placement import PlanOptions  # `inspect` needs no plan
+
+    others = {*PlanOptions.__struct_fields__, *_HOSTS, *_OF_A_PROGRAM} - {"all_reduce"}
+    return AnyOf(*(name for name in typed if name not in others)).given(typed)
+
+
+def _chosen_number(typed: Texts) -> list[str]:
+    return ["--num-gpus auto"] if typed.get("num_gpus", "").startswith("auto") else []
+
+
+def _repeats(typed: Texts) -> list[str]:
+    return ["--repeats"] if int(typed.get("repeats", 1)) > 1 else []
+
+
+def _restarts(typed: Texts) -> list[str]:
+    return ["--restart"] if int(typed.get("restart", 0)) > 0 else []
+
+
+def _number_of_copies(typed: Texts) -> list[str]:
+    effort = typed.get("effort", "")
+    return [f"--effort {effort}"] if effort.isdecimal() else []
+
+
+def _speeds(typed: Texts) -> list[str]:
+    several = "," in typed.get("single_gpu_images_per_sec", "")
+    return ["--single-gpu-images-per-sec with several numbers"] if several else []
+
+
+def _any(*conditions: Callable[[Texts], list[str]]) -> Callable[[Texts], list[str]]:
+    return lambda typed: [flag for condition in conditions for flag in condition(typed)]
+
+
+_PLAN_OF_ONE_HOST = _any(
+    AnyOf("what_if", "autotune", "explain", "candidates=all").given,
+    AnyOf("format=env", "format=sbatch", "format=docker").given,
+    _speeds,
+)
+_RUN_OF_ONE_HOST = AnyOf("from", "format=env", "format=sbatch", "format=docker").given
+
+
+def _on_one_host(condition: Callable[[Texts], list[str]]) -> tuple[Refusal[Texts], ...]:
+    """Return the refusals of a run on several hosts. `condition`: on further options for one host."""
+    what = "{option} is for one host, but this run has several"
+    return (
+        Refusal((_any(condition, AnyOf("autotune").given, _repeats),), what, _REMOVE),
+        Refusal(
+            (_restarts,),
+            what,
+            f"{_REMOVE}; after a failure start the job again with --resume auto",
+        ),
+        Refusal((_speeds,), what, _REMOVE),
+    )
+
+
+# By command, or by what a command turns out to do.
 REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
     "inspect": (
         Refusal(
@@ -142,6 +211,11 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
             "remove it; without --network and host options, this host is measured",
         ),
         Refusal(
+            (AnyOf("network", *_HOSTS), _number_of_copies),
+            "{other} is for one host, but this measures between hosts",
+            "give --effort quick or --effort full",
+        ),
+        Refusal(
             (AnyOf("from"), AnyOf("gpus", "effort", "numa", "size", "soak")),
             "{other} applies to measurements, but --from only reads a file",
             "use only one of them",
@@ -189,6 +263,11 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
             "add --dry-run",
         ),
         Refusal(
+            (AnyOf("format=docker"), AnyOf("hosts", "hostfile", "num_hosts")),
+            "{option} is for one host",
+            "use --format sbatch or hostfile, or add --num-hosts 1",
+        ),
+        Refusal(
             (AnyOf("node_rank", "remote_python"), AnyOf("format=hostfile")),
             "{option} cannot be combined with {other}, which starts the run in another way",
             "remove {option}",
@@ -208,6 +287,40 @@ REFUSALS: Mapping[str, tuple[Refusal[Texts], ...]] = {
             "add --dry-run --format sbatch",
         ),
     ),
+    "run -- PROGRAM": (
+        Refusal(
+            (_of_training,),
+            "{option} works with the built-in training only, not with your own program",
+            "remove it, or put it after the program: everything after -- belongs to the program",
+        ),
+        Refusal(
+            (AnyOf("format=json"), NoneOf("dry_run")),
+            "--json cannot be combined with a program, which uses stdout itself",
+            "remove --json: the result is result.json in the run folder (--output DIR); --dry-run prints "
+            "the plan as JSON",
+        ),
+        Refusal(
+            (AnyOf("from"), NoneOf("dry_run")),
+            "--from plans for another machine, but the program would run on this one",
+            "remove --from, or add --dry-run to see the plan only",
+        ),
+    ),
+    "plan of several hosts": (
+        Refusal((_PLAN_OF_ONE_HOST,), "{option} is for one host, but this plan has several", _REMOVE),
+    ),
+    "plan of several files": (
+        Refusal(
+            (_PLAN_OF_ONE_HOST,),
+            "{option} is for one host, but this plan has several",
+            "remove {option}, or plan for one file without --fleet",
+        ),
+    ),
+    "run on several hosts": _on_one_host(_RUN_OF_ONE_HOST),
+    "run on several hosts -- PROGRAM": _on_one_host(
+        _any(_RUN_OF_ONE_HOST, AnyOf("dry_run").given, _chosen_number)
+    ),
+    # The core predicts after the hosts have met.
+    "run --format of several hosts": _on_one_host(_chosen_number),
     "sweep": (
         Refusal(
             (AnyOf("retry_failed"), NoneOf("resume")),
@@ -269,16 +382,15 @@ MOVED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def refuse_typed(command: str, texts: Mapping[str, Text]) -> None:
-    """Raise UsageError for typed options of a command that cannot be combined."""
+def refuse_typed(command: str, texts: Mapping[str, Any]) -> None:
+    """Raise UsageError for typed options that cannot be combined. `command`: a key of `REFUSALS`."""
     lower = ((name.rstrip("_"), str(text).lower()) for name, text in texts.items())
     # --num-hosts 1: only this host
     typed: Texts = {name: text for name, text in lower if (name, text) != ("num_hosts", "1")}
     refuse(REFUSALS.get(command, ()), typed)
 
 
-def refuse_moved(command: str, flags: Mapping[str, str]) -> None:
-    """Raise UsageError for an option that the command does not have. `flags`: as typed, by name."""
-    for name, use in MOVED.get(command, {}).items():
-        if name in flags:
-            raise UsageError(f"there is no option '--{name}'", use)
+def refuse_moved(command: str, flag: str) -> None:
+    """Raise UsageError for an option that a command does not have, but another way to do the same."""
+    if use := MOVED.get(command, {}).get(flag.removeprefix("--")):
+        raise UsageError(f"there is no option '{flag}'", use)

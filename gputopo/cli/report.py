@@ -15,7 +15,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.measurements import RunFolders
 from gputopo.report.document import FILE_WIDTH, document_text
 from gputopo.report.markdown import document_markdown, file_of, page_markdown
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import Option, OptionsOf
 from gputopo.values.run.program import PROGRAM
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gputopo.report.document import Document
     from gputopo.values.box import Box
     from gputopo.values.run.measurement import Measurement
-    from gputopo.values.run.result import Result
     from gputopo.values.study import Study
 
 PublishedName = Literal["tensorpack", "tf-official", "lambda-cpu", "keras-multi-gpu"]
@@ -143,12 +142,17 @@ def history_of(model: str | None, since: str | None) -> "Box":
 
     Raises InputError if there is none or the file cannot be read, UsageError if `since` is not a date.
     """
-    from gputopo.cli.source import machine_from
+    from gputopo.launch import machine_from
     from gputopo.measurements import history_of_box
     from gputopo.runs import BoxHistory
     from gputopo.topology import fingerprint
 
-    begin = None if since is None else _date(since)
+    begin = None
+    if since is not None:
+        try:
+            begin = datetime.strptime(since, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
+        except ValueError as error:
+            raise UsageError(f"--since {since} is not a date", "write --since 2026-11-01") from error
     machine = machine_from(())
     if fingerprint(machine) is None:
         raise InputError(
@@ -156,13 +160,17 @@ def history_of(model: str | None, since: str | None) -> "Box":
             "gputopo inspect shows what could not be read: PCI addresses of the GPUs, or the CPU's model",
         )
     history = BoxHistory()
-    runs = [run for run in history.past(model=model, since=begin, limit=None) if _is_training(run.result)]
+    runs = [
+        run
+        for run in history.past(model=model, since=begin, limit=None)
+        if run.result.rehearsal_of is None and run.result.spec.get("task") != PROGRAM
+    ]
     try:
         saved = [*history.bandwidths(machine)]
     except InputError as error:
         note(f"without saved bandwidths, and runs whose folders are gone: {error.what}")
         saved = []
-    rates = [one for one in saved if model is None and (begin is None or one.saved_at >= begin)]
+    rates = [rate for rate in saved if model is None and (begin is None or rate.saved_at >= begin)]
     box = history_of_box(machine, runs, rates)
     if not box.runs and not rates:
         wanted = " with --model or --since" if model or since else ""
@@ -172,18 +180,6 @@ def history_of(model: str | None, since: str | None) -> "Box":
             "gputopo run adds its results, gputopo bandwidth --save its rates",
         )
     return box
-
-
-def _is_training(result: "Result") -> bool:
-    """Return whether a run is of the built-in training and no rehearsal of another machine."""
-    return result.rehearsal_of is None and result.spec.get("task") != PROGRAM
-
-
-def _date(text: str) -> float:
-    try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
-    except ValueError as error:
-        raise UsageError(f"--since {text} is not a date", "write --since 2026-11-01") from error
 
 
 def report(options: Annotated[ReportOptions, OptionsOf(ReportOptions)]) -> int:
@@ -221,22 +217,18 @@ def _show(value: "Study | Box", document: "Callable[[bool], Document]", options:
     """Print a report or write it to a file. `document`: its document, with pictures or without."""
     shape = _shape(options)
     if options.output is not None and shape == "markdown":
-        _write_markdown(options.output, document(True))
+        path, shown = options.output, document(True)
+        pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"  # folders next to the file
+        _write_all(path.with_name(pictures), {file_of(picture): picture.svg for picture in shown.pictures})
+        texts = {f"{page.name}.md": page_markdown(page, shown, f"../{path.name}") for page in shown.pages}
+        _write_all(path.with_name(pages), texts)
+        _write(path, document_markdown(shown, pictures, pages=pages))
     elif options.output is not None:
         _write(options.output, _text(value, document, shape))
     elif shape == "table":
         show_report(value, lambda: document(False), shape, whole=options.whole)
     else:
         emit(_text(value, document, shape))
-
-
-def _write_markdown(path: Path, document: "Document") -> None:
-    """Write Markdown to a file; pictures and pages go to folders next to it. Raises InputError."""
-    pictures, pages = f"{path.stem}-pictures", f"{path.stem}-models"
-    _write_all(path.with_name(pictures), {file_of(one): one.svg for one in document.pictures})
-    texts = {f"{one.name}.md": page_markdown(one, document, f"../{path.name}") for one in document.pages}
-    _write_all(path.with_name(pages), texts)
-    _write(path, document_markdown(document, pictures, pages=pages))
 
 
 def _write_all(folder: Path, files: Mapping[str, str]) -> None:
@@ -249,9 +241,14 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
     """Return the study of all paths, or of the runs of this user."""
     from gputopo.captures import encodable, read_measurements
     from gputopo.measurements import compared_study
+    from gputopo.values.run.several_runs import MANIFEST
     from gputopo.values.study import UnreadFile
 
-    paths = tuple(map(_folder_of_sweep, (*options.runs, *options.imported))) or (_home(),)
+    # The runs of a sweep are in the folder of its manifest.
+    paths = tuple(
+        str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
+        for path in (*options.runs, *options.imported)
+    ) or (_home(),)
     found = read_measurements(paths, read_run=ours.run, read_json=ours.document)
     earlier = RunFolders()
     before = read_measurements(options.baseline, read_run=earlier.run, read_json=earlier.document)
@@ -263,7 +260,7 @@ def _study(options: ReportOptions, ours: "RunFolders") -> "Study":
         )
     if found.passed:
         files = f"{found.passed} other file{'s' if found.passed > 1 else ''}"
-        to_stderr(f"gputopo: {files} ignored (not training logs or gputopo runs)\n")
+        note(f"{files} ignored (not training logs or gputopo runs)")
     unread = (*found.unread, *ours.failed, *before.unread)
     study = compared_study(
         found.measurements,
@@ -289,13 +286,6 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
             f"0 of {len(cells)} cells compared with --baseline: {why}",
             "give runs of the same machine and job, or remove --baseline",
         )
-
-
-def _folder_of_sweep(path: str) -> str:
-    """Return the folder of a sweep if the path is its manifest: that folder has the runs."""
-    from gputopo.values.run.several_runs import MANIFEST
-
-    return str(Path(path).parent) if Path(path).name == MANIFEST and Path(path).is_file() else path
 
 
 def _home() -> str:

@@ -56,15 +56,14 @@ def json_schema(name: str) -> dict[str, Any]:
         near = nearest(name.removeprefix("gputopo.").partition("/")[0], DOCUMENTS)
         hint = f"did you mean {near[0]}?" if near else "gputopo explain schema lists the documents"
         raise UsageError(f"there is no document {shown(name)}", hint)
-    (schema,), parts = msgspec.json.schema_components([document.type], schema_hook=_of_text)
+
+    def as_text(kind: type) -> dict[str, str]:  # of a type that is written as a string (values.schema)
+        about = {"description": "what a finding is about: a GPU, a pair, a link, the host"}
+        return {"type": "string"} | (about if kind is Subject else {})
+
+    (schema,), parts = msgspec.json.schema_components([document.type], schema_hook=as_text)
     dialect = "https://json-schema.org/draft/2020-12/schema"
     return {"$schema": dialect, "title": f"gputopo {name}", **schema, "$defs": parts}
-
-
-def _of_text(kind: type) -> dict[str, Any]:
-    """Return the schema of a type that is written as a JSON string (gputopo.values.schema)."""
-    about = {"description": "what a finding is about: a GPU, a pair, a link, the host"}
-    return {"type": "string"} | (about if kind is Subject else {})
 
 
 def listed() -> str:

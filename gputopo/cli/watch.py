@@ -1,5 +1,7 @@
 """`gputopo inspect --watch`: the GPUs' clocks, power, temperature and links over time, and their findings."""
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from gputopo import findings
-from gputopo.cli.printing import emit, show
+from gputopo.cli.printing import can_redraw, emit, redrawn_lines, show
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
@@ -49,10 +51,10 @@ def watch(
 
     A driver that hangs or crashes ends the watch too. Raises HardwareError if there is nothing to watch.
     """
-    from gputopo.cli.source import with_ports_now
     from gputopo.findings import network, rising
     from gputopo.findings.driver import stopped
     from gputopo.findings.watched import find_watched
+    from gputopo.launch import with_ports_now
     from gputopo.values.history import History
 
     _require_gpus(machine)
@@ -73,13 +75,13 @@ def watch(
         raise HardwareError(f"NVML cannot be used: {error.reason}", "nvidia-smi shows more") from error
     counted = network.rising(with_ports_now(machine), machine.nics, (time.monotonic() - began_s) / 60)
     counted += rising.watched(machine, history)
-    found = findings.worst_first([*find_watched(machine, history), *counted])
+    problems = findings.worst_first([*find_watched(machine, history), *counted])
     if stop is not None:
-        found = (stopped(stop.kind, stop.text, stop.gpus), *found)
-    _print_findings(found, shape, reason)
+        problems = (stopped(stop.kind, stop.text, stop.gpus), *problems)
+    _print_findings(problems, shape, reason)
     if stop is not None:
         return ExitCode.HARDWARE
-    return ExitCode.FINDINGS if fail_on and findings.reaches(found, fail_on) else ExitCode.OK
+    return ExitCode.FINDINGS if fail_on and findings.reaches(problems, fail_on) else ExitCode.OK
 
 
 def watch_source(
@@ -91,16 +93,13 @@ def watch_source(
     every_s: float,
 ) -> None:
     """Sample at each of `times`, show the sample and add it to `history`, until Ctrl-C or `source.stop`."""
-    show_sample = _shower(machine, source, shape, every_s)
-    try:
+    with _shown(machine, source, shape, every_s) as show_sample, contextlib.suppress(KeyboardInterrupt):
         for _ in times:
             sample = source.observe()
             history.add(sample)
             show_sample(sample)
             if source.stop is not None:
                 return
-    except KeyboardInterrupt:
-        return
 
 
 def ticks(
@@ -128,28 +127,31 @@ def sample_line(sample: MachineSample) -> str:
     return msgspec.json.encode(document).decode() + "\n"
 
 
-def _shower(
+@contextlib.contextmanager
+def _shown(
     machine: "Machine", source: Source, shape: str, every_s: float
-) -> Callable[[MachineSample], None]:
-    """Return the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines."""
+) -> Iterator[Callable[[MachineSample], None]]:
+    """Yield the function that shows a sample: as JSON, CSV, redrawn on the terminal, or as lines."""
     if shape == "json":
-        return lambda sample: emit(sample_line(sample))
-    from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
+        yield lambda sample: emit(sample_line(sample))
+        return
     from gputopo.report.machine.watch import CSV_HEADER, Recent, csv_lines, plain_lines, watch_view
 
     if shape == "csv":
         emit(CSV_HEADER)
-        return lambda sample: emit(csv_lines(sample))
+        yield lambda sample: emit(csv_lines(sample))
+    elif not can_redraw():
+        yield lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
+    else:
+        recent = Recent(machine)
+        with redrawn_lines() as draw_lines:
 
-    if not can_redraw():
-        return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
-    recent, screen = Recent(machine), RedrawnScreen()
+            def draw(sample: MachineSample) -> None:
+                recent.add(sample)
+                width = max(shutil.get_terminal_size().columns - 1, 20)
+                draw_lines(watch_view(recent, source.xid_reason, every_s, width))
 
-    def draw(sample: MachineSample) -> None:
-        recent.add(sample)
-        screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
-
-    return draw
+            yield draw
 
 
 def _require_gpus(machine: "Machine") -> None:

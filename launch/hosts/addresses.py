@@ -21,14 +21,14 @@ def is_public(address: str) -> bool:
     By IANA's registries of special addresses (`ipaddress.is_global`). For an IPv4 address within an IPv6
     address (::ffff:10.0.0.1), the IPv4 address is checked.
     """
-    found = _ip(address)
-    mapped = getattr(found, "ipv4_mapped", None)
-    return bool((mapped or found).is_global)
+    ip = _ip(address)
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return bool((mapped or ip).is_global)
 
 
 def require_private(addresses: Iterable[str], *, allow_public: bool) -> None:
     """Raise UsageError if one of the addresses is public, unless public addresses are allowed."""
-    public = [one for one in addresses if is_public(one)]
+    public = [address for address in addresses if is_public(address)]
     if public and not allow_public:
         raise UsageError(
             f"{listed(public, 'and')} is public, but the hosts of a training trust anyone who connects",
@@ -41,8 +41,8 @@ def is_this_host(name: str) -> bool:
 
     Names are not looked up, because a name server may take seconds for each of many hosts.
     """
-    own = platform.node().lower()
-    if name.rstrip(".").lower() in (own, own.partition(".")[0], "localhost"):
+    node = platform.node().lower()
+    if name.rstrip(".").lower() in (node, node.partition(".")[0], "localhost"):
         return True
     try:
         return _ip(name).is_loopback or name in _own_addresses()
@@ -60,18 +60,18 @@ def places_to_listen(name: str, *, allow_public: bool) -> list[Bindable]:
     address that is not allowed.
     """
     try:
-        found = _resolve(name)
+        places = _resolve(name)
     except UsageError:
         if _label(name) != _label(platform.node()):
             raise
-        found = []
-    if _is_own_alias(name, found):
+        places = []
+    if _is_own_alias(name, places):
         require_private(_own_addresses(), allow_public=allow_public)
         if socket.has_dualstack_ipv6():
             return [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]
         return [(socket.AF_INET, "0.0.0.0")]
-    require_private((address for _, address in found), allow_public=allow_public)
-    return found
+    require_private((address for _, address in places), allow_public=allow_public)
+    return places
 
 
 def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
@@ -93,14 +93,14 @@ def cannot_listen(name: str, port: int, error: OSError) -> HardwareError:
 
 def _resolve(name: str) -> list[Bindable]:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # a name that is too long for DNS
         raise UsageError(
             f"rank 0 is {shown(name)}, which this host cannot resolve: {getattr(error, 'strerror', error)}",
             "use its IP address, or a name that all hosts can resolve",
         ) from error
-    places = [(family, str(address[0])) for family, _, _, _, address in found]
-    return list(dict.fromkeys(one for one in places if one[0] in (socket.AF_INET, socket.AF_INET6)))
+    places = [(family, str(address[0])) for family, _, _, _, address in answers]
+    return list(dict.fromkeys(place for place in places if place[0] in (socket.AF_INET, socket.AF_INET6)))
 
 
 def _label(name: str) -> str:
@@ -108,10 +108,10 @@ def _label(name: str) -> str:
     return name.lower().partition(".")[0]
 
 
-def _is_own_alias(name: str, found: Iterable[Bindable]) -> bool:
+def _is_own_alias(name: str, places: Iterable[Bindable]) -> bool:
     if name.rstrip(".").lower() == "localhost" or HostAddress(name).is_ip:
         return False
-    return all(_ip(address).is_loopback for _, address in found)
+    return all(_ip(address).is_loopback for _, address in places)
 
 
 def _ip(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -150,13 +150,13 @@ def open_ports(of_this_host: str, others: Iterable[tuple[str, str]]) -> str:
 def own_address(name: str, port: int) -> str:
     """Return the address of this host on the network of another host. Raises OSError."""
     family, kind, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as found:
-        found.connect(address)  # sends nothing: this chooses the route
-        return str(found.getsockname()[0])
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)  # sends nothing: this chooses the route
+        return str(probe.getsockname()[0])
 
 
 def free_port() -> int:
     """Return a port that no process listens on now."""
-    with socket.socket() as found:
-        found.bind(("", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listening:
+        listening.bind(("", 0))
+        return int(listening.getsockname()[1])

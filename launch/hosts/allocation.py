@@ -2,115 +2,15 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, ClassVar
 
 import msgspec
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.hostlists import HostAddress, read_hostfile, read_hosts
+from gputopo.launch.hosts.hostlists import HostAddress
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.starters import RankClaim
-from gputopo.values.errors import InputError, UsageError
+from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges
-from gputopo.values.option import Option, shown
-
-# Default wait for all hosts, in seconds. Not measured; batch systems start tasks within seconds, but
-# containers pull their images first. torchrun waits 600 s (rendezvous join_timeout), MPI for ever.
-JOIN_S = 60.0
-
-
-def _read_file(flag: str, text: str) -> tuple[HostAddress, ...]:
-    """Return the hosts of a file. Raises InputError, UsageError."""
-    try:
-        hosts = Path(text).expanduser().read_text(encoding="utf-8-sig")
-    except (OSError, RuntimeError, ValueError) as error:  # no file, ~nobody, not UTF-8
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(
-            f"{flag} {shown(text)} cannot be read: {why}", "give a text file with one host per line"
-        ) from error
-    return read_hostfile(f"{flag} {text}", hosts)
-
-
-class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options about hosts. If `num_hosts` is 1, only this host is used, whatever the environment says."""
-
-    THEME: ClassVar[str] = "Hosts"
-
-    hosts: Annotated[
-        tuple[HostAddress, ...],
-        read_hosts,
-        Option(
-            "--hosts",
-            "Hosts in the order of their ranks, optionally with a port",
-            value="LIST",
-            more=True,
-        ),
-    ] = ()
-    hostfile: Annotated[
-        tuple[HostAddress, ...],
-        _read_file,
-        Option("--hostfile", "File with one host per line", value="FILE", more=True),
-    ] = ()
-    num_hosts: Annotated[
-        int | None,
-        Option(
-            "--num-hosts",
-            "Number of hosts, if the launcher does not provide it; 1: only this host",
-            default="from the environment",
-            min=1,
-            max=65536,
-            more=True,
-        ),
-    ] = None
-    remote_python: Annotated[
-        str | None,
-        Option(
-            "--remote-python",
-            "Python interpreter on the other hosts; gputopo has to be installed there",
-            value="PATH",
-            default="the same path as on this host",
-            more=True,
-        ),
-    ] = None
-    join_timeout: Annotated[
-        float,
-        Option(
-            "--join-timeout",
-            "Time to wait for all hosts",
-            value="TIME",
-            unit="s",
-            above=0,
-            more=True,
-        ),
-    ] = JOIN_S
-    allow_public_address: Annotated[
-        bool,
-        Option(
-            "--allow-public-address",
-            "Allow TensorFlow's servers on a public address. Anyone who can connect can run code as you",
-            more=True,
-        ),
-    ] = False
-    insecure: Annotated[
-        bool,
-        Option(
-            "--insecure",
-            "Do not authenticate hosts: anyone who can connect to rank 0's port can take part",
-            more=True,
-        ),
-    ] = False
-    node_rank: Annotated[
-        int | None,
-        Option(
-            "--node-rank",
-            "Rank of this host, from 0",
-            default="from the environment",
-            min=0,
-            max=65535,
-            more=True,
-        ),
-    ] = None
-
 
 # The default port if no job id is known. TensorFlow's examples of clusters use it, too.
 PORT = 2222
@@ -152,7 +52,11 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
         return self.leader.port or (PORT if self.job is None else port_by(self.job))
 
 
-def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
+FoundHosts = Allocation | tuple[HostAddress, ...]
+"""Hosts that work together. An Allocation: this process is one of them. Addresses: it has to start them."""
+
+
+def find_hosts(options: HostOptions, environ: Mapping[str, str]) -> FoundHosts | None:
     """Return the hosts that work together, or None if this host works by itself.
 
     Options have precedence over TF_CONFIG, then the starters, then the index of a Kubernetes Job. A source
@@ -162,27 +66,23 @@ def find(options: HostOptions, environ: Mapping[str, str]) -> Allocation | None:
     asked = claim_of(options)
     if options.num_hosts == 1:
         return None
-    found = _claims(environ)
-    if not found and (index := starters.claim_by(starters.INDEXED_JOB, environ)) is not None:
-        found = _indexed(index, asked)
-    if not found and (asked is None or asked.size == 1):
+    started = [claim for claim in starters.claims(environ) if claim.is_of_several]
+    index = starters.claim_by(starters.INDEXED_JOB, environ)
+    if not started and index is None and asked is not None and asked.hosts and asked.rank is None:
+        from gputopo.launch.hosts.addresses import is_this_host
+
+        is_alone = len(asked.hosts) == 1 and is_this_host(str(asked.hosts[0].name))
+        return None if is_alone else asked.hosts
+    if not started and index is not None:
+        started = _indexed(index, asked)
+    if not started and (asked is None or asked.size == 1):
         return None
-    claims = [*([] if asked is None else [asked]), *found]
-    for one in claims:
-        _require_one_task(one)
-    for one, other in itertools.combinations(claims, 2):
-        _require_agreement(one, other)
+    claims = [*([] if asked is None else [asked]), *started]
+    for claim in claims:
+        _require_one_task(claim)
+    for first, second in itertools.combinations(claims, 2):
+        _require_agreement(first, second)
     return _allocation(claims, environ)
-
-
-def is_started(options: HostOptions, environ: Mapping[str, str]) -> bool:
-    """Whether a starter or --node-rank makes this process one of several. Raises UsageError."""
-    given = options.node_rank is not None or bool(_claims(environ))
-    return given or starters.claim_by(starters.INDEXED_JOB, environ) is not None
-
-
-def _claims(environ: Mapping[str, str]) -> list[RankClaim]:
-    return [one for one in starters.claims(environ) if one.is_of_several]
 
 
 def claim_of(options: HostOptions) -> RankClaim | None:
@@ -225,31 +125,31 @@ def _require_one_task(claim: RankClaim) -> None:
         )
 
 
-def _require_agreement(one: RankClaim, other: RankClaim) -> None:
+def _require_agreement(first: RankClaim, other: RankClaim) -> None:
     """Raise UsageError if two claims differ."""
     what = None
-    if one.size is not None and other.size is not None and one.size != other.size:
-        what = f"{one.source} has {_counted(one.size)}, {other.source} has {other.size}"
-    elif one.rank is not None and other.rank is not None and one.rank != other.rank:
-        what = f"this host is rank {one.rank} by {one.source}, and rank {other.rank} by {other.source}"
-    elif one.hosts and other.hosts and one.hosts[0].differs(other.hosts[0]):
-        what = f"rank 0 is {one.hosts[0]} by {one.source}, and {other.hosts[0]} by {other.source}"
+    if first.size is not None and other.size is not None and first.size != other.size:
+        what = f"{first.source} has {_counted(first.size)}, {other.source} has {other.size}"
+    elif first.rank is not None and other.rank is not None and first.rank != other.rank:
+        what = f"this host is rank {first.rank} by {first.source}, and rank {other.rank} by {other.source}"
+    elif first.hosts and other.hosts and first.hosts[0].differs(other.hosts[0]):
+        what = f"rank 0 is {first.hosts[0]} by {first.source}, and {other.hosts[0]} by {other.source}"
     if what is not None:
-        raise UsageError(what, f"correct one of them: {one.remove}, or {other.remove}")
+        raise UsageError(what, f"correct one of them: {first.remove}, or {other.remove}")
 
 
 def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allocation:
     """Return the hosts from claims that agree. Raises UsageError if information is missing."""
-    first = next((one for one in claims if one.size is not None), claims[0])
+    first = next((claim for claim in claims if claim.size is not None), claims[0])
     size, source = first.size, first.source
     if size is None:
         raise UsageError(
             f"{source} needs the number of hosts", f"add --hosts LIST, or --num-hosts N; {_ALONE}"
         )
-    rank = next((one.rank for one in claims if one.rank is not None), None)
-    hosts = next((one.hosts for one in claims if len(one.hosts) > 1), ())
+    rank = next((claim.rank for claim in claims if claim.rank is not None), None)
+    hosts = next((claim.hosts for claim in claims if len(claim.hosts) > 1), ())
     if len(hosts) not in (0, size):
-        names = host_ranges(one.name or "?" for one in hosts)
+        names = host_ranges(claim.name or "?" for claim in hosts)
         raise UsageError(
             f"{source} has {_counted(size)}, but lists {len(hosts)}: {names}",
             f"list them in rank order: --hosts LIST; {_ALONE}",
@@ -261,14 +161,14 @@ def _allocation(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> Allo
         )
     _require_inside(rank, size, source)
     if not hosts:
-        leader = next((one.hosts for one in claims if one.hosts), ()) or starters.master(environ)
+        leader = next((claim.hosts for claim in claims if claim.hosts), ()) or starters.master(environ)
         if not leader:
             raise UsageError(
                 f"{source} has {_counted(size)}, but the host of rank 0 is not given",
                 f"list them in rank order: --hosts LIST, or set MASTER_ADDR; {_ALONE}",
             )
         hosts = (leader[0], *(HostAddress(None) for _ in range(size - 1)))
-    job = next((one.job for one in claims if one.job is not None), None)
+    job = next((claim.job for claim in claims if claim.job is not None), None)
     return Allocation(rank=rank, hosts=hosts, source=source, job=job)
 
 

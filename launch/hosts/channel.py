@@ -49,18 +49,18 @@ class Channel:
 
     async def open(self) -> None:
         """Prove the secret, and check the other end's proof. Raises ChannelError, EOFError, OSError."""
-        own = secrets.token_bytes(_MAC)
+        nonce = secrets.token_bytes(_MAC)
         if not self._leads:
-            self._writer.write(MAGIC + own)
+            self._writer.write(MAGIC + nonce)
         for expected in MAGIC:  # byte by byte: another program may send fewer bytes, and wait
             if await self._reader.readexactly(1) != bytes((expected,)):
                 raise ChannelError("is not a gputopo run")
-        other = await self._reader.readexactly(_MAC)
+        other_nonce = await self._reader.readexactly(_MAC)
         self.has_greeted = True
-        key = hmac.digest(self._secret, other + own if self._leads else own + other, "sha256")
+        key = hmac.digest(self._secret, other_nonce + nonce if self._leads else nonce + other_nonce, "sha256")
         proofs = [hmac.digest(key, end, "sha256") for end in (b"host", b"rank 0")]
         if self._leads:
-            self._writer.write(MAGIC + own + proofs[1])
+            self._writer.write(MAGIC + nonce + proofs[1])
         if not hmac.compare_digest(await self._reader.readexactly(_MAC), proofs[not self._leads]):
             raise ChannelError("has a different secret")
         if not self._leads:

@@ -66,17 +66,17 @@ def read_hosts(where: str, text: str) -> tuple[HostAddress, ...]:
     `where`: the option or variable with the list, for messages. Raises UsageError, also for a host that is
     listed twice.
     """
-    found: list[HostAddress] = []
+    hosts: list[HostAddress] = []
     for part in _COMMA.split(text):
-        found.extend(itertools.islice(_hosts_of(where, part.strip()), MAX_HOSTS + 1))
-        if len(found) > MAX_HOSTS:
+        hosts.extend(itertools.islice(_hosts_of(where, part.strip()), MAX_HOSTS + 1))
+        if len(hosts) > MAX_HOSTS:
             raise UsageError(f"{where} {shown(text)} has more than {MAX_HOSTS} hosts", _EXAMPLE)
     seen: set[HostAddress] = set()
-    for one in found:
-        if one in seen:
-            raise UsageError(f"{where} lists {one} twice", "list every host once, or give each a port")
-        seen.add(one)
-    return tuple(found)
+    for host in hosts:
+        if host in seen:
+            raise UsageError(f"{where} lists {host} twice", "list every host once, or give each a port")
+        seen.add(host)
+    return tuple(hosts)
 
 
 def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
@@ -86,7 +86,7 @@ def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
     after a host is an error, because it comes from another kind of file. Repeated lines, as PBS writes for
     each slot, are one host. Raises UsageError.
     """
-    found: dict[HostAddress, None] = {}
+    hosts: dict[HostAddress, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0]
         host, *more = bare.split() or [""]
@@ -96,10 +96,10 @@ def read_hostfile(where: str, text: str) -> tuple[HostAddress, ...]:
                 "write one host per line, in the order of their ranks, or a,b,c; slots=8 may follow",
             )
         if host:
-            found.update(dict.fromkeys(read_hosts(f"line {number} of {where}", host)))
-    if not found:
+            hosts.update(dict.fromkeys(read_hosts(f"line {number} of {where}", host)))
+    if not hosts:
         raise UsageError(f"{where} has no host", "write one host per line, in the order of their ranks")
-    return tuple(found)
+    return tuple(hosts)
 
 
 def _hosts_of(where: str, part: str) -> Iterator[HostAddress]:
@@ -147,10 +147,10 @@ def _unfolded(where: str, text: str) -> Iterator[str]:
 def _numbers(where: str, text: str) -> Iterator[str]:
     """Yield the numbers between brackets, with leading zeros: `1-3,07-09`. Raises UsageError."""
     for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", part.strip())
-        if found is None:
+        matched = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", part.strip())
+        if matched is None:
             raise UsageError(f"{where} cannot have [{text}]", f"{_EXAMPLE}; zeros are kept: n[01-16]")
-        low, high = found[1], found[2] or found[1]
+        low, high = matched[1], matched[2] or matched[1]
         if int(high) < int(low):
             raise UsageError(f"{where} has [{text}], which counts down", f"did you mean [{high}-{low}]?")
         if int(high) - int(low) >= MAX_HOSTS:

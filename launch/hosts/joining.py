@@ -4,37 +4,33 @@ import os
 import platform
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gputopo
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.addresses import own_address, require_private
+from gputopo.launch.hosts.agent import is_driven
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.remote_agent import is_driven
+from gputopo.launch.hosts.messages import EXCUSE_S, RETRY_S, Joining, Reply, RunEnd
+from gputopo.launch.hosts.options import HostOptions
+from gputopo.launch.hosts.rendezvous_client import LeaderGoneError, RendezvousClient
+from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+from gputopo.launch.hosts.secret import take_secret
+from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.report.stderr import note, show_error
 from gputopo.values.errors import GputopoError, HardwareError
-
-if TYPE_CHECKING:
-    from gputopo.launch.hosts.messages import Joining, Reply, Resources
-    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-    from gputopo.values.machine import Machine
 
 
 def _secret(hosts: HostOptions) -> bytes:
     """Return the secret of this job. Raises UsageError, HardwareError."""
-    from gputopo.launch.hosts.secret import take_secret
-    from gputopo.launch.supervise.run_folder import runs_home
-
     if hosts.insecure:
         note("--insecure: anyone who can connect to rank 0's port can take part in this run")
     return take_secret(os.environ, runs_home(os.environ).parent, insecure=hosts.insecure)
 
 
-def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> "RendezvousServer":
+def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, Any]) -> RendezvousServer:
     """Return the rendezvous server of rank 0. `asked`: the options that must be the same on all hosts."""
-    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
-
-    found = RendezvousServer(
+    server = RendezvousServer(
         [host.name for host in allocation.hosts],
         allocation.port,
         _secret(hosts),
@@ -44,19 +40,18 @@ def rendezvous_of(allocation: Allocation, hosts: HostOptions, asked: dict[str, A
         note=note,
     )
     note(
-        f"{allocation.source}: {allocation.size} hosts, rank 0 is {allocation.leader.name}, port {found.port}"
+        f"{allocation.source}: {allocation.size} hosts, rank 0 is {allocation.leader.name}, "
+        f"port {server.port}"
     )
-    return found
+    return server
 
 
-def joining(allocation: Allocation, **brought: Any) -> "Joining":
+def joining(allocation: Allocation, **brought: Any) -> Joining:
     """Return the joining message of this host with extra fields. A listed name is used, but not an IP."""
-    from gputopo.launch.hosts.messages import Joining
-
-    own = allocation.hosts[allocation.rank]
+    host = allocation.hosts[allocation.rank]
     return Joining(
         rank=allocation.rank,
-        name=platform.node() if own.name is None or own.is_ip else own.name,
+        name=platform.node() if host.name is None or host.is_ip else host.name,
         version=gputopo.__version__,
         job=allocation.job,
         leader=HostAddress(allocation.leader.name, allocation.port),
@@ -70,9 +65,6 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     A name that cannot be resolved yet, such as the name of a pod that has not started, is tried again until
     the join timeout. Raises HardwareError if rank 0 cannot be resolved, and UsageError for a public address.
     """
-    from gputopo.launch.hosts.addresses import own_address, require_private
-    from gputopo.launch.hosts.messages import RETRY_S
-
     leader, address = str(allocation.leader.name), None
     deadline_s, has_waited = time.monotonic() + hosts.join_timeout, False
     while address is None:
@@ -92,14 +84,12 @@ def address_of(allocation: Allocation, hosts: HostOptions) -> str:
     return address
 
 
-def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tuple[RendezvousClient, Reply]":
+def join(allocation: Allocation, hosts: HostOptions, bringing: Joining) -> tuple[RendezvousClient, Reply]:
     """Join rank 0; return the connection and the reply. Raises HardwareError if rank 0 cannot be reached.
 
     If rank 0 does not need this host, refuses it, or ends with an error, that is printed. Under a driver,
     only rank 0 prints the error, so that the user sees it once.
     """
-    from gputopo.launch.hosts.messages import RunEnd
-
     name = allocation.leader.name
     note(f"{allocation.source}: rank {allocation.rank} of {allocation.size} hosts, joining {name}")
     client = _client(allocation, hosts)
@@ -113,9 +103,7 @@ def join(allocation: Allocation, hosts: HostOptions, bringing: "Joining") -> "tu
     return client, reply
 
 
-def _client(allocation: Allocation, hosts: HostOptions) -> "RendezvousClient":
-    from gputopo.launch.hosts.rendezvous_client import RendezvousClient
-
+def _client(allocation: Allocation, hosts: HostOptions) -> RendezvousClient:
     return RendezvousClient(str(allocation.leader.name), allocation.port, _secret(hosts))
 
 
@@ -125,9 +113,6 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     On rank 0, the error is raised instead. Under a driver, this host prints the error only if rank 0 could
     not be told about it, so that the user sees it once.
     """
-    from gputopo.launch.hosts.messages import EXCUSE_S, RunEnd
-    from gputopo.launch.hosts.rendezvous_client import LeaderGoneError
-
     if allocation.rank == 0:
         raise error
     driven = is_driven(os.environ)
@@ -144,27 +129,8 @@ def excuse(allocation: Allocation, hosts: HostOptions, error: GputopoError) -> i
     return int(error.exit_code)
 
 
-def resources_of(machine: "Machine | None", address: str | None) -> "Resources":
-    """Return what a plan needs besides the machine. `address`: of this host on the network of the hosts."""
-    from gputopo.launch.hosts.messages import Resources
-    from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
-    from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
-    from gputopo.probes import interface_of
-
-    card = None if address is None else interface_of(address)
-    return Resources(
-        environ={name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
-        claimed={} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
-        cores=len(usable_cpus().cpus),
-        memory_bytes=memory_bytes(),
-        **({} if card is None else card._asdict()),
-    )
-
-
-def address_of_leader(joined: "Sequence[Joining]") -> str | None:
+def address_of_leader(joined: Sequence[Joining]) -> str | None:
     """Return the address of rank 0, this host, on the other hosts' network, or None if it is unknown."""
-    from gputopo.launch.hosts.addresses import own_address
-
     try:
         return own_address(joined[0].address, joined[0].port)
     except (OSError, UnicodeError):

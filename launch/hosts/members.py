@@ -95,8 +95,8 @@ class Members:
             return refused
         if (unable := joining.unable) is not None:
             if rank not in self.joined:
-                found = msgspec.structs.replace(unable, cause=f"host {where}: {unable.cause}")
-                self.unable = self.unable or found.error
+                failed = msgspec.structs.replace(unable, cause=f"host {where}: {unable.cause}")
+                self.unable = self.unable or failed.error
             return unable
         if (refused := self._unlike(joining, where)) is not None:
             self.unable = self.unable or refused.error
@@ -172,7 +172,7 @@ class Members:
         for event in report.events:
             if isinstance(event, RankFailed):
                 member.failure = member.failure or event.cause
-        return [self._adapted(member, one, min(member.later_s)) for one in report.events]
+        return [self._adapted(member, event, min(member.later_s)) for event in report.events]
 
     def end(self, end: RunEnd) -> None:
         """Tell all hosts the end of the run; it refuses the hosts that wait for a reply."""
@@ -194,8 +194,8 @@ class Members:
     def absence(self, waited: str, hint: str) -> GputopoError:
         """Return an error with the missing hosts and what is known of them. `waited`: " within 60 s"."""
         absent = self.missing()
-        of = f"{len(absent)} of {len(self._names)} hosts"
-        text = f"{of} did not join{waited}: {self._ranks(absent)}"
+        counted = f"{len(absent)} of {len(self._names)} hosts"
+        text = f"{counted} did not join{waited}: {self._ranks(absent)}"
         for rank in absent:
             member = self.joined.get(rank)
             if member is not None and member.failure is not None:

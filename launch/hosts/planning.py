@@ -5,10 +5,9 @@ as if it trained by itself. If the speeds of GPUs and network are known, the ste
 predicted (`gputopo.planner.joint`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import msgspec
 
@@ -50,17 +49,11 @@ class PlannedHosts:
     says: tuple[str, ...] = ()
 
 
-class Own(Protocol):
-    """Chooses the target of rank 0, and claims its GPUs. Raises GputopoError."""
-
-    def __call__(self, request: Request, *, cpu: bool) -> Target: ...  # noqa: D102
-
-
 def plan_hosts(
     hosts: Sequence[Joining],
     request: Request,
-    own: Own,
     *,
+    claim: Callable[[Request], Target] | None = None,
     cpu: bool = False,
     cpu_devices: int = CPU_DEVICES,
     require_gpu: bool = False,
@@ -68,38 +61,38 @@ def plan_hosts(
 ) -> PlannedHosts:
     """Plan for all hosts, given by rank; if one host is enough, plan for that host only.
 
-    `own`: chooses the target of rank 0. `cpu`: use CPU devices, as if no host had a GPU. `cpu_devices`:
-    number for each host, unless the request has a number. `saved`: a measurement of the network between the
-    hosts. Raises UsageError, NoPlanError, HardwareError.
+    `claim`: returns the target of rank 0 with its GPUs claimed; None: nothing is claimed. `cpu`: use CPU
+    devices, as if no host had a GPU. `cpu_devices`: number for each host, unless the request has a number.
+    `saved`: a measurement of the network between the hosts. Raises UsageError, NoPlanError, HardwareError.
     """
-    on_cpu = cpu or all(one.machine is None for one in hosts)
+    on_cpu = cpu or all(host.machine is None for host in hosts)
     count: HowMany | None = None
     if request.num_gpus == "auto":
         if not on_cpu:
-            largest = sum(_usable(one, request) for one in hosts)
+            largest = sum(_usable(host, request) for host in hosts)
             count = how_many_of_hosts(largest, request, partial(_trial, hosts, request, saved))
         request = msgspec.structs.replace(request, num_gpus=count and count.num_gpus, gain=None)
     requests = _requests(hosts, request, on_cpu=on_cpu, cpu_devices=cpu_devices)
     taking = [hosts[rank] for rank in requests]
-    targets = [
-        own(its_own, cpu=cpu)
-        if rank == 0
-        else target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu, keep=1)
-        for rank, its_own in requests.items()
-    ]
-    found = targets[0]
+    targets = []
+    for rank, its_own in requests.items():
+        if rank:
+            target = target_alone(hosts[rank], its_own, cpu=cpu, require_gpu=require_gpu, keep=1)
+        else:
+            target = target_alone(hosts[0], its_own, cpu=cpu) if claim is None else claim(its_own)
+        targets.append(target)
+    target = targets[0]
     if len(targets) > 1:
-        found = joint(targets, [_server(one) for one in taking], request)
-        if (found.plan.choice.ps_device or "").startswith(HOST_PS):
-            rank_of_place(found.plan.choice.ps_device or "", len(targets))
-        if found.backend == "gpu":
-            plan = with_predicted_steps(
-                found.plan, [one.plan for one in targets], _networks(taking), request, saved
-            )
-            found = replace(found, plan=plan)
+        target = joint(targets, [_server(host) for host in taking], request)
+        if (target.plan.choice.ps_device or "").startswith(HOST_PS):
+            rank_of_place(target.plan.choice.ps_device or "", len(targets))
+        if target.backend == "gpu":
+            plans = [each.plan for each in targets]
+            plan = with_predicted_steps(target.plan, plans, _networks(taking), request, saved)
+            target = replace(target, plan=plan)
     if count is not None:
-        found = replace(found, plan=msgspec.structs.replace(found.plan, how_many=count))
-    return PlannedHosts(found, tuple(requests), _unequal(hosts, requests))
+        target = replace(target, plan=msgspec.structs.replace(target.plan, how_many=count))
+    return PlannedHosts(target, tuple(requests), _unequal(hosts, requests))
 
 
 def _requests(
@@ -110,19 +103,19 @@ def _requests(
     if on_cpu:
         counts = cpu_devices_of_each(len(hosts), request.num_gpus, cpu_devices)
     else:
-        counts = devices_of_each([_usable(one, request) for one in hosts], request.num_gpus)
+        counts = devices_of_each([_usable(host, request) for host in hosts], request.num_gpus)
     require_one_each(request.batch_size or 1, sum(counts), "device")
     if counts[0] == sum(counts):
         return {0: msgspec.structs.replace(request, num_gpus=counts[0])}
-    found: dict[int, Request] = {}
+    requests: dict[int, Request] = {}
     for rank, number in enumerate(counts):
         its_own = request_of(request, number, rank)
         if isinstance(request.batch_size, tuple):
             first = sum(counts[:rank])
             its_own = msgspec.structs.replace(its_own, batch_size=request.batch_size[first : first + number])
         if number:
-            found[rank] = its_own
-    return found
+            requests[rank] = its_own
+    return requests
 
 
 def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple[str, ...]:
@@ -131,8 +124,8 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
     if len(set(counts)) == 1:
         return ()
     names: dict[str, list[str]] = {}
-    for one, number in zip(hosts, counts, strict=True):
-        names.setdefault(f"{number}", []).append(one.name)
+    for host, number in zip(hosts, counts, strict=True):
+        names.setdefault(f"{number}", []).append(host.name)
     shares = ", ".join(f"{host_set(of)} {number}" for number, of in names.items())
     return (f"the hosts train with unequal numbers of devices: {shares}",)
 
@@ -140,12 +133,12 @@ def _unequal(hosts: Sequence[Joining], requests: Mapping[int, Request]) -> tuple
 def _networks(hosts: Sequence[Joining]) -> list[HostNetwork]:
     return [
         HostNetwork(
-            one.name,
-            one.machine or Machine(source="live"),
-            one.resources.interface,
-            one.resources.rate_gbit_per_s,
+            host.name,
+            host.machine or Machine(source="live"),
+            host.resources.interface,
+            host.resources.rate_gbit_per_s,
         )
-        for one in hosts
+        for host in hosts
     ]
 
 
@@ -172,18 +165,14 @@ def target_alone(
         keep=keep,
         alone=False,
     )
-    found = site.target(request, host.resources.claimed)
-    return replace(found, memory_bytes=host.resources.memory_bytes)
+    target = site.target(request, host.resources.claimed)
+    return replace(target, memory_bytes=host.resources.memory_bytes)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> Candidate:
     """Return the choice for `count` GPUs of all hosts."""
-
-    def own(request: Request, *, cpu: bool) -> Target:
-        return target_alone(hosts[0], request, cpu=cpu)
-
     sized = msgspec.structs.replace(request, num_gpus=count, gain=None)
-    return plan_hosts(hosts, sized, own, saved=saved).target.plan.choice
+    return plan_hosts(hosts, sized, saved=saved).target.plan.choice
 
 
 def _usable(host: Joining, request: Request) -> int:
@@ -192,8 +181,8 @@ def _usable(host: Joining, request: Request) -> int:
         return 0
     named = {gpu.index for gpu in host.machine.gpus if not gpu.lost} - set(request.exclude)
     named &= set(request.gpus) if request.gpus is not None else named
-    own = host.resources
-    return len(named - set(planner.hidden_gpus(own.environ, host.machine)) - set(own.claimed))
+    resources = host.resources
+    return len(named - set(planner.hidden_gpus(resources.environ, host.machine)) - set(resources.claimed))
 
 
 def devices_of_each(available: Sequence[int], wanted: int | None) -> list[int]:
@@ -259,9 +248,10 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
 
     Raises UsageError if some hosts have GPUs and others do not.
     """
-    kinds = {one.backend for one in targets}
+    kinds = {target.backend for target in targets}
     if len(kinds) > 1:
-        without = [server.host for server, one in zip(servers, targets, strict=True) if one.backend == "cpu"]
+        pairs = zip(servers, targets, strict=True)
+        without = [server.host for server, target in pairs if target.backend == "cpu"]
         raise UsageError(
             f"{listed(without, 'and')} has no GPUs, but the other hosts have",
             "remove the hosts without GPUs, or train on the CPUs of all of them with --cpu",
@@ -271,8 +261,8 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
     choice = choice_of_hosts(
         request,
         tuple(
-            HostGpus(host=name, gpus=one.plan.choice.gpus, devices=one.counted)
-            for name, one in zip(names, targets, strict=True)
+            HostGpus(host=name, gpus=target.plan.choice.gpus, devices=target.counted)
+            for name, target in zip(names, targets, strict=True)
         ),
     )
     plan = msgspec.structs.replace(
@@ -282,12 +272,14 @@ def joint(targets: Sequence[Target], servers: Sequence[Server], request: Request
         prediction=None,
         unequal=None,
         warnings=tuple(
-            f"{name}: {text}" for name, one in zip(names, targets, strict=True) for text in one.plan.warnings
+            f"{name}: {text}"
+            for name, target in zip(names, targets, strict=True)
+            for text in target.plan.warnings
         ),
         refused=tuple(
             msgspec.structs.replace(refusal, reason=f"{name}: {refusal.reason}")
-            for name, one in zip(names, targets, strict=True)
-            for refusal in one.plan.refused
+            for name, target in zip(names, targets, strict=True)
+            for refusal in target.plan.refused
         ),
     )
     return replace(lead, plan=plan, others=tuple(others), servers=tuple(servers))

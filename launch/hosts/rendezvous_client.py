@@ -11,7 +11,6 @@ from concurrent.futures import Future
 
 import msgspec
 
-from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.channel import LEFT, SILENT, Channel, ChannelError
 from gputopo.launch.hosts.messages import (
     LAST_S,
@@ -24,6 +23,7 @@ from gputopo.launch.hosts.messages import (
     Report,
     RunEnd,
 )
+from gputopo.launch.hosts.options import JOIN_S
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.run.events import RankFailed
@@ -87,7 +87,7 @@ class RendezvousClient:
 
     def _put(self, events: Iterable[HostEvent]) -> None:
         self._new += events
-        if self._channel is not None and any(isinstance(one, RankFailed) for one in events):
+        if self._channel is not None and any(isinstance(event, RankFailed) for event in events):
             self._channel.hurry()
 
     # Methods that run in the client's thread

@@ -17,11 +17,11 @@ import msgspec
 
 import gputopo
 from gputopo.launch.hosts.addresses import Bindable, cannot_listen, places_to_listen
-from gputopo.launch.hosts.allocation import JOIN_S
 from gputopo.launch.hosts.channel import Channel, ChannelError
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.members import Member, Members
 from gputopo.launch.hosts.messages import PATIENCE, HostTimeouts, Joining, Reply, Report, RunEnd
+from gputopo.launch.hosts.options import JOIN_S
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError
@@ -213,14 +213,14 @@ class RendezvousServer:
     def _join(self, body: bytes, send: Callable[[bytes], object], address: str) -> Member | None:
         head = _head_decoder.decode(body)
         with self._locked() as members:
-            found: Member | RunEnd
+            answer: Member | RunEnd
             if head.version != gputopo.__version__:
-                found = members.refuse_other_version(head.rank, head.name, head.version, address)
+                answer = members.refuse_other_version(head.rank, head.name, head.version, address)
             else:
-                found = members.join(_joining_decoder.decode(body), send, address)
-        if isinstance(found, Member):
-            return found
-        send(schema.encode(found))
+                answer = members.join(_joining_decoder.decode(body), send, address)
+        if isinstance(answer, Member):
+            return answer
+        send(schema.encode(answer))
         return None
 
     def _take(self, member: Member | None, body: bytes) -> None:

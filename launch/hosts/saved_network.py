@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gputopo.launch.hosts.messages import Joining
 from gputopo.planner import Request, SavedNetwork
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
 
@@ -23,9 +23,9 @@ def saved_network(hosts: Sequence[Joining], request: Request) -> SavedNetwork | 
     try:
         saved = BoxHistory().latest_network({one.name for one in hosts})
     except GputopoError as error:
-        to_stderr(f"gputopo: planned without the measured network: {error.what}\n")
+        note(f"planned without the measured network: {error.what}")
         return None
     if saved is None:
         return None
-    to_stderr(f"gputopo: with the network measured on {saved.date}\n")
+    note(f"with the network measured on {saved.date}")
     return SavedNetwork(saved.bandwidth, f"on {saved.date}")

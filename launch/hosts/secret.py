@@ -12,7 +12,7 @@ import stat
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from gputopo.launch.remote_agent import SECRET
+from gputopo.launch.hosts.agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
 MIN_CHARACTERS = 16
@@ -40,7 +40,7 @@ def _of_file(path: Path) -> bytes:
         # Do not follow a link, and do not wait for a pipe.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             about = os.fstat(file.fileno())
-            found = file.read(1024)
+            secret = file.read(1024)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _no_secret(path, "is a symbolic link") from error
@@ -49,9 +49,9 @@ def _of_file(path: Path) -> bytes:
         raise _no_secret(path, f"belongs to user {about.st_uid}")
     if (mode := stat.S_IMODE(about.st_mode)) & 0o077:
         raise _no_secret(path, f"has mode {mode:o}")
-    if len(found) < MIN_CHARACTERS:
-        raise _no_secret(path, f"has {len(found)} bytes")
-    return found
+    if len(secret) < MIN_CHARACTERS:
+        raise _no_secret(path, f"has {len(secret)} bytes")
+    return secret
 
 
 def _no_secret(path: Path, why: str) -> UsageError:
@@ -65,11 +65,11 @@ def _no_secret(path: Path, why: str) -> UsageError:
 def _make(path: Path) -> None:
     """Create the complete file, unless another host is faster. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    own = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
     try:
         with contextlib.suppress(FileExistsError):
-            os.link(own, path)
+            os.link(new, path)
     finally:
-        own.unlink()
+        new.unlink()

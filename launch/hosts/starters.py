@@ -56,13 +56,13 @@ def _step(environ: Environ, claim: RankClaim) -> RankClaim | None:
 
 def _nodes_of_job(environ: Environ, claim: RankClaim) -> RankClaim:
     """Add the Slurm job's nodes if this node is at its rank's index: mpirun then assigns ranks in order."""
-    own = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
+    node = environ.get("SLURMD_NODENAME") or environ.get("PMIX_HOSTNAME") or ""
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     rank, size = claim.rank, claim.size or 0
-    if size < 2 or rank is None or not own or not nodes:
+    if size < 2 or rank is None or not node or not nodes:
         return claim
     hosts = read_hosts("SLURM_JOB_NODELIST", nodes)[:size]
-    if rank < size == len(hosts) and not hosts[rank].differs(HostAddress(own)):
+    if rank < size == len(hosts) and not hosts[rank].differs(HostAddress(node)):
         return msgspec.structs.replace(claim, hosts=hosts)
     return claim
 
@@ -172,7 +172,7 @@ def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
     claim = RankClaim(
         source=source,
         remove=f"unset {starter.needs[0] if starter.nodes else starter.size or starter.rank[0]}",
-        rank=next((one for name in starter.rank if (one := _number(environ, name)) is not None), None),
+        rank=next((number for name in starter.rank if (number := _number(environ, name)) is not None), None),
         size=1 if size is None and starter.nodes else size,
         hosts=read_hosts(f"{starter.nodes} of {source}", nodes) if nodes else master(environ, starter.master),
         job=next((job for text in starter.job if (job := _filled(text, environ)) not in ("", "none")), None),
@@ -184,7 +184,7 @@ def claim_by(starter: Starter, environ: Environ) -> RankClaim | None:
 
 def claims(environ: Environ) -> Iterator[RankClaim]:
     """Yield the claims of TF_CONFIG and the starters, in order of precedence. Raises UsageError."""
-    yield from filter(None, (tf_config(environ), *(claim_by(one, environ) for one in STARTERS)))
+    yield from filter(None, (tf_config(environ), *(claim_by(starter, environ) for starter in STARTERS)))
 
 
 class _Task(msgspec.Struct, frozen=True):
@@ -212,7 +212,7 @@ def tf_config(environ: Environ) -> RankClaim | None:
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"TF_CONFIG cannot be read: {error}", f"correct it, or {remove}") from error
     kind, index = config.task.type, str(config.task.index)
-    tasks = [(name, one) for name in _TRAINING_TASKS for one in config.cluster.get(name, ())]
+    tasks = [(name, task) for name in _TRAINING_TASKS for task in config.cluster.get(name, ())]
     ranks = [(name, str(n)) for name in _TRAINING_TASKS for n in range(len(config.cluster.get(name, ())))]
     if kind == "evaluator":
         raise UsageError(
@@ -231,10 +231,10 @@ def tf_config(environ: Environ) -> RankClaim | None:
             f"TF_CONFIG has this as task {shown(index)} of {shown(kind)}, which is not in its cluster",
             f"correct its task, or {remove}",
         )
-    hosts = read_hosts("TF_CONFIG", ",".join(one for _, one in tasks))
+    hosts = read_hosts("TF_CONFIG", ",".join(task for _, task in tasks))
     # Several ports of one address are several tasks on one host. On a loopback address they are the hosts of
     # a rehearsal.
-    names = [one.name for one in hosts if not _is_loopback(one)]
+    names = [host.name for host in hosts if not _is_loopback(host)]
     return RankClaim(
         source="TF_CONFIG",
         remove=remove,
@@ -253,7 +253,7 @@ def _number(environ: Environ, name: str) -> int | None:
 
 def _filled(text: str, environ: Environ) -> str:
     """Return a text with variables filled in; unprintable characters become question marks."""
-    return re.sub(r"\{(\w+)\}", lambda found: re.sub(r"[^\w.@:-]", "?", environ.get(found[1], "")), text)
+    return re.sub(r"\{(\w+)\}", lambda name: re.sub(r"[^\w.@:-]", "?", environ.get(name[1], "")), text)
 
 
 def _tasks(text: str) -> int:

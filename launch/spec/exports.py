@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gputopo.launch.hosts.agent import SECRET
 from gputopo.launch.hosts.hostlists import HostAddress
-from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges

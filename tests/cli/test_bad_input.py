@@ -150,7 +150,7 @@ def test_an_interrupt_ends_with_130_and_without_a_traceback(
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gputopo.cli.inspect.begin", interrupted)
+    monkeypatch.setattr("gputopo.cli.inspect.begin_reading", interrupted)
     done = call("inspect")
     assert (done.code, done.out, done.err) == (130, "", "gputopo: interrupted\n")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.cli.hosts.fleet import host_names
+from gputopo.launch import read_machines
 from gputopo.report.fleet import drain_commands
 from gputopo.values import schema
 from gputopo.values.finding import Fleet, HostFinding
@@ -170,12 +170,11 @@ def test_no_host_is_lost_where_names_are_the_same(call: Call, tmp_path: Path) ->
     assert len(kind.hosts) == 3
 
 
-def test_hosts_are_named_by_their_files() -> None:
-    cases: list[tuple[list[str], list[str]]] = [
-        (["a/n1.json", "b/n2.tar.gz", "-"], ["n1", "n2", "stdin"]),
-        (["node1.cluster.json", "c/7gforce"], ["node1.cluster", "7gforce"]),
-        (["a/m.json", "b/m.json"], ["a/m", "b/m"]),
-        (["m.json", "m.json"], ["m", "m"]),
+def test_hosts_are_named_by_their_files(tmp_path: Path) -> None:
+    files = ["a/n1.json", "b/n2.tar.gz.json", "node1.cluster.json", "a/m.json", "b/m.json"]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        schema.write(tmp_path / file, machine_of("four"))
+    assert list(read_machines([str(tmp_path / file) for file in files] + ["7gforce"])) == [
+        *("n1", "n2", "node1.cluster", f"{tmp_path}/a/m", f"{tmp_path}/b/m", "7gforce"),
     ]
-    for sources, names in cases:
-        assert host_names(sources) == names

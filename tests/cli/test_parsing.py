@@ -70,7 +70,7 @@ def test_a_mistake_is_a_usage_error() -> None:
         (["--qick"], "there is no option '--qick'"),
         (["-q"], "there is no option '-q'"),
         (["--count"], "--count needs a value"),
-        (["--quick=yes"], "--quick takes no value"),
+        (["--quick=some"], "--quick takes no value"),
         (["prog"], "takes no argument 'prog'"),
         (["prog", "--", "other"], "takes no argument 'prog'"),
     ]

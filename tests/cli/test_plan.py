@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.cli.source import machine_from
+from gputopo.launch import machine_from
 from gputopo.launch.jobs import model_costs
 from gputopo.launch.supervise.run_folder import RunFolder, write_result
 from gputopo.runs import BoxHistory

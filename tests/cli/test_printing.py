@@ -2,17 +2,15 @@
 
 import io
 import os
-import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.printing import for_this_stdout, show
+from gputopo.cli.printing import can_redraw, for_this_stdout, redrawn_lines, show
 from gputopo.cli.progress import ProgressLine, progress_in_words
-from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
 from gputopo.probes import SessionProgress
 from tests.kit import commands
 
@@ -89,38 +87,61 @@ def test_progress_that_is_not_taken_changes_nothing_of_a_measurement(place: int,
     assert done.stdout.startswith("{")
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
-def size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setenv("LINES", "5")
+def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], io.StringIO]:
+    """Makes stdout a terminal of 30 columns and 5 lines."""
+    for name, text in {"COLUMNS": "30", "LINES": "5", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, text)
+
+    def begin() -> io.StringIO:
+        stdout = Terminal()
+        monkeypatch.setattr(sys, "stdout", stdout)
+        return stdout
+
+    return begin
 
 
-def test_a_second_drawing_takes_the_place_of_the_first(
-    size: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    screen = RedrawnScreen()
-    screen.draw([(("one", ""),), (("two", ""),)])
-    screen.draw([(("three", ""),)])
-    first, second = capsys.readouterr().out.split("\x1b[2A\r")
-    assert first.split("\x1b[K\n") == ["one", "two", "\x1b[J"]
-    assert second.split("\x1b[K\n") == ["three", "\x1b[J"]
+UP, ERASE = "\x1b[1A", "\x1b[2K"
 
 
-def test_what_does_not_fit_is_cut(size: None, capsys: pytest.CaptureFixture[str]) -> None:
-    RedrawnScreen().draw([(("x" * 20, ""), ("y" * 20, ""))] * 50)
-    lines = capsys.readouterr().out.split("\x1b[K\n")[:-1]
-    assert lines == ["x" * 20 + "y" * 9] * 4
+def test_a_second_drawing_takes_the_place_of_the_first(on_terminal: Callable[[], io.StringIO]) -> None:
+    stdout = on_terminal()
+    with redrawn_lines() as draw:
+        draw([(("one", ""),), (("two", ""),)])
+        first = stdout.getvalue()
+        draw([(("three", ""),)])
+    assert all(line in first for line in ("one", "two"))
+    second = stdout.getvalue().removeprefix(first)
+    before = second[: second.index("three")]
+    assert (before.count(UP), before.count(ERASE)) == (1, 2)
+
+
+def test_what_does_not_fit_is_cut(on_terminal: Callable[[], io.StringIO]) -> None:
+    stdout = on_terminal()
+    with redrawn_lines() as draw:
+        draw([(("x" * 20, ""), ("y" * 20, ""))] * 50)
+        shown = stdout.getvalue()
+    assert shown.count("x" * 20 + "y" * 10) == 5
+    assert "y" * 11 not in shown
 
 
 def test_styles_become_codes_and_no_color_is_heard(
-    size: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    on_terminal: Callable[[], io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    stdout = on_terminal()
     monkeypatch.delenv("NO_COLOR", raising=False)
-    RedrawnScreen().draw([(("hot", "bold red"),)])
-    assert "\x1b[1;31mhot\x1b[0m" in capsys.readouterr().out
+    with redrawn_lines() as draw:
+        draw([(("hot", "bold red"),)])
+    assert "\x1b[1;31mhot\x1b[0m" in stdout.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
-    RedrawnScreen().draw([(("hot", "bold red"),)])
-    assert not re.search(r"\x1b\[[\d;]*m", capsys.readouterr().out)
+    with redrawn_lines() as draw:
+        draw([(("cool", "cyan"),)])
+    assert "\x1b[36m" not in stdout.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -149,11 +170,6 @@ def test_the_pseudo_terminal_of_a_rank_of_open_mpi_is_no_terminal(monkeypatch: p
 
 def step(done: int, total: int, left: float | None, now: str) -> SessionProgress:
     return SessionProgress(done=done, total=total, seconds_left=left, now=now)
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Closed(io.StringIO):

@@ -2,8 +2,7 @@
 
 from typing import Annotated
 
-from gputopo.cli.source import FROM
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch import FROM, HostOptions
 from gputopo.values.option import Given, Option, OptionsOf, Typed
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions

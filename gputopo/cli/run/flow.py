@@ -9,38 +9,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
-from gputopo.cli.run import start
-from gputopo.cli.source import planned_machine, site_for
-from gputopo.launch import Job, Site, Target, runnable
-from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
-from gputopo.launch.hosts.joining import excuse
+from gputopo.cli.parsing import typed_words
+from gputopo.cli.printing import emit
+from gputopo.cli.refusals import refuse_typed
+from gputopo.launch import (
+    Allocation,
+    HostOptions,
+    Job,
+    Target,
+    find_hosts,
+    planned_machine,
+    runnable,
+    site_for,
+)
 from gputopo.launch.site import warn
 from gputopo.launch.supervise import run_folder
 from gputopo.report.stderr import note
-from gputopo.values.errors import GputopoError, UsageError
+from gputopo.values.errors import UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.placement import PlanOptions
 from gputopo.values.run.spec import RunSpec
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+    from gputopo.launch import RendezvousServer
 
-# Formats that also work for a program of the user.
-_OF_A_PROGRAM = (
-    "require_gpu",
-    "cpu",
-    "format",
-    "dry_run",
-    "no_affinity",
-    "sbatch_option",
-    "output",
-    "prometheus",
-    "fail_on",
-    "on_anomaly",
-    "stall_timeout",
+_STARTS = ("env", "sbatch", "docker")  # formats that say how to start the run on one host
+# Options that are about the output here or about hosts, which the launcher knows, not about the run.
+_NOT_OF_THE_RUN = (
+    *("program", "from", "format", "dry_run", "require_gpu", "autotune", "sbatch_option"),
+    *("hosts", "hostfile", "num_hosts"),
 )
+# Options that a driver does not pass on: it starts the hosts, and gives each its rank.
+_OF_THE_DRIVER = ("program", "hosts", "hostfile", "num_hosts", "remote_python")
+_PLACEMENT = ("ps", "variable_update", "all_reduce")
 
 
 class Asked(NamedTuple):
@@ -53,22 +55,21 @@ class Asked(NamedTuple):
     typed: Typed
     command: Callable[..., int]  # declares the options
 
-    def check_output(self) -> None:
-        """Raise InputError for a folder that cannot be written to."""
-        run_folder.check_output(None if self.options.output is None else Path(self.options.output))
+    def words(self, *, with_placement: bool) -> list[str]:
+        """Return the options as typed, without the options of plan, hosts and output.
 
-    def words(self) -> list[str]:
-        """Return the options as typed, without the options of plan, hosts and output."""
-        words = start.words_of(parameters_of(self.command), self.typed)
-        if self.job.program or self.job.is_predicted:
-            return words
-        return words + start.placement_words(parameters_of(self.command), self.typed)
+        `with_placement`: with the options of the placement, for a training that is not predicted.
+        """
+        declared = parameters_of(self.command)
+        others = [option for option in declared if option.field not in PlanOptions.__struct_fields__]
+        placed = [option for option in declared if option.name in _PLACEMENT] if with_placement else []
+        return typed_words([*others, *placed], self.typed, _NOT_OF_THE_RUN)
 
 
 def do(asked: Asked) -> int:
     """Do one call of `gputopo run` and return the exit code. Raises GputopoError."""
     if asked.job.program:
-        _refuse_for_program(asked)
+        refuse_typed("run -- PROGRAM", asked.typed)
     elif asked.job.model is None:
         raise UsageError("nothing to run", "add --model alexnet, or a program after --")
     code = _run_on_hosts(asked)
@@ -80,7 +81,7 @@ def _run_here(asked: Asked) -> int:
     options, job = asked.options, asked.job
     with contextlib.ExitStack() as claims:
         request = job.request
-        asked.check_output()
+        run_folder.check_output(None if options.output is None else Path(options.output))
         site = site_for(
             request,
             asked.sources,
@@ -94,7 +95,7 @@ def _run_here(asked: Asked) -> int:
             warn(target, trains=not job.program)
             for line in target.host_place.says if target.backend == "gpu" else ():
                 note(line)
-        if job.program and options.shape not in start.STARTS:
+        if job.program and options.shape not in _STARTS:
             if options.dry_run:
                 from gputopo.cli.run.showing import show_program_only
 
@@ -108,18 +109,13 @@ def _run_here(asked: Asked) -> int:
 
             return train_fastest(job, target, options, train)
         spec = None if job.program else runnable(job, target, options)
-        if spec is None or options.shape in start.STARTS:
-            return start.show_start(
-                target,
-                options.shape,
-                asked.words(),
-                program=job.program,
-                spec=spec,
-                output=options.output,
-                mode=bool(job.program) or job.is_predicted,
-                named=bool({"gpus", "exclude"} & asked.typed.keys()),
-                sbatch_options=options.sbatch_options,
-            )
+        if spec is None or options.shape in _STARTS:
+            from gputopo.launch import export_run
+
+            with_placement = not (job.program or job.is_predicted)
+            words = asked.words(with_placement=with_placement)
+            emit(export_run(job, target, options, words, spec))
+            return 0
         if options.dry_run:
             from gputopo.cli.run.showing import show_only
 
@@ -129,68 +125,41 @@ def _run_here(asked: Asked) -> int:
         return train(target, spec, options)
 
 
-def _refuse_for_program(asked: Asked) -> None:
-    """Raise UsageError for options that cannot be combined with a program of the user."""
-    own = {one.name for one in options_of(HostOptions)} | {"program", "model", "from"}
-    mine = (*PlanOptions.__struct_fields__, *_OF_A_PROGRAM, *own)
-    strays = [name for name in asked.typed if name not in mine]
-    strays += ["all_reduce"] if "all_reduce" in asked.typed else []
-    if strays:
-        raise UsageError(
-            f"--{strays[0].replace('_', '-')} works with the built-in training only, not with your own "
-            "program",
-            "remove it, or put it after the program: everything after -- belongs to the program",
-        )
-    if asked.options.shape == "json" and not asked.options.dry_run:
-        raise UsageError(
-            "--json cannot be combined with a program, which uses stdout itself",
-            "remove --json: the result is result.json in the run folder (--output DIR); --dry-run prints "
-            "the plan as JSON",
-        )
-    if asked.sources and not asked.options.dry_run:
-        raise UsageError(
-            "--from plans for another machine, but the program would run on this one",
-            "remove --from, or add --dry-run to see the plan only",
-        )
-
-
 def _run_on_hosts(asked: Asked) -> int | None:
     """Handle a call for several hosts and return the exit code; None if it is for this host only.
 
     Raises GputopoError.
     """
-    hosts = asked.hosts
-    if start.exports_hosts(asked.options.shape, hosts):
-        return _export(asked)
-    if starting := hosts_to_start(hosts):
-        _require_several(asked)
-        typed = {name: value for name, value in asked.typed.items() if name != "program"}
-        return start_hosts(asked.command, starting, hosts, typed, program=asked.job.program)
-    if (found := find(hosts, os.environ)) is not None:
-        _require_several(asked)
-        return _run_program(asked, found) if asked.job.program else _train(asked, found)
-    for name in sorted({one.name for one in options_of(HostOptions)} & asked.typed.keys() - {"num_hosts"}):
-        note(f"--{name.replace('_', '-')} has no effect: this run has one host")
-    return None
+    options, job = asked.options, asked.job
+    is_of_hosts = bool(asked.hosts.hosts or asked.hosts.hostfile or (asked.hosts.num_hosts or 1) > 1)
+    if options.shape == "hostfile" or (options.shape == "sbatch" and is_of_hosts):
+        from gputopo.launch import export_hosts
 
+        refuse_typed("run --format of several hosts", asked.typed)
+        words = asked.words(with_placement=job.model is not None)
+        emit(export_hosts(job, asked.hosts, planned_machine(asked.sources), options, words))
+        return 0
+    hosts = find_hosts(asked.hosts, os.environ)
+    if hosts is None:
+        typed = sorted({option.name for option in options_of(HostOptions)} & asked.typed.keys())
+        for name in typed:
+            if name != "num_hosts":
+                note(f"--{name.replace('_', '-')} has no effect: this run has one host")
+        return None
+    refuse_typed(f"run on several hosts{' -- PROGRAM' if job.program else ''}", asked.typed)
+    if isinstance(hosts, Allocation):
+        from gputopo.launch import run_on_hosts
 
-def _train(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.launch.hosts.training import HostOfRun, train_on_hosts
+        return run_on_hosts(hosts, asked.hosts, job, options, _lead)
+    from gputopo.launch import start_hosts
 
-    request, options = asked.job.request, asked.options
-    try:
-        asked.check_output()
-        site = _this_host(options, trains=not options.dry_run)
-        request = site.with_costs(request)
-    except GputopoError as error:
-        return excuse(allocation, asked.hosts, error)
-    typed = {"model": asked.job.model, **asked.job.typed}
-    host = HostOfRun(allocation, asked.hosts, site, options, typed)
-    return train_on_hosts(host, asked.job, request, _lead)
+    words = ["run", *typed_words(parameters_of(asked.command), asked.typed, _OF_THE_DRIVER)]
+    words += ["--", *job.program] if job.program else []
+    return start_hosts(hosts, asked.hosts, words)
 
 
 def _lead(
-    target: Target, spec: RunSpec, options: OutputOptions, *, rendezvous: "RendezvousServer | None" = None
+    target: Target, spec: RunSpec, options: OutputOptions, rendezvous: "RendezvousServer | None"
 ) -> int:
     """Train with the hosts that have joined; without a rendezvous, show what would be trained."""
     if rendezvous is None:
@@ -200,76 +169,3 @@ def _lead(
     from gputopo.cli.run.training import train
 
     return train(target, spec, options, rendezvous=rendezvous)
-
-
-def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
-    return Site(
-        planned_machine(()),
-        cpu=options.cpu,
-        require_gpu=options.require_gpu,
-        affinity=not options.no_affinity,
-        alone=False,
-        trains=trains,
-    )
-
-
-def _run_program(asked: Asked, allocation: Allocation) -> int:
-    from gputopo.launch.hosts.training import HostOfRun
-    from gputopo.launch.user_program.on_hosts import run_program_on_hosts
-    from gputopo.launch.user_program.program import check_program
-
-    job = asked.job
-    try:
-        asked.check_output()
-        check_program(job.program, os.environ)
-        site = _this_host(asked.options)
-    except GputopoError as error:
-        return excuse(allocation, asked.hosts, error)
-    host = HostOfRun(allocation, asked.hosts, site, asked.options, job.typed)
-    return run_program_on_hosts(host, job.program, job.request)
-
-
-def _export(asked: Asked) -> int:
-    job = asked.job
-
-    def of_core(target: Target) -> tuple[Target, RunSpec]:
-        return job.on_hosts(job.placed(target), job.spec_of)
-
-    _require_several(asked, is_exported=True)
-    words = start.words_of(parameters_of(asked.command), asked.typed)
-    if job.model is not None:
-        words += start.placement_words(parameters_of(asked.command), asked.typed)
-    return start.show_hosts_start(
-        asked.options.shape,
-        asked.hosts,
-        job.request,
-        planned_machine(asked.sources),
-        words,
-        program=job.program,
-        sbatch_options=asked.options.sbatch_options,
-        spec_of=None if job.model is None else of_core,
-    )
-
-
-def _require_several(asked: Asked, *, is_exported: bool = False) -> None:
-    """Raise UsageError for options that need several hosts or a single one."""
-    options, request = asked.options, asked.job.request
-    is_program = bool(asked.job.program)
-    nothing_predicted = is_program or is_exported  # the core predicts after the hosts have met
-    alone = {
-        "--from": bool(asked.sources) and not is_exported,
-        f"--format {options.shape}": options.shape in start.STARTS and not is_exported,
-        "--dry-run": options.dry_run and is_program and not is_exported,
-        "--num-gpus auto": request.num_gpus == "auto" and nothing_predicted,
-        "--autotune": options.autotune is not None,
-        "--repeats": options.repeats > 1,
-        "--restart": options.restart > 0,
-        "--single-gpu-images-per-sec with several numbers": len(request.single_gpu_images_per_sec) > 1,
-    }
-    found = next((flag for flag, is_asked in alone.items() if is_asked), None)
-    again = "; after a failure start the job again with --resume auto" if found == "--restart" else ""
-    if found is not None:
-        raise UsageError(
-            f"{found} is for one host, but this run has several",
-            f"remove {found}, or add --num-hosts 1{again}",
-        )

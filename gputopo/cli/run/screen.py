@@ -1,18 +1,16 @@
 """`gputopo screen`: train on each GPU alone, then on all at once; report slow GPUs and their causes."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.printing import show_report
-from gputopo.cli.source import planned_machine
+from gputopo.launch import planned_machine
 from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import OptionsOf
 from gputopo.values.run.options import ScreenOptions
 
 if TYPE_CHECKING:
-    from gputopo.values.run.several_runs import Screen, ScreenRun
-
-FailOn = Literal["warning", "error"]
+    from gputopo.values.run.several_runs import ScreenRun
 
 
 def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
@@ -35,20 +33,14 @@ def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     job = screen_course.screen_job(options)
     screen_course.require_new(options.output)
     site = Site(planned_machine(()), cpu=options.cpu, keep=1, trains=True)
-    found, folder, code = screen_course.screen(job, site, options, on_run=on_run, display=cell_display)
+    result, folder, code = screen_course.screen(job, site, options, on_run=on_run, display=cell_display)
     to_stderr(f"Run folder: {folder}\n")
-    show_report(found, lambda: screen_document(found), options.shape)
+    show_report(result, lambda: screen_document(result), options.shape)
     if code:
         return code
-    if all(row.alone is None for row in found.devices):
-        cause = next((row.failure for row in found.devices if row.failure), "nothing was measured")
+    if all(row.alone is None for row in result.devices):
+        cause = next((row.failure for row in result.devices if row.failure), "nothing was measured")
         raise HardwareError(f"no device could be run: {cause}", f"see the logs of the runs in {folder}")
-    return _exit_code(found, options.fail_on)
-
-
-def _exit_code(found: "Screen", fail_on: FailOn | None) -> int:
-    failed = any(run.failure is not None for run in found.runs)
-    if fail_on is not None and failed:
-        return ExitCode.FINDINGS
-    is_slow = fail_on == "warning" and any(row.is_outlier for row in found.devices)
-    return ExitCode.FINDINGS if is_slow else ExitCode.OK
+    failed = any(run.failure is not None for run in result.runs)
+    is_slow = options.fail_on == "warning" and any(row.is_outlier for row in result.devices)
+    return ExitCode.FINDINGS if is_slow or (options.fail_on is not None and failed) else ExitCode.OK

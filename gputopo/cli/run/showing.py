@@ -24,7 +24,7 @@ from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_erro
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.run.events import Event, RunStarted
-from gputopo.values.run.options import OutputOptions, Shape
+from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.plan import Plan
 from gputopo.values.run.spec import RunSpec
 
@@ -36,23 +36,9 @@ class RunDisplay:
     `require_written`.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        display_every: int | None,
-        predicted: Sequence[str] = (),
-        prometheus: str | None = None,
-        on_anomaly: str | None = None,
-    ) -> None:
-        """`display_every`: steps between two lines; None: by time. `predicted`: lines at the start.
-
-        `prometheus`: the file for the metrics of each run. `on_anomaly`: the command that is run for an
-        anomaly.
-        """
-        self._prometheus = prometheus
-        self._on_anomaly = on_anomaly
-        self._prints_log = shape == "tf-cnn-log"
-        self._every = display_every
+    def __init__(self, options: OutputOptions, predicted: Sequence[str]) -> None:
+        """`predicted`: lines at the start."""
+        self._options = options
         self._predicted = predicted
         self._unwritten: HardwareError | None = None
 
@@ -62,19 +48,23 @@ class RunDisplay:
         from gputopo.report.runs.progress import Progress
         from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 
-        log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
-        metrics = None if self._prometheus is None else MetricsFile(Path(self._prometheus), note)
+        options, every = self._options, self._options.display_every
+        log = TfCnnLog(every or DISPLAY_EVERY) if options.shape == "tf-cnn-log" else None
+        metrics = None if options.prometheus is None else MetricsFile(Path(options.prometheus), note)
         with contextlib.ExitStack() as stack:
             # It ends before the display, which shows its messages.
-            progress = stack.enter_context(Progress(display_every=self._every))
-            alarm = None if self._on_anomaly is None else Alarm(self._on_anomaly, note)
+            progress = stack.enter_context(Progress(display_every=every))
+            alarm = None if options.on_anomaly is None else Alarm(options.on_anomaly, note)
             if alarm is not None:
                 stack.callback(alarm.close)
             scalars = stack.enter_context(contextlib.closing(SampleScalars(note)))
 
             def on_event(event: "Event") -> None:
+                shown = event
+                if self._predicted and isinstance(event, RunStarted):
+                    shown = msgspec.structs.replace(event, says=(*event.says, *self._predicted))
                 with tolerating_stderr_errors():
-                    progress.event(self._with_prediction(event))
+                    progress.event(shown)
                 if metrics is not None:
                     metrics.event(event)
                 if alarm is not None:
@@ -89,11 +79,6 @@ class RunDisplay:
         """Raise HardwareError if log lines could not be written."""
         if self._unwritten is not None:
             raise self._unwritten
-
-    def _with_prediction(self, event: "Event") -> "Event":
-        if not (self._predicted and isinstance(event, RunStarted)):
-            return event
-        return msgspec.structs.replace(event, says=(*event.says, *self._predicted))
 
     def _print(self, lines: Sequence[str]) -> None:
         if self._unwritten is not None:

@@ -28,7 +28,7 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     driver, or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
-    from gputopo.cli.source import planned_machine
+    from gputopo.launch import planned_machine
     from gputopo.launch.jobs import sweep_course
     from gputopo.report.runs.sweep import cell_line
 
@@ -39,42 +39,40 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
         blank, matrix, folder = sweep_course.open_sweep(options, held)
         machine = planned_machine((), pairs=True)
         claims = None if options.dry_run else held
-        found, planned = sweep_course.plan_sweep(blank, matrix, machine, folder, claims)
+        result, planned = sweep_course.plan_sweep(blank, matrix, machine, folder, claims)
         if options.dry_run:
-            _print(found, options.shape, dry=True)
+            _print(result, options.shape, dry=True)
             return ExitCode.OK
         to_stderr(f"Sweep folder: {folder}\n")
-        found, code = sweep_course.run_sweep(
-            found, matrix, planned, machine, folder, on_cell=on_cell, display=cell_display
+        result, code = sweep_course.run_sweep(
+            result, matrix, planned, machine, folder, on_cell=on_cell, display=cell_display
         )
-    _print(found, options.shape)
+    _print(result, options.shape)
     named = shlex.quote(str(folder))
     note(f"tables and observations: gputopo report {named}")
-    if not found.complete:
+    if not result.complete:
         note(f"to continue: gputopo sweep --resume {named}")
-    return code or _exit_code(found, folder, options.fail_on)
+    return code or _exit_code(result, folder, options.fail_on)
 
 
-def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
+def _print(result: "Sweep", shape: str, *, dry: bool = False) -> None:
     from gputopo.report.runs.sweep import sweep_document
 
     def document() -> "Document":
-        shown = sweep_document(found, dry=dry)
-        return shown if dry or found.complete else shown._replace(headline=_interrupted(found))
+        shown = sweep_document(result, dry=dry)
+        if dry or result.complete:
+            return shown
+        left = sum(cell.state in ("pending", "running") for cell in result.cells)
+        return shown._replace(headline=f"Interrupted: {left} of {len(result.cells)} cells have not run.")
 
-    show_report(found, document, shape)
-
-
-def _interrupted(found: "Sweep") -> str:
-    left = sum(cell.state in ("pending", "running") for cell in found.cells)
-    return f"Interrupted: {left} of {len(found.cells)} cells have not run."
+    show_report(result, document, shape)
 
 
-def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:
-    failed = [cell for cell in found.cells if cell.state == "failed"]
+def _exit_code(result: "Sweep", folder: Path, fail_on: str | None) -> int:
+    failed = [cell for cell in result.cells if cell.state == "failed"]
     if failed and fail_on is not None:
         return ExitCode.FINDINGS
-    if failed and not any(cell.state == "done" for cell in found.cells):
+    if failed and not any(cell.state == "done" for cell in result.cells):
         raise HardwareError(
             f"no cell could be run: {failed[0].reason}", f"see the logs of the runs in {folder}"
         )

@@ -13,14 +13,14 @@ from gputopo.launch.jobs.training import Ran
 from gputopo.launch.supervise import signals
 from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note, show_error, to_stderr
 from gputopo.runs import combine_repeats
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
-    from gputopo.launch.hosts.rendezvous_server import RendezvousServer
+    from gputopo.launch import RendezvousServer
     from gputopo.launch.target import Target
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Repeats
@@ -43,9 +43,7 @@ def train(
     require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
     require_files_of(spec)
-    display = RunDisplay(
-        options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
-    )
+    display = RunDisplay(options, predicted)
     if options.repeats > 1:
         return _train_repeatedly(target, spec, options, display)
     ran: list[Ran] = []
@@ -75,7 +73,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
         _repeats(target, spec, options, display, ran)
     except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
         error = None if len(ran) == options.repeats else stopped
-    results = [one.result for one in ran]
+    results = [run.result for run in ran]
     if results:
         ending = ("complete", 0) if error is None else _ending_of(error)
         repeats = combine_repeats(results, options.repeats, ending)
@@ -85,7 +83,7 @@ def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions,
                 repeats = combine_repeats(results, options.repeats, ending)
         _print_repeats(repeats, options.shape)
     if isinstance(error, signals.EndedError):
-        to_stderr(f"gputopo: stopped by {error}\n")
+        note(f"stopped by {error}")
         return _ending_of(error)[1]
     if error is not None:
         raise error
@@ -124,7 +122,7 @@ def _saved(repeats: "Repeats", output: Path) -> bool:
         schema.write(output / "repeats.json", repeats)
     except InputError as error:
         hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
-        to_stderr(f"gputopo: {error.what}\n  {hint}\n")
+        show_error(error.what, hint)
         return False
     return True
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import commands
-from tests.launch.remote_stand_ins import installed
+from tests.launch.hosts.stand_ins import installed
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 import gputopo
-from gputopo.cli.hosts.asking import ask, hosts_to_ask
-from gputopo.launch import remote_process
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch import HostOptions, find_hosts
+from gputopo.launch.hosts import host_process
+from gputopo.launch.hosts.asking import ask
+from gputopo.launch.hosts.host_process import HostProcess
 from gputopo.launch.hosts.messages import Joining
-from gputopo.launch.remote_process import HostProcess
 from gputopo.values import schema
 from gputopo.values.machine import Machine
 from gputopo.values.run.plan import Plan
@@ -41,7 +41,7 @@ def test_hosts_that_do_not_answer_cost_themselves_and_are_named_by_the_words_of_
         return read_output(process, 0.1, is_whole)
 
     monkeypatch.setattr(HostProcess, "output", output)
-    monkeypatch.setattr(remote_process, "_END_S", 0.1)
+    monkeypatch.setattr(host_process, "END_S", 0.1)
     done = call("inspect", "--json", "--hosts", "hangs,refused,n1,bare,n2", "--join-timeout", "300")
     assert done.code == 0, done.err
     found = json.loads(done.out)
@@ -147,13 +147,13 @@ def test_the_first_rank_of_a_step_asks_all_by_one_more_and_the_others_do_nothing
     (bin / "srun").write_text(f'#!/bin/sh\necho "$@" >>{bin}/words\necho "1: motd"\ncat {bin}/lines\n')
     (bin / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
-    hosts = hosts_to_ask(HostOptions())
+    hosts = find_hosts(HostOptions(), os.environ)
     assert hosts is not None
-    found = ask(hosts, HostOptions(remote_python="/there/python"), "inspect")
+    found = ask(hosts, HostOptions(remote_python="/there/python"), "inspect").values()
     assert [(one.rank, one.name) for one in found if isinstance(one, Joining)] == [(0, "n1"), (1, "n2")]
     (step,) = (bin / "words").read_text().splitlines()
     assert "--overlap" in step
-    assert "--nodes=2 --nodelist n1,n2 /there/python -P -m gputopo.cli.hosts.answer inspect n1,n2" in step
+    assert "--nodes=2 --nodelist n1,n2 /there/python -P -m gputopo.launch.hosts.answer inspect n1,n2" in step
     for name, text in slurm_step(node=1).items():
         monkeypatch.setenv(name, text)
     for words in (("inspect", "--fleet"), ("plan", "--model", "alexnet"), ("bandwidth", "--network")):
@@ -259,6 +259,7 @@ def test_the_number_of_gpus_may_be_left_to_the_plan(call: Call, files: list[Path
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--what-if", "acs off"), "--what-if is for one host"),
         (("--fleet", "--from", "7gforce", "dgx1-p100", "--format", "env"), "--format env is for one host"),
         (("--from", "7gforce", "--node-rank", "0"), "cannot be combined"),
+        (("--from", "7gforce", "--insecure"), "--from and --insecure cannot be combined"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_two_lines(call: Call, options: tuple[str, ...], what: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gputopo import pages
 from gputopo.cli.run.command import run
-from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
+from gputopo.launch import Allocation, FoundHosts, HostOptions, find_hosts
 from gputopo.launch.hosts.hostlists import read_hostfile, read_hosts
 from gputopo.values import schema
 from gputopo.values.option import parameters_of
@@ -47,8 +47,8 @@ def directives(script: str) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def named(found: Allocation | None) -> tuple[int, int, list[str | None]]:
-    assert found is not None
+def named(found: FoundHosts | None) -> tuple[int, int, list[str | None]]:
+    assert isinstance(found, Allocation)
     return found.rank, found.size, [host.name for host in found.hosts]
 
 
@@ -67,7 +67,7 @@ def test_a_batch_script_starts_one_process_on_each_node_which_finds_the_others(c
     assert run[run.index("--num-gpus") + 1] == "6"
     for rank in (0, 2):
         environ = slurm_step(asked["nodelist"], rank, count=int(asked["nodes"]), tasks="1(x3)")
-        assert named(find(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
+        assert named(find_hosts(hosts_in(run), environ)) == (rank, 3, ["n1", "n2", "n3"])
 
 
 def test_a_host_of_a_training_that_ends_does_not_end_the_others(call: Call) -> None:
@@ -133,9 +133,9 @@ def test_a_hostfile_has_a_slot_a_host_and_the_command_for_it(call: Call) -> None
     assert command[0] == "mpirun"
     assert command[command.index("-n") + 1] == "2"
     for rank in (0, 1):
-        found = find(hosts_in(command), open_mpi_5(rank, 2))
+        found = find_hosts(hosts_in(command), open_mpi_5(rank, 2))
         assert named(found) == (rank, 2, ["n1", "a"])
-        assert found is not None
+        assert isinstance(found, Allocation)
         assert found.leader.port == 4000
     assert command[command.index("--") + 1 :] == PROGRAM
 
@@ -148,7 +148,7 @@ def test_the_pods_of_the_example_for_kubernetes_find_one_another_and_give_option
     (leader,) = re.findall(r"MASTER_ADDR, value: ([\w.-]+)", example)
     (count,) = re.findall(r"completions: (\d+)", example)
     environ = {"JOB_COMPLETION_INDEX": "2", "HOSTNAME": "gputopo-2", "MASTER_ADDR": leader}
-    found = find(hosts_in(command), environ)
+    found = find_hosts(hosts_in(command), environ)
     assert named(found) == (2, int(count), [leader, *[None] * (int(count) - 1)])
 
 

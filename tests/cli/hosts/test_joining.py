@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from gputopo.cli import run_command
-from gputopo.launch.hosts import addresses, messages
+from gputopo.launch.hosts import joining
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.allocation import Allocation, HostOptions
+from gputopo.launch.hosts.allocation import Allocation
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.joining import address_of
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import HardwareError
 from tests.cli.conftest import Call
 
@@ -30,8 +31,8 @@ def test_a_rank_0_whose_name_is_not_known_yet_is_found_once_it_is(
             raise found
         return found
 
-    monkeypatch.setattr(addresses, "own_address", own_address)
-    monkeypatch.setattr(messages, "RETRY_S", 0.0)
+    monkeypatch.setattr(joining, "own_address", own_address)
+    monkeypatch.setattr(joining, "RETRY_S", 0.0)
     pods = Allocation(rank=1, hosts=(HostAddress("set-workers-0-0.set"), HostAddress(None)), source="JobSet")
     assert address_of(pods, HostOptions()) == "10.0.0.6"
     said = "cannot resolve yet: Name or service not known; retrying for 60 s"

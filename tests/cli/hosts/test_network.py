@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputopo.cli.hosts import network
-from gputopo.cli.hosts.asking import ask
+from gputopo.launch.hosts import network
+from gputopo.launch.hosts.asking import ask
 from gputopo.launch.jobs.network_tools import ALL_BYTES, BYTES
 from gputopo.runs import BoxHistory
 from gputopo.values.machine import Machine, Nic, NicPort
@@ -135,9 +135,9 @@ def test_nccl_tests_of_all_hosts_are_judged_by_the_ports_of_the_first(
     port = NicPort(index=0, state="ACTIVE", rate_gbit_per_s=100.0, rdma_device="mlx5_0", rdma_port=1)
     own = Machine(source="live", nics=(Nic(index=0, ports=(port,)),))
 
-    def with_port(*given: Any) -> list[Any]:
-        answers: list[Any] = ask(*given)
-        return [msgspec.structs.replace(one, machine=own) for one in answers]
+    def with_port(*given: Any) -> dict[Any, Any]:
+        answers: dict[Any, Any] = ask(*given)
+        return {host: msgspec.structs.replace(one, machine=own) for host, one in answers.items()}
 
     monkeypatch.setattr(network, "ask", with_port)
     install(programs / "mpirun", _MPIRUN.format(folder=programs))

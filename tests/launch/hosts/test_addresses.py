@@ -1,10 +1,11 @@
 import platform
 import socket
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from gputopo.launch.hosts import addresses
 from gputopo.launch.hosts.addresses import is_public, is_this_host, places_to_listen
 from gputopo.launch.hosts.rendezvous_client import RendezvousClient
 from gputopo.launch.hosts.rendezvous_server import RendezvousServer
@@ -61,6 +62,12 @@ def test_a_public_address_is_refused_unless_allowed(names: dict[str, list[str]])
     assert len(places_to_listen("n0", allow_public=True)) == 2
 
 
+def has_addresses(monkeypatch: pytest.MonkeyPatch, *own: str) -> None:
+    """Gives this host network cards with these addresses."""
+    cards = {f"eth{n}": [SimpleNamespace(family=socket.AF_INET, address=one)] for n, one in enumerate(own)}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: cards)
+
+
 def test_a_host_is_known_by_its_own_name_and_its_addresses_and_no_name_is_looked_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,7 +76,7 @@ def test_a_host_is_known_by_its_own_name_and_its_addresses_and_no_name_is_looked
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(platform, "node", lambda: "n1.site")
-    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
     own = ["n1", "N1.site", "localhost", "127.0.0.9", "10.0.0.5"]
     assert [name for name in [*own, "n2", "n1.other", "10.0.0.6", "alias"] if is_this_host(name)] == own
 
@@ -78,9 +85,9 @@ def test_a_name_that_is_loopback_here_is_another_address_elsewhere(
     names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names["n0"] = ["127.0.1.1"]
-    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
     assert {address for _, address in places_to_listen("n0", allow_public=False)} <= {"::", "0.0.0.0"}
-    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "8.8.8.8"])
+    has_addresses(monkeypatch, "127.0.0.1", "8.8.8.8")
     with pytest.raises(UsageError, match="public"):
         places_to_listen("n0", allow_public=False)
 
@@ -100,7 +107,7 @@ def test_a_name_of_this_host_that_is_not_known_yet_is_listened_for_on_all_interf
     names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.node", lambda: "set-workers-0-0")
-    monkeypatch.setattr(addresses, "_own_addresses", lambda: ["127.0.0.1", "10.0.0.5"])
+    has_addresses(monkeypatch, "127.0.0.1", "10.0.0.5")
     found = places_to_listen("set-workers-0-0.set", allow_public=False)
     assert {address for _, address in found} <= {"::", "0.0.0.0"}
     with pytest.raises(UsageError, match="cannot resolve"):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
+from gputopo.launch.hosts.allocation import Allocation, FoundHosts, find_hosts
 from gputopo.launch.hosts.hostlists import HostAddress, read_hosts
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.values.errors import ExitCode, InputError, UsageError
 from gputopo.values.option import given_of
 from tests.launch.hosts.environs import (
@@ -61,8 +62,8 @@ def asked(hosts: str = "", *, num_hosts: int | None = None, node_rank: int | Non
     return HostOptions(hosts=named, num_hosts=num_hosts, node_rank=node_rank)
 
 
-def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
-    assert found is not None
+def shown(found: FoundHosts | None) -> tuple[int, list[str], str, str | None]:
+    assert isinstance(found, Allocation)
     return found.rank, [str(one) for one in found.hosts], found.source, found.job
 
 
@@ -103,9 +104,9 @@ def shown(found: Allocation | None) -> tuple[int, list[str], str, str | None]:
 def test_each_starter_gives_rank_and_addresses(
     environ: Environ, rank: int, hosts: list[str], source: str, job: str | None
 ) -> None:
-    found = find(SILENT, environ)
+    found = find_hosts(SILENT, environ)
     assert shown(found) == (rank, hosts, source, job)
-    assert found is not None
+    assert isinstance(found, Allocation)
     assert (found.size, found.leader) == (len(hosts), found.hosts[0])
 
 
@@ -135,7 +136,7 @@ def test_each_starter_gives_rank_and_addresses(
     ],
 )
 def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
-    assert find(SILENT, environ) is None
+    assert find_hosts(SILENT, environ) is None
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_nothing_stops_who_trains_on_one_host(environ: Environ) -> None:
 def test_sources_complete_one_another_and_the_first_names_the_hosts(
     options: HostOptions, environ: Environ, expected: tuple[int, object, str, str | None]
 ) -> None:
-    rank, hosts, source, job = shown(find(options, environ))
+    rank, hosts, source, job = shown(find_hosts(options, environ))
     assert (rank, source) == (expected[0], expected[2])
     assert expected[1] in (hosts, len(hosts))
     assert expected[3] in (job, "X")
@@ -236,7 +237,7 @@ def test_sources_that_contradict_one_another_are_both_named(
     options: HostOptions, environ: Environ, both: tuple[str, str]
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        find(options, environ)
+        find_hosts(options, environ)
     assert all(part in refused.value.what for part in both), refused.value.what
     assert refused.value.exit_code == ExitCode.USAGE
 
@@ -265,7 +266,7 @@ def test_sources_that_contradict_one_another_are_both_named(
         (SILENT, slurm_step("n[3-1]"), "SLURM_STEP_NODELIST of Slurm step 1234.0", "[1-3]"),
         (SILENT, JOBSET, "this is pod 1 of the indexed Job mnist", "--num-hosts N"),
         (asked(num_hosts=4), INDEXED_JOB, "the host of rank 0 is not given", "--hosts LIST"),
-        (asked("n1,n2"), {}, "the rank of this host is not given", "--node-rank N"),
+        (asked(num_hosts=2), {}, "the rank of this host is not given", "--node-rank N"),
         (asked(node_rank=1), {}, "--node-rank needs the number of hosts", "--num-hosts N"),
         (asked("n1", node_rank=1), {}, "rank 1 is outside the 1 host of --hosts", "0 to 0"),
         (SILENT, tf_job("worker", 0, worker=2, ps=1), "TF_CONFIG has ps tasks", "without ps"),
@@ -282,7 +283,7 @@ def test_what_is_not_understood_is_refused_with_a_remedy(
     options: HostOptions, environ: Environ, what: str, remedy: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        find(options, environ)
+        find_hosts(options, environ)
     assert what in refused.value.what
     assert remedy in refused.value.hint
     assert "\n" not in refused.value.what + refused.value.hint
@@ -290,12 +291,12 @@ def test_what_is_not_understood_is_refused_with_a_remedy(
 
 @pytest.mark.parametrize("environ", [slurm_step(), slurm_step(tasks="4(x2)"), tf_job("worker", 0, worker=4)])
 def test_one_host_that_is_asked_for_goes_before_the_environment(environ: Environ) -> None:
-    assert find(asked(num_hosts=1), environ) is None
-    assert find(asked("n1", num_hosts=1), environ) is None
+    assert find_hosts(asked(num_hosts=1), environ) is None
+    assert find_hosts(asked("n1", num_hosts=1), environ) is None
 
 
 def test_ports_of_the_loopback_address_are_hosts_of_a_rehearsal() -> None:
-    found = find(SILENT, tf_config({"worker": ["localhost:4000", "localhost:4001"]}, "worker", 1))
+    found = find_hosts(SILENT, tf_config({"worker": ["localhost:4000", "localhost:4001"]}, "worker", 1))
     assert shown(found) == (1, ["localhost:4000", "localhost:4001"], "TF_CONFIG", None)
 
 
@@ -314,15 +315,15 @@ def test_sources_that_agree_give_the_same_hosts_in_any_number(hosts: list[str], 
         {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": hosts[0]},
     ]
     some = data.draw(st.lists(st.sampled_from(range(3)), min_size=1, unique=True).map(sorted))
-    found = find(SILENT, {name: text for one in some for name, text in sources[one].items()})
-    assert found is not None
+    found = find_hosts(SILENT, {name: text for one in some for name, text in sources[one].items()})
+    assert isinstance(found, Allocation)
     assert (found.rank, found.size, found.leader.name) == (rank, size, hosts[0])
     assert found.source == ("TF_CONFIG", "Slurm step 1234.0", "WORLD_SIZE")[some[0]]
     if some[0] != 2:
         assert [one.name for one in found.hosts] == hosts
     other = data.draw(st.integers(0, size - 1).filter(lambda number: number != rank))
     with pytest.raises(UsageError, match=f"rank {other} by --node-rank, and rank {rank} by"):
-        find(asked(node_rank=other), sources[some[0]])
+        find_hosts(asked(node_rank=other), sources[some[0]])
 
 
 _VARIABLES = sorted(
@@ -356,8 +357,25 @@ def test_any_variables_are_hosts_or_none_or_refused_in_two_lines(environ: Enviro
     lines: tuple[str, ...] = ()
     found = None
     try:
-        found = find(SILENT, {**environ, **other})
+        found = find_hosts(SILENT, {**environ, **other})
     except UsageError as refused:
         lines = (refused.what, refused.hint)
     assert all(line.strip() and "\n" not in line for line in lines)
-    assert found is None or (0 <= found.rank < found.size > 1 and str(found.leader).isprintable())
+    if found is not None:
+        assert isinstance(found, Allocation)
+        assert 0 <= found.rank < found.size > 1
+        assert str(found.leader).isprintable()
+
+
+@pytest.mark.parametrize("environ", [slurm_step("n[1-3]", count=3, tasks="1(x3)"), open_mpi_5(0, 3)])
+def test_a_process_without_a_rank_starts_the_hosts(environ: Environ) -> None:
+    hosts = read_hosts("--hosts", "n[1-3]")
+    assert find_hosts(asked("n[1-3]"), {}) == hosts
+    assert find_hosts(HostOptions(hostfile=hosts), {}) == hosts
+    assert isinstance(find_hosts(asked("n[1-3]"), environ), Allocation)
+    assert isinstance(find_hosts(HostOptions(hostfile=hosts, node_rank=0), {}), Allocation)
+    assert find_hosts(HostOptions(hosts=hosts[:1]), {}) == hosts[:1]
+    assert find_hosts(asked("localhost"), {}) is None
+    assert find_hosts(asked("n1", num_hosts=1), {}) is None
+    with pytest.raises(UsageError, match="--hosts lists 3 hosts, but --num-hosts is 4"):
+        find_hosts(asked("n[1-3]", num_hosts=4), {})

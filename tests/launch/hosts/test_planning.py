@@ -15,7 +15,6 @@ from gputopo.launch.hosts.planning import (
     joint,
     plan_hosts,
     request_of,
-    target_alone,
 )
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
@@ -196,7 +195,7 @@ def brought(name: str, box: Machine, **resources: Any) -> Joining:
 
 
 def planned(*hosts: Joining, request: Request) -> Plan:
-    return plan_hosts(hosts, request, lambda request, cpu: target_alone(hosts[0], request)).target.plan
+    return plan_hosts(hosts, request).target.plan
 
 
 def test_the_step_of_all_hosts_is_predicted_with_what_the_network_costs() -> None:
@@ -244,9 +243,7 @@ def test_a_saved_measurement_of_the_network_is_used() -> None:
     )
     saved = SavedNetwork(Bandwidth(source="live", samples=samples), "on 2026-11-20")
     asked = Request(model="resnet50", single_gpu_images_per_sec=(400.0,))
-    plan = plan_hosts(
-        hosts, asked, lambda request, cpu: target_alone(hosts[0], request), saved=saved
-    ).target.plan
+    plan = plan_hosts(hosts, asked, saved=saved).target.plan
     assert plan.choice.images_per_sec is not None
     assert "1 GB/s of TCP measured on 2026-11-20" in plan.choice.reasons[-1]
 
@@ -280,7 +277,7 @@ def by_rails(gpus: int = 4, gbit_per_s: float = 400.0) -> Machine:
 def test_nccl_over_fast_cards_is_chosen_and_two_hosts_are_nearly_twice_as_fast() -> None:
     asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,))
     hosts = [brought("n1", by_rails()), brought("n2", by_rails())]
-    found = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
+    found = plan_hosts(hosts, asked).target
     choice = found.plan.choice
     assert choice.all_reduce == "nccl"
     alone = found.plan.candidates[1]

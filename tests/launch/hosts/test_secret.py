@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
+from gputopo.launch.hosts.agent import SECRET
 from gputopo.launch.hosts.channel import MAGIC, MAX_BYTES, Channel, ChannelError
 from gputopo.launch.hosts.secret import INSECURE, take_secret
-from gputopo.launch.remote_agent import SECRET
 from gputopo.values.errors import HardwareError, UsageError
 
 A, B = b"the secret of a job", b"the secret of another"

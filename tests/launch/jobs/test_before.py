@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gputopo.captures import read_bundled
-from gputopo.launch.hosts.planning import plan_hosts, target_alone
+from gputopo.launch.hosts.planning import plan_hosts
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.spec.prepare import spec_of
 from gputopo.launch.target import Target
@@ -23,9 +23,7 @@ SPEED = Throughput(mean=100.0, uncertainty=0.1, jitter=1.0, median=100.0, total=
 
 def on_cpus() -> Target:
     hosts = (brought("n1", HERE), brought("n2", HERE))
-    return plan_hosts(
-        hosts, ASKED, lambda request, cpu: target_alone(hosts[0], request, cpu=cpu), cpu=True
-    ).target
+    return plan_hosts(hosts, ASKED, cpu=True).target
 
 
 @pytest.fixture

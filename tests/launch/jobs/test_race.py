@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gputopo import planner
-from gputopo.cli.source import machine_from
+from gputopo.launch import machine_from
 from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.race import Race, contenders
 from gputopo.planner import Request, cpu_plan

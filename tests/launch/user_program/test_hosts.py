@@ -5,7 +5,8 @@ import json
 import pytest
 
 from gputopo.launch.hosts import starters
-from gputopo.launch.hosts.allocation import HostOptions, find
+from gputopo.launch.hosts.allocation import Allocation, find_hosts
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.user_program.hosts import (
     cluster_variables,
     nccl_variables,
@@ -27,11 +28,11 @@ def variables(index: int) -> dict[str, str]:
 def test_what_a_program_gets_is_understood_as_the_same_hosts_and_ranks(index: int) -> None:
     environ = variables(index)
     for source in (environ, {"TF_CONFIG": environ["TF_CONFIG"]}):
-        found = find(HostOptions(), source)
-        assert found is not None
+        found = find_hosts(HostOptions(), source)
+        assert isinstance(found, Allocation)
         assert (found.rank, found.size, found.leader.name) == (index, 3, "n1")
-    found = find(HostOptions(), environ)
-    assert found is not None
+    found = find_hosts(HostOptions(), environ)
+    assert isinstance(found, Allocation)
     assert [str(host) for host in found.hosts] == WORKERS
     (claim,) = starters.claims({name: text for name, text in environ.items() if name != "TF_CONFIG"})
     assert (claim.rank, claim.size, [str(host) for host in claim.hosts]) == (index, 3, ["n1:4999"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gputopo.launch.remote_agent import SECRET
+from gputopo.launch.hosts.agent import SECRET
 
 
 @pytest.fixture(scope="package", autouse=True)

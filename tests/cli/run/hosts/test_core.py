@@ -4,7 +4,7 @@ import pytest
 
 from gputopo.launch.checks import runnable
 from gputopo.launch.hosts.addresses import free_port
-from gputopo.launch.hosts.planning import plan_hosts, target_alone
+from gputopo.launch.hosts.planning import plan_hosts
 from gputopo.launch.job import Job
 from gputopo.planner import Request
 from gputopo.values.option import Given
@@ -162,7 +162,7 @@ def test_nccl_that_was_predicted_gives_way_to_an_option_that_it_has_not(
 ) -> None:
     hosts = [brought("n1", by_rails()), brought("n2", by_rails())]
     asked = Request(model="vgg16", single_gpu_images_per_sec=(1000.0,))
-    target = plan_hosts(hosts, asked, lambda request, cpu: target_alone(hosts[0], request)).target
+    target = plan_hosts(hosts, asked).target
     saved = {"lifecycle": Lifecycle(checkpoints="c")}
     job = Job("vgg16", Given(), Given(saved, {"checkpoints": "c"}))
     _, spec = job.on_hosts(target, lambda one: runnable(job, one, OutputOptions()))

@@ -57,8 +57,8 @@ Started = Callable[..., Hosts]
 DRIVES = """
 import sys
 from gputopo.cli import run_command
-from gputopo.launch import remote_start
-remote_start.LEADER_S = 0.5
+from gputopo.launch.hosts import driver
+driver.LEADER_S = 0.5
 sys.exit(run_command(sys.argv[1:]))
 """
 FAILS_ON_1 = "if test $RANK = 1; then exit 7; fi; exec sleep 600"

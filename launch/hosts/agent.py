@@ -1,6 +1,6 @@
 """The process that ssh starts on each host: it runs a program that does not outlive the driver.
 
-`python -m gputopo.launch.remote_agent FOLDER COMMAND...`
+`python -m gputopo.launch.hosts.agent FOLDER COMMAND...`
 
 The first line of its stdin is JSON with variables for the program, so that no command line shows them. Each
 byte after that line is a signal for the program. The end of stdin ends the program. On stderr it reports to

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.remote_agent import report
-from gputopo.launch.remote_process import HostCommand, HostProcess
+from gputopo.launch.hosts.agent import report
+from gputopo.launch.hosts.host_process import HostCommand, HostProcess
 
 LONG_S = 60.0
 
@@ -25,7 +25,7 @@ def test_reports_are_taken_out_of_what_it_writes() -> None:
 
 
 def test_what_a_program_leaves_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputopo.launch.remote_process._END_S", 0.1)
+    monkeypatch.setattr("gputopo.launch.hosts.host_process.END_S", 0.1)
     ended = f"printf %s {shlex.quote(report('ended 0'))} >&2; sleep 60"
     with HostProcess(printing(f"echo answer; {ended}"), {}) as process:
         assert process.output(LONG_S) == b"answer\n"

@@ -1,22 +1,22 @@
-"""`gputopo bandwidth --network`: ask the hosts which tools they have, then measure with these tools."""
+"""Measures the network between hosts: asks which tools they have, then measures with these tools."""
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.hosts.asking import ask, hosts_to_ask
-from gputopo.launch.hosts.allocation import HostOptions
+from gputopo.launch.hosts.allocation import find_hosts
+from gputopo.launch.hosts.asking import ask, at_once
+from gputopo.launch.hosts.host_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.launch.hosts.messages import Joining
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.jobs.network import Ended, measure
 from gputopo.launch.jobs.network_tools import Command, NetworkHost
-from gputopo.launch.remote_ask import at_once
-from gputopo.launch.remote_process import MAX_BYTES, HostProcess, host_command, passed_on
 from gputopo.report.stderr import note
 from gputopo.values.bandwidth import NotMeasured
-from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
+from gputopo.values.errors import HardwareError, UsageError
 
 if TYPE_CHECKING:
     from gputopo.values.bandwidth import Bandwidth, Level, NetworkToolChoice
@@ -24,43 +24,41 @@ if TYPE_CHECKING:
 
 
 def measure_network(
-    options: HostOptions,
-    level: "Level | None",
-    tool: "NetworkToolChoice",
-    report: "Callable[[Bandwidth, Sequence[Nic]], int]",
-) -> int:
-    """Measure between all hosts that answer, and return the exit code of `report`, which prints.
+    options: HostOptions, level: "Level | None", tool: "NetworkToolChoice"
+) -> "tuple[Bandwidth, tuple[Nic, ...]] | None":
+    """Measure between all hosts that answer; None if rank 0 measures.
 
-    `report` also gets the network cards of the first host. Raises GputopoError.
+    Also returns the network cards of the first host. `complete` is False if a host did not answer. Raises
+    GputopoError.
     """
-    hosts = hosts_to_ask(options)
+    hosts = find_hosts(options, os.environ)
     if hosts is None:
         raise UsageError(
             "--network needs other hosts",
             "give the hosts with --hosts LIST (through ssh), or start the command on each host with srun",
         )
-    if not hosts:
-        return ExitCode.OK
     answers = ask(hosts, options, "network", *(["public"] if options.allow_public_address else []))
-    there = [one for one in answers if isinstance(one, Joining)]
-    absent = [(host, one) for host, one in zip(hosts, answers, strict=True) if isinstance(one, GputopoError)]
+    if not answers:
+        return None
+    there = {host: answer for host, answer in answers.items() if isinstance(answer, Joining)}
+    absent = {host: answer for host, answer in answers.items() if not isinstance(answer, Joining)}
     if len(there) < 2:
-        raise next(
-            (error for _, error in absent),
-            UsageError("--network needs at least two hosts", "list others"),
-        )
+        raise next(iter(absent.values()), UsageError("--network needs at least two hosts", "list others"))
     python = options.remote_python or sys.executable
-    names = [str(hosts[one.rank].name) for one in there]
+    names = [str(host.name) for host in there]
 
     def run(commands: Sequence[Command], limit_s: float) -> Sequence[Ended]:
         return at_once(lambda command: _run(command, names, python, limit_s), commands)
 
-    measured = measure(_network_hosts(there), level or "quick", tool, run, os.environ, note)
-    lacking = [NotMeasured(what=f"transfers of {host.name}", reason=error.what) for host, error in absent]
+    joined = tuple(there.values())
+    measured = measure(_network_hosts(joined), level or "quick", tool, run, os.environ, note)
+    lacking = [
+        NotMeasured(what=f"transfers of {host.name}", reason=error.what) for host, error in absent.items()
+    ]
     measured = msgspec.structs.replace(
         measured, not_measured=(*measured.not_measured, *lacking), complete=not lacking
     )
-    return report(measured, there[0].machine.nics if there[0].machine is not None else ())
+    return measured, () if joined[0].machine is None else joined[0].machine.nics
 
 
 def _run(command: Command, names: Sequence[str], python: str, limit_s: float) -> Ended:
@@ -82,18 +80,18 @@ def _run(command: Command, names: Sequence[str], python: str, limit_s: float) ->
 
 def _network_hosts(answers: Sequence[Joining]) -> list[NetworkHost]:
     """Return the hosts with different names: hosts with the same name get their ranks."""
-    names = [one.name for one in answers]
+    names = [answer.name for answer in answers]
     return [
         NetworkHost(
-            name=one.name if names.count(one.name) == 1 else f"{one.name}#{rank}",
-            address=one.address,
-            programs=one.resources.programs,
-            gpus=one.resources.gpus,
-            rdma=_rdma_port(one),
-            rate_gbit_per_s=one.resources.rate_gbit_per_s,
-            mtu_bytes=one.resources.mtu_bytes,
+            name=answer.name if names.count(answer.name) == 1 else f"{answer.name}#{rank}",
+            address=answer.address,
+            programs=answer.resources.programs,
+            gpus=answer.resources.gpus,
+            rdma=_rdma_port(answer),
+            rate_gbit_per_s=answer.resources.rate_gbit_per_s,
+            mtu_bytes=answer.resources.mtu_bytes,
         )
-        for rank, one in enumerate(answers)
+        for rank, answer in enumerate(answers)
     ]
 
 
@@ -101,4 +99,4 @@ def _rdma_port(answer: Joining) -> "NicPort | None":
     """Return the active RDMA port of a host: of its address's interface, else the first active one."""
     ports = [port for nic in (answer.machine.nics if answer.machine else ()) for port in nic.ports or ()]
     active = [port for port in ports if port.rdma_device and port.state == "ACTIVE"]
-    return next(iter(sorted(active, key=lambda port: port.interface != answer.resources.interface)), None)
+    return min(active, key=lambda port: port.interface != answer.resources.interface, default=None)

@@ -1,4 +1,4 @@
-"""What a host reports about itself, in JSON: `python -m gputopo.cli.hosts.answer WHAT PEERS [MORE]`.
+"""What a host reports about itself, in JSON: `python -m gputopo.launch.hosts.answer WHAT PEERS [MORE]`.
 
 - inspect: its machine, as in a recording.
 - plan: the same with what a plan needs in addition. PEERS are hosts; the route to one of them gives this host
@@ -14,13 +14,29 @@ from collections.abc import Sequence
 from typing import Any
 
 import gputopo
-from gputopo.cli.source import machine_from, planned_machine, root_folder
 from gputopo.launch.hosts.addresses import is_this_host, own_address, require_private
-from gputopo.launch.hosts.joining import resources_of
 from gputopo.launch.hosts.messages import Joining, Resources, RunEnd
+from gputopo.launch.source import machine_from, planned_machine, root_folder
 from gputopo.topology import with_p2p_reasons, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError
+from gputopo.values.machine import Machine
+
+
+def resources_of(machine: Machine | None, address: str | None) -> Resources:
+    """Return what a plan needs besides the machine. `address`: of this host on the network of the hosts."""
+    from gputopo.launch.jobs.claims import claimed_by_others, claims_folder
+    from gputopo.launch.supervise.cgroup import memory_bytes, usable_cpus
+    from gputopo.probes import interface_of
+
+    card = None if address is None else interface_of(address)
+    return Resources(
+        environ={name: text for name, text in os.environ.items() if name.startswith("CUDA_")},
+        claimed={} if machine is None else claimed_by_others(machine, claims_folder(os.environ)),
+        cores=len(usable_cpus().cpus),
+        memory_bytes=memory_bytes(),
+        **({} if card is None else card._asdict()),
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,8 +99,8 @@ def _network(peers: Sequence[str], *public: str) -> Joining:
         ) from error
     require_private([address], allow_public=bool(public))
     card = interface_of(address)
-    own = {} if card is None else card._asdict()
-    resources = Resources(programs=network_programs(), gpus=len(listed_gpus(root_folder())), **own)
+    interface = {} if card is None else card._asdict()
+    resources = Resources(programs=network_programs(), gpus=len(listed_gpus(root_folder())), **interface)
     return _joining(address=address, machine=without_identities(machine_from(())), resources=resources)
 
 

@@ -1,22 +1,27 @@
-"""Starts `gputopo run` on each host of a training by ssh, shows its output, and ends with it.
+"""Starts `gputopo run` on each host by ssh (`start_hosts`), shows its output, and ends with it.
 
 The stdout of rank 0 is the driver's stdout. Its stderr, and all output of other ranks, comes through pipes.
 Every command has its own session: Ctrl-C reaches only the driver, which passes it to rank 0.
 """
 
+import os
 import secrets
 import selectors
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gputopo.launch.hosts.allocation import HostOptions, claim_of, is_started, port_by
+from gputopo.launch.hosts.agent import AGENT_END_S, SECRET
+from gputopo.launch.hosts.allocation import port_by
+from gputopo.launch.hosts.host_process import HostCommand, HostProcess, host_command, not_started, passed_on
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import END_S, SILENT_S
-from gputopo.launch.remote_agent import AGENT_END_S, SECRET
-from gputopo.launch.remote_process import HostCommand, HostProcess, host_command, not_started, passed_on
+from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.supervise import signals
+from gputopo.report.stderr import note, to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.index_ranges import host_ranges
 
@@ -27,9 +32,7 @@ LEADER_S = SILENT_S + END_S + 5.0  # rank 0 after another host failed: it notice
 OTHERS_S = 2.0
 TERM_S = 30.0  # rank 0 after SIGTERM, as in batch systems (KillWait of slurm.conf)
 _SSH_S = 5.0  # ssh itself, after the time of its agent
-_DRAIN_S = 1.0  # for output that arrives after the report of the end
-
-Show = Callable[[str], None]
+DRAIN_S = 1.0  # for output that arrives after the report of the end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,15 +45,21 @@ class Agents:
     environment: Mapping[str, str]  # of the driver
 
 
-def to_start(options: HostOptions, environ: Mapping[str, str]) -> tuple[HostAddress, ...]:
-    """Return the hosts that this process has to start; () if it is one of them, or works by itself.
+def start_hosts(hosts: Sequence[HostAddress], options: HostOptions, words: Sequence[str]) -> int:
+    """Start a command on each host, and return its exit code. Raises GputopoError.
 
-    Raises UsageError if the options contradict one another.
+    `words`: the words after `gputopo`, without options that choose the hosts.
     """
-    if options.num_hosts == 1:
-        return ()
-    claim_of(options)
-    return () if is_started(options, environ) else options.hosts or options.hostfile
+    environment = dict(os.environ)
+    if sys.stdout.isatty():  # the stdout of rank 0 is a pipe
+        environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    agents = Agents(
+        words=("-P", "-m", "gputopo", *words),
+        remote_python=options.remote_python or sys.executable,
+        folder=os.getcwd(),
+        environment=environment,
+    )
+    return drive(commands(hosts, agents), agents)
 
 
 def commands(hosts: Sequence[HostAddress], agents: Agents) -> tuple[HostCommand, ...]:
@@ -101,7 +110,7 @@ class RankEnds:
     def blamed(self) -> tuple[int, int] | None:
         """The rank that failed first, with its exit code; None if rank 0 ended by itself or by a signal."""
         by_itself = self._leader is not None or self._signals
-        return None if by_itself else next((one for one in self.codes.items() if one[1]), None)
+        return None if by_itself else next((ended for ended in self.codes.items() if ended[1]), None)
 
     def is_ending(self, now_s: float) -> bool:
         """Whether the time to end all ranks has come."""
@@ -128,15 +137,15 @@ class RankEnds:
         self.end_at = min(now_s + seconds, now_s + seconds if self.end_at is None else self.end_at)
 
 
-def drive(starts: Sequence[HostCommand], agents: Agents, *, show: Show, note: Show) -> int:
+def drive(starts: Sequence[HostCommand], agents: Agents) -> int:
     """Start all hosts, wait until they have ended, and return the exit code of the run.
 
-    `show`: prints what the hosts wrote to stderr. `note`: prints a line of the driver. Raises HardwareError
-    if a host cannot be started, after the others have been ended.
+    What the hosts write to stderr is printed there. Raises HardwareError if a host cannot be started, after
+    the others have been ended.
     """
     ends = RankEnds()
     with signals.caught() as came, selectors.DefaultSelector() as selector:
-        driver = _Driver(selector, came, agents, show, note, ends)
+        driver = _Driver(selector, came, agents, ends)
         try:
             driver.start(starts)
             driver.follow(lambda: ends.end_at)
@@ -156,8 +165,6 @@ class _Driver:
     selector: selectors.BaseSelector
     came: int  # file descriptor that reports signals to the driver (`signals.caught`)
     agents: Agents
-    show: Show
-    note: Show
     ends: RankEnds
     error: HardwareError | None = None
 
@@ -166,8 +173,8 @@ class _Driver:
         self.hosts: list[HostProcess] = []
         variables = {**passed_on(self.agents.environment), SECRET: secrets.token_hex(32)}
         self.selector.register(self.came, selectors.EVENT_READ, None)
-        for one in starts:
-            self.hosts.append(HostProcess(one, variables, "stderr" if one.rank else "ours"))
+        for start in starts:
+            self.hosts.append(HostProcess(start, variables, "stderr" if start.rank else "ours"))
             self.selector.register(self.hosts[-1].stderr, selectors.EVENT_READ, self.hosts[-1])
 
     def follow(self, until_s: Callable[[], float | None]) -> None:
@@ -179,8 +186,8 @@ class _Driver:
         drained_s = None
         while not all(host.is_over for host in self.hosts):
             if drained_s is None and all(host.is_done for host in self.hosts):
-                drained_s = time.monotonic() + _DRAIN_S
-            limits = [one for one in (until_s(), drained_s) if one is not None]
+                drained_s = time.monotonic() + DRAIN_S
+            limits = [limit for limit in (until_s(), drained_s) if limit is not None]
             left_s = min(limits) - time.monotonic() if limits else None
             if left_s is not None and left_s <= 0:
                 return
@@ -210,7 +217,7 @@ class _Driver:
         texts = [*before.splitlines(keepends=True), *host.take()]
         if host.has_started:  # earlier output is of ssh, and is shown with its error
             label = f"{host.start.host}: " if rank else ""
-            self.show("".join(label + text for text in texts))
+            to_stderr("".join(label + text for text in texts))
         if host.ended is not None and rank not in self.ends.codes:
             self.ends.ended(rank, host.ended, time.monotonic())
         if not host.is_over:
@@ -221,7 +228,7 @@ class _Driver:
             return
         if not self.ends.is_ending(now_s):
             if host.has_started:
-                self.note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
+                note(f"the connection to {host.start.host} (rank {rank}) was lost, exit code {code}")
             else:
                 lines = host.said.splitlines()[-_LAST_LINES:]
                 error = not_started(host.start, code, lines, self.agents.remote_python)

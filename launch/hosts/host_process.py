@@ -1,7 +1,7 @@
 """A program on one of several hosts, started by ssh, by a Slurm step, or locally through an agent.
 
 The agent ends the program with this process. The program's output comes through pipes; the agent's reports
-(`remote_agent.report`) are removed from stderr.
+(`agent.report`) are removed from stderr.
 """
 
 import codecs
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from gputopo.launch.hosts.addresses import is_this_host
-from gputopo.launch.remote_agent import MARK, SECRET
+from gputopo.launch.hosts.agent import MARK, SECRET
 from gputopo.values.errors import HardwareError
 from gputopo.values.option import shown
 
-_AGENT = ("-P", "-m", "gputopo.launch.remote_agent")
+_AGENT = ("-P", "-m", "gputopo.launch.hosts.agent")
 # BatchMode: ssh never prompts. ControlMaster: a shared connection would keep the pipes open after its end. A
 # dead host is noticed after 3 times 5 s.
 SSH = (
@@ -48,7 +48,7 @@ _HINTS = (
     (r"", "try it by hand: ssh {host} true"),
 )
 _CHUNK_BYTES = 64 * 1024
-_END_S = 1.0  # for a process whose stdin was closed, before it is killed; not measured
+END_S = 1.0  # for a process whose stdin was closed, before it is killed; not measured
 MAX_BYTES = 8 * 1024 * 1024  # of a program's output; the machine of a host with 16 GPUs takes less than 1 MiB
 
 
@@ -163,7 +163,7 @@ class HostProcess:
         return self.is_over or self.ended is not None
 
     def tell(self, data: bytes) -> None:
-        """Write data to its stdin: see `remote_agent`. If the process has ended, the data is dropped."""
+        """Write data to its stdin: see `agent`. If the process has ended, the data is dropped."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(data)
@@ -218,7 +218,7 @@ class HostProcess:
                 if ended:
                     watched.unregister(handle)
             if self.ended is not None:
-                until_s = min(until_s, time.monotonic() + _END_S)
+                until_s = min(until_s, time.monotonic() + END_S)
         return found
 
     def wait(self) -> int:
@@ -236,11 +236,11 @@ class HostProcess:
         """End the process, and reap it."""
         self.release()
         try:
-            self._process.wait(_END_S)
+            self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # it cannot be killed
-                self._process.wait(_END_S)
+                self._process.wait(END_S)
         os.close(self.stderr)
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -6,7 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,26 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch import remote_agent, remote_start
-from gputopo.launch.hosts.allocation import HostOptions
-from gputopo.launch.hosts.hostlists import read_hosts
-from gputopo.launch.remote_process import HostCommand, not_started, passed_on
-from gputopo.launch.remote_start import (
+from gputopo.launch.hosts import agent, driver
+from gputopo.launch.hosts.driver import (
     LEADER_S,
     OTHERS_S,
     TERM_S,
     Agents,
     RankEnds,
     commands,
-    to_start,
 )
-from gputopo.values.errors import HardwareError, UsageError
-from tests.launch import remote_pretends
-from tests.launch.hosts.environs import open_mpi_5, slurm_step, torchrun
-from tests.launch.remote_driven import drives
-from tests.launch.remote_stand_ins import installed
+from gputopo.launch.hosts.host_process import HostCommand, not_started, passed_on
+from gputopo.launch.hosts.hostlists import read_hosts
+from gputopo.values.errors import HardwareError
+from tests.launch.hosts import pretends
+from tests.launch.hosts.driven import drives
+from tests.launch.hosts.stand_ins import installed
 
-HOSTS = read_hosts("--hosts", "n[1-3]")
 Shown = pytest.CaptureFixture[str]
 
 
@@ -46,16 +42,6 @@ def agents(*words: str, **environ: str) -> Agents:
     )
 
 
-@pytest.mark.parametrize("environ", [slurm_step(), open_mpi_5(0, 3), torchrun()])
-def test_who_has_a_rank_starts_nobody(environ: Mapping[str, str]) -> None:
-    assert to_start(HostOptions(hosts=HOSTS), environ) == ()
-    assert to_start(HostOptions(hosts=HOSTS), {}) == HOSTS
-    assert to_start(HostOptions(hostfile=HOSTS, node_rank=0), {}) == ()
-    assert to_start(HostOptions(hosts=HOSTS, num_hosts=1), {}) == ()
-    with pytest.raises(UsageError, match="--hosts lists 3 hosts, but --num-hosts is 4"):
-        to_start(HostOptions(hosts=HOSTS, num_hosts=4), {})
-
-
 def started(hosts: str, to_run: Agents) -> tuple[HostCommand, ...]:
     return commands(read_hosts("--hosts", hosts), to_run)
 
@@ -63,7 +49,7 @@ def started(hosts: str, to_run: Agents) -> tuple[HostCommand, ...]:
 def test_ssh_starts_each_rank_and_this_host_needs_none() -> None:
     here, there = started("localhost:2300,n2", agents("--json"))
     assert here.command == (
-        *(sys.executable, "-P", "-m", "gputopo.launch.remote_agent", "/a folder", sys.executable),
+        *(sys.executable, "-P", "-m", "gputopo.launch.hosts.agent", "/a folder", sys.executable),
         *("-m", "gputopo", "run", "--json", "--hosts", "localhost:2300,n2", "--node-rank", "0"),
     )
     *options, end, host, command = there.command
@@ -133,7 +119,7 @@ def test_a_shell_gives_an_agent_the_words_as_they_were_typed(words: list[str]) -
         ),
         (
             1,
-            "/there/python: No module named gputopo.launch.remote_agent",
+            "/there/python: No module named gputopo.launch.hosts.agent",
             "cannot be started on n2",
             "same version",
         ),
@@ -206,9 +192,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(remote_start, "LEADER_S", 0.2)
-    monkeypatch.setattr(remote_start, "OTHERS_S", 0.2)
-    monkeypatch.setattr(remote_start, "_DRAIN_S", 0.2)
+    monkeypatch.setattr(driver, "LEADER_S", 0.2)
+    monkeypatch.setattr(driver, "OTHERS_S", 0.2)
+    monkeypatch.setattr(driver, "DRAIN_S", 0.2)
     yield tmp_path
     left = [one for one in tmp_path.glob("rank-*") if psutil.pid_exists(int(one.read_text()))]
     assert not left
@@ -238,7 +224,7 @@ def test_the_driver_has_the_stdout_of_rank_0_and_labels_the_lines_of_others(capf
 def test_the_first_host_that_fails_ends_all_and_its_exit_code_counts(
     behaviours: str, code: int, says: str, capfd: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_start, "OTHERS_S", 0.2)
+    monkeypatch.setattr(driver, "OTHERS_S", 0.2)
     assert drives("n1,n2", behaviours) == code
     shown = capfd.readouterr().err
     assert says in shown
@@ -272,7 +258,7 @@ class Driver:
 
     def __init__(self, behaviours: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.launch.remote_driven", "localhost,n2", behaviours],
+            [sys.executable, "-m", "tests.launch.hosts.driven", "localhost,n2", behaviours],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -313,24 +299,24 @@ def test_nothing_outlives_a_driver_that_is_killed() -> None:
 
 AGENT = """
 import sys
-from gputopo.launch import remote_agent
-remote_agent.AGENT_END_S = 0.1
-sys.exit(remote_agent.main(sys.argv[1:]))
+from gputopo.launch.hosts import agent
+agent.AGENT_END_S = 0.1
+sys.exit(agent.main(sys.argv[1:]))
 """
 
 
 def test_a_host_that_does_not_end_when_it_is_asked_to_is_killed(home: Path) -> None:
-    words = ("-IS", remote_pretends.__file__, "train,deaf", "--node-rank", "1")
+    words = ("-IS", pretends.__file__, "train,deaf", "--node-rank", "1")
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, str(home), sys.executable, *words],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    ) as agent:
-        assert agent.stdin is not None
-        assert agent.stderr is not None
-        agent.stdin.write("{}\n")
-        agent.stdin.flush()
-        next(line for line in agent.stderr if "trains" in line)
-        agent.stdin.close()  # as when its driver has ended
-        assert agent.stderr.read() == remote_agent.report("ended 137")
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("{}\n")
+        process.stdin.flush()
+        next(line for line in process.stderr if "trains" in line)
+        process.stdin.close()  # as when its driver has ended
+        assert process.stderr.read() == agent.report("ended 137")

@@ -1,4 +1,4 @@
-"""The machine of a command: read from captures if any were given, else this machine."""
+"""The machine of a command: read from the captures of `--from` if any were given, else this machine."""
 
 import contextlib
 import os
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputopo.report.stderr import to_stderr
+from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.option import Option
 
 if TYPE_CHECKING:
-    from gputopo.launch import Site
+    from gputopo.launch.site import Site
     from gputopo.planner import Request
     from gputopo.values.machine import Machine
 
@@ -34,12 +34,12 @@ def machine_from(sources: Sequence[str]) -> "Machine":
     `GPUTOPO_ROOT` is a folder that replaces `/`: /sys, /proc and /dev are read below it. Raises InputError
     for a capture that cannot be read.
     """
-    with begin(sources) as machine:
-        return machine()
+    with begin_reading(sources) as read:
+        return read()
 
 
 @contextlib.contextmanager
-def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
+def begin_reading(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
     """Start to read what `machine_from` returns; the value of the `with` block is a function that returns it.
 
     NVML is read in another process, so that modules can be loaded meanwhile. Messages about a slow driver are
@@ -48,11 +48,16 @@ def begin(sources: Sequence[str]) -> "Iterator[Callable[[], Machine]]":
     if sources:
         from gputopo import captures
 
-        yield lambda: captures.load(sources, read_tree=_read_tree)
-        return
-    from gputopo.probes import begin_reading
+        def read_tree(root: Path) -> "Machine":
+            from gputopo import probes  # loads modules that only a copied /sys needs
 
-    with begin_reading(root_folder(), lambda text: to_stderr(f"gputopo: {text}\n")) as machine:
+            return probes.read_tree(root)
+
+        yield lambda: captures.load(sources, read_tree=read_tree)
+        return
+    from gputopo import probes
+
+    with probes.begin_reading(root_folder(), note) as machine:
         yield machine
 
 
@@ -85,7 +90,7 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
     try:
         saved = BoxHistory().latest(machine)
     except GputopoError as error:
-        to_stderr(f"gputopo: planned without measured bandwidth: {error.what}\n")
+        note(f"planned without measured bandwidth: {error.what}")
         return machine
     if saved is None:
         return machine
@@ -93,10 +98,10 @@ def planned_machine(sources: Sequence[str], *, pairs: bool = True) -> "Machine":
 
     from gputopo.findings.measured.validity import contradiction
 
-    to_stderr(f"gputopo: with the bandwidth measured on {saved.date}\n")
+    note(f"with the bandwidth measured on {saved.date}")
     machine = msgspec.structs.replace(machine, bandwidth=saved.bandwidth)
     if wrong := contradiction(machine):
-        to_stderr(f"gputopo: some of it is not used: {wrong}\n")
+        note(f"some of it is not used: {wrong}")
     return machine
 
 
@@ -105,8 +110,7 @@ def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -
 
     Saved bandwidth is read if the request uses it. `settings`: fields of `Site`.
     """
-    from gputopo.launch import Site
-    from gputopo.launch.site import rehearsal_name
+    from gputopo.launch.site import Site, rehearsal_name
 
     machine = planned_machine(sources, pairs=not (request.is_of_one_gpu or request.no_history))
     return Site(machine, rehearsal_of=rehearsal_name(sources), **settings)
@@ -120,9 +124,3 @@ def _require_consistent(machine: "Machine") -> None:
             f"the measured bandwidth is impossible or contradicts itself: {wrong}",
             "measure again, or remove the wrong capture: gputopo bandwidth --from FILE shows it",
         )
-
-
-def _read_tree(root: Path) -> "Machine":
-    from gputopo import probes  # loads modules that only a copied /sys needs
-
-    return probes.read_tree(root)
