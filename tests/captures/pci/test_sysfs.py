@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gputopo.captures import reading
-from gputopo.cli.source import begin
+from gputopo.launch import begin_reading
 from gputopo.probes import collect, pci
 from gputopo.values.errors import InputError
 from gputopo.values.machine import Machine
@@ -48,5 +48,5 @@ def test_a_folder_without_sys_is_refused(tmp_path: Path) -> None:
 
 
 def test_commands_read_a_copied_tree(copied: Path) -> None:
-    with begin([str(copied)]) as machine:
+    with begin_reading([str(copied)]) as machine:
         assert machine().source == "sysfs"
