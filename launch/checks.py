@@ -56,16 +56,6 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
         )
 
 
-def require_files_of(spec: RunSpec) -> None:
-    """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
-    saved = spec.lifecycle
-    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
-    if spec.task == "eval" or trains:
-        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
-
-        require_files(spec)
-
-
 def _require_home_of_traces(home: Path) -> None:
     """Raise InputError if the path of the trace is not UTF-8, because the spec could not store it."""
     if not is_utf8(str(home)):

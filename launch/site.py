@@ -32,12 +32,8 @@ from gputopo.values.errors import GputopoError, HardwareError, InputError, Usage
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.machine import Machine
-from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.workload.workloads import Workload
-
-_NONE_THERE = "No NVIDIA device"
-_NONE_WANTED = "--cpu"
-_NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 
 @dataclass
@@ -60,7 +56,7 @@ class Site:
     _costs: "dict[str, Workload | None]" = field(default_factory=dict)
     _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
 
-    def target(self, request: Request, claimed: Mapping[int, str] = {}) -> "Target":
+    def target(self, request: Request, claimed: Mapping[int, str] = {}) -> Target:
         """Plan a request, and choose the backend. Claims no GPU.
 
         `claimed`: GPUs that other processes have claimed, with the holder. Raises HardwareError for a broken
@@ -88,10 +84,21 @@ class Site:
             keep=self.keep,
             **self._past(request)._asdict(),
         )
-        usable = usable_cpus() if self.affinity else None
-        return Target("gpu", plan, self.machine, usable=usable, affinity=self.affinity, box=self.machine)
+        return self.planned(plan)
 
-    def _rehearsal(self, request: Request, name: str) -> "Target":
+    def planned(self, plan: Plan) -> Target:
+        """Return the target of a plan for GPUs of the site, also of a captured machine."""
+        return Target(
+            "gpu",
+            plan,
+            self.machine,
+            rehearsal_of=self.rehearsal_of,
+            usable=usable_cpus() if self.affinity else None,
+            affinity=self.affinity,
+            box=self.machine,
+        )
+
+    def _rehearsal(self, request: Request, name: str) -> Target:
         if self.require_gpu:
             raise UsageError(
                 "--require-gpu and --from cannot be combined: a rehearsal runs on CPU devices",
@@ -102,7 +109,7 @@ class Site:
             "cpu", plan, self.machine, why_cpu="a rehearsal", rehearsal_of=name, affinity=self.affinity
         )
 
-    def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> "Target":
+    def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> Target:
         """Return the target of a request, on GPUs that no other process has claimed.
 
         The GPUs are claimed until `claims` closes; if that is None, they are not claimed. Raises
@@ -123,14 +130,38 @@ class Site:
 
         Raises HardwareError for an NVIDIA device whose driver does not work.
         """
-        return why_cpu(self.machine, self.environ, cpu=self.cpu)
+        if self.cpu:
+            return "--cpu"
+        broken = driver_broken(self.machine)
+        if broken is not None:
+            hint = f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
+            raise HardwareError(broken.says, hint)
+        if len(planner.hidden_gpus(self.environ, self.machine)) == len(self.machine.gpus):
+            return "CUDA_VISIBLE_DEVICES hides all GPUs" if self.machine.gpus else "No NVIDIA device"
+        return None
 
     @cached_property
     def unusable(self) -> Mapping[int, str]:
-        """The GPUs that TensorFlow cannot use, with the reasons. Raises HardwareError if it can use none."""
+        """The visible GPUs that the installed TensorFlow cannot use, with the reasons.
+
+        Raises HardwareError if TensorFlow is not installed or can use none of the GPUs.
+        """
         if not self.trains or self.rehearsal_of is not None or self.why_cpu is not None:
             return {}
-        return gpus_without_tensorflow(self.machine, self.environ)
+        machine = self.machine
+        if machine.tensorflow is None:
+            raise HardwareError("TensorFlow is not installed for this Python", install_tensorflow(cuda=True))
+        whole = install_support(machine.tensorflow)
+        if whole.level == "error":
+            raise HardwareError(whole.reason, whole.remedy)
+        hidden = planner.hidden_gpus(self.environ, machine)
+        visible = [gpu for gpu in machine.gpus if gpu.index not in hidden and not gpu.lost]
+        supports = {gpu.index: support_of(machine, gpu) for gpu in visible}
+        refused = {index: support for index, support in supports.items() if support.level == "error"}
+        if refused and len(refused) == len(visible):
+            first, support = next(iter(refused.items()))
+            raise HardwareError(f"GPU {first}: {support.reason}", support.remedy)
+        return {index: support.reason for index, support in refused.items()}
 
     def with_costs(self, request: Request) -> Request:
         """Return the request with the model's costs, if no table has them but they are known or can be found.
@@ -184,42 +215,6 @@ def with_costs(request: Request) -> Request:
     return msgspec.structs.replace(request, workload=workload)
 
 
-def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
-    """Return why a run on this machine uses CPU devices, as a clause; None if it uses GPUs.
-
-    Raises HardwareError for an NVIDIA device whose driver does not work.
-    """
-    if cpu:
-        return _NONE_WANTED
-    broken = driver_broken(machine)
-    if broken is not None:
-        raise HardwareError(
-            broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
-        )
-    if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
-        return _NONE_VISIBLE if machine.gpus else _NONE_THERE
-    return None
-
-
-def gpus_without_tensorflow(machine: Machine, environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the visible GPUs that the installed TensorFlow cannot use, with the reasons.
-
-    Raises HardwareError if TensorFlow is not installed or can use none of the GPUs.
-    """
-    if machine.tensorflow is None:
-        raise HardwareError("TensorFlow is not installed for this Python", install_tensorflow(cuda=True))
-    whole = install_support(machine.tensorflow)
-    if whole.level == "error":
-        raise HardwareError(whole.reason, whole.remedy)
-    hidden = planner.hidden_gpus(environ, machine)
-    visible = [gpu for gpu in machine.gpus if gpu.index not in hidden and not gpu.lost]
-    found = {gpu.index: support for gpu in visible if (support := support_of(machine, gpu)).level == "error"}
-    if found and len(found) == len(visible):
-        first, support = next(iter(found.items()))
-        raise HardwareError(f"GPU {first}: {support.reason}", support.remedy)
-    return {index: support.reason for index, support in found.items()}
-
-
 def tensorflow_notes(target: Target) -> tuple[str, ...]:
     """Return notes about TensorFlow on the GPUs of a target, as sentences for the time before the start."""
     machine, chosen = target.machine, target.plan.choice.gpus
@@ -242,12 +237,6 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
             "start, which can take minutes; later starts find them in ~/.nv/ComputeCache"
         )
     return tuple(found)
-
-
-def warn(target: Target, *, trains: bool = True) -> None:
-    """Print to stderr which GPUs were skipped or used despite warnings, and notes about TensorFlow."""
-    for line in (*target.plan.warnings, *(tensorflow_notes(target) if trains else ())):
-        note(line)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

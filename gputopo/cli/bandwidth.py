@@ -365,7 +365,7 @@ def measure_links(
     """
     from gputopo.cli.progress import ProgressLine
     from gputopo.copies.copies import SessionRequest
-    from gputopo.launch.jobs.claims import claim_free
+    from gputopo.launch import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched
     from gputopo.report.layout import plain

@@ -43,13 +43,13 @@ def bench_reduction(
     work, or TensorFlow cannot be used; 130 ended by Ctrl-C.
     """
     from gputopo import findings
-    from gputopo.launch.jobs.reduction_here import measure_on
+    from gputopo.launch import measure_reduction
     from gputopo.topology.peer_access import with_reasons
     from gputopo.workload import workloads as workload
 
     known = workload.require(model).name
     machine = with_reasons(machine_from(()))
-    measured = with_expected(machine, measure_on(machine, known, method, gpus))
+    measured = with_expected(machine, measure_reduction(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     found = findings.find_bandwidth(machine)
     print_bandwidth(machine, measured, found, shape, whole=True)

@@ -7,10 +7,8 @@ import msgspec
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, site_for
-from gputopo.launch import Job, Target
+from gputopo.launch import Job, parse_model, with_costs
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.launch.job import parse_model
-from gputopo.launch.site import rehearsal_name, warn, with_costs
 from gputopo.prediction.programs import DEFAULT
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
@@ -22,8 +20,8 @@ from gputopo.values.run.plan import ALL
 from gputopo.values.run.spec import Precision
 
 if TYPE_CHECKING:
+    from gputopo.launch import Site
     from gputopo.planner import Request
-    from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
 
@@ -201,7 +199,7 @@ def _plan_of_one(asked: _Asked) -> int:
         found, code = plan_by_runs(
             asked.job, site, request, candidates=command.candidates, count=command.autotune
         )
-    _show(found if command.autotune is None else asked.shown(found), asked, site.machine)
+    _show(found if command.autotune is None else asked.shown(found), asked, site)
     return code
 
 
@@ -226,22 +224,20 @@ def _refuse_on_hosts(asked: _Asked) -> None:
         )
 
 
-def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
+def _show(chosen: "Plan", asked: _Asked, site: "Site") -> None:
     """Print a plan, or how other programs start a training with it."""
     if asked.shape not in ("sbatch", "docker"):
         _print(chosen, asked.shape)
         return
     from gputopo.cli.run.start import show_start
-    from gputopo.launch.spec.prepare import spec_of
-    from gputopo.launch.supervise.cgroup import usable_cpus
 
-    name = rehearsal_name(asked.output.sources)
-    target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
-    warn(target, trains=False)
+    target = site.planned(chosen)
+    for line in chosen.warnings:
+        note(line)
     typed = {"model": str(asked.job.model), **asked.job.training.typed}
     words = [word for name, text in typed.items() for word in (f"--{name.replace('_', '-')}", text)]
     named = bool(asked.request.gpus or asked.request.exclude)
-    spec = spec_of(target, str(asked.request.model)) if target.plan.choice.gpus else None
+    spec = asked.job.spec_of(target) if target.plan.choice.gpus else None
     show_start(target, asked.shape, words, spec=spec, named=named)
 
 

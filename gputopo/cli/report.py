@@ -324,7 +324,7 @@ def _folder_of_sweep(path: str) -> str:
 
 def _home() -> str:
     """Return the folder of the user's runs. Raises InputError if there are none."""
-    from gputopo.launch.supervise.run_folder import runs_home
+    from gputopo.launch import runs_home
 
     home = runs_home(os.environ)
     if not Path(home).is_dir():

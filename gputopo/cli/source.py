@@ -105,8 +105,7 @@ def site_for(request: "Request", sources: Sequence[str] = (), **settings: Any) -
 
     Saved bandwidth is read if the request uses it. `settings`: fields of `Site`.
     """
-    from gputopo.launch import Site
-    from gputopo.launch.site import rehearsal_name
+    from gputopo.launch import Site, rehearsal_name
 
     machine = planned_machine(sources, pairs=not (request.is_of_one_gpu or request.no_history))
     return Site(machine, rehearsal_of=rehearsal_name(sources), **settings)

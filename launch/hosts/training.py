@@ -86,10 +86,9 @@ class HostOfRun:
     def brings(self, address: str, network: str | None) -> "Joining":
         """Return the joining message of this host. `network`: its IP address. Raises HardwareError."""
         from gputopo.launch.hosts.addresses import free_port
-        from gputopo.launch.site import why_cpu
 
         machine, allocation = self.on.machine, self.allocation
-        brought = None if why_cpu(machine, os.environ, cpu=self.on.cpu) is not None else machine
+        brought = None if self.on.why_cpu is not None else machine
         _ = self.on.unusable  # raises if TensorFlow cannot use any GPU of this host
         # Rank 0's port is used by the rendezvous.
         given = allocation.hosts[allocation.rank].port if allocation.rank else None

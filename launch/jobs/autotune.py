@@ -15,7 +15,7 @@ from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
 from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
-from gputopo.launch.site import Site, warn
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
 from gputopo.planner import Request
@@ -52,7 +52,7 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
             claims.close()
         tuned = replace(target, plan=_plan_with(winner, found, target.plan))
         # If all placements fail, the run itself reports the failure, because it then fails too.
-        final = spec if found.winner is None else job.spec_of(tuned)
+        final = spec if found.winner is None else runnable(job, tuned, options)
         final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
         return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
@@ -64,17 +64,17 @@ def plan_by_runs(
 
     Like `run`, it uses CPU devices if there is no GPU. Raises GputopoError.
     """
-    request = site.with_costs(request)
     site.keep = None if candidates is None or candidates < LISTED else candidates
     with contextlib.ExitStack() as claims:
-        chosen = site.claimed(request, claims)
-        warn(chosen)
+        chosen = job.planned_on(site, claims, request)
         if request.explain:
             require_prediction(chosen.plan, EXPLAINS)
         found, code = plan_fastest(job, chosen, count)
     if request.explain and found.choice != chosen.plan.choice:
         site.keep = 1
-        found = msgspec.structs.replace(found, line=site.target(_only(request, found.choice)).plan.line)
+        found = msgspec.structs.replace(
+            found, line=site.target(_only(site.with_costs(request), found.choice)).plan.line
+        )
     return found, code
 
 

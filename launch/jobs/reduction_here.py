@@ -5,7 +5,7 @@ import time
 
 from gputopo.findings import driver_broken, support_of
 from gputopo.launch.jobs import reduction_bench
-from gputopo.launch.site import gpus_without_tensorflow
+from gputopo.launch.site import Site
 from gputopo.planner import hidden_gpus
 from gputopo.planner.choose import plan_environment
 from gputopo.report.stderr import to_stderr
@@ -15,7 +15,9 @@ from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.machine import Machine
 
 
-def measure_on(machine: Machine, model: str, method: str | None, chosen: tuple[int, ...] | None) -> Bandwidth:
+def measure_reduction(
+    machine: Machine, model: str, method: str | None, chosen: tuple[int, ...] | None
+) -> Bandwidth:
     """Time the reduction over the chosen GPUs, or over CPU devices if there is no GPU.
 
     Raises HardwareError for an NVIDIA device whose driver does not work, and UsageError for fewer than two
@@ -57,7 +59,7 @@ def _gpus(chosen: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...] |
     if broken is not None:
         raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
     hidden = hidden_gpus(os.environ, machine)
-    unusable = gpus_without_tensorflow(machine, os.environ) if machine.gpus else {}
+    unusable = Site(machine, trains=True).unusable
     there = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *unusable})
     if chosen is None:
         return there or None

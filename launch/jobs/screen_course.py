@@ -16,7 +16,7 @@ from gputopo.launch.jobs import screen as screening
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.screen import FILE, QUICK_COUNTED_S, ScreenCell
 from gputopo.launch.jobs.trials import COUNTED_S, Display, trial, trial_of
-from gputopo.launch.site import Site, warn
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
@@ -25,6 +25,7 @@ from gputopo.topology.identities import without_identities
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.machine import Machine
 from gputopo.values.option import Given
 from gputopo.values.run.options import OutputOptions, ScreenOptions
 from gputopo.values.run.several_runs import SCREEN_RUNS, Kind, Screen, ScreenRun
@@ -33,34 +34,27 @@ from gputopo.values.run.spec import RunSpec
 MakeCell = Callable[[Kind, Sequence[int], str], ScreenCell]
 
 
-def require_new(output: str | None) -> None:
-    """Raise InputError if the folder has a run or a screen."""
-    if output is None:
-        return
-    runs.check_output(Path(output))
-    if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
-        raise InputError(f"{output} holds another screen", "use a new folder with --output")
-
-
-def screen_job(options: ScreenOptions) -> Job:
-    """Return the training that is used for the screen. Raises UsageError for an unknown model."""
-    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
-    placement = Given({"gpus": options.gpus, "exclude": options.exclude})
-    return Job(parse_model("--model", options.model), placement, Given(batch, batch))
-
-
-def screen(
-    job: Job,
-    site: Site,
+def screen_devices(
     options: ScreenOptions,
+    read_machine: Callable[[], Machine],
     *,
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, Path, int]:
-    """Screen the devices of a site, and store the screen; return it, its folder, and a signal's exit code.
+    """Screen the devices of a machine, and store the screen.
 
-    `on_run`: gets each run, and the noun for its devices. Raises GputopoError.
+    Return it, its folder, and a signal's exit code (0: none). `read_machine`: called after the options are
+    checked. `on_run`: gets each run, and the noun for its devices. Raises GputopoError.
     """
+    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
+    placement = Given({"gpus": options.gpus, "exclude": options.exclude})
+    job = Job(parse_model("--model", options.model), placement, Given(batch, batch))
+    runs.check_output(options.output)
+    if options.output is not None and any(
+        (Path(options.output) / name).exists() for name in (FILE, SCREEN_RUNS)
+    ):
+        raise InputError(f"{options.output} holds another screen", "use a new folder with --output")
+    site = Site(read_machine(), cpu=options.cpu, keep=1, trains=True)
     with contextlib.ExitStack() as claims:
         chosen, cells, make = _cells(job, site, options, claims)
         home = runs.runs_home(os.environ)
@@ -81,7 +75,6 @@ def _cells(
     counted_s = options.seconds or (QUICK_COUNTED_S if options.quick else COUNTED_S)
     request = site.with_costs(job.request)
     chosen = job.planned_on(site, claims, request)
-    warn(chosen)
     past = past_of(chosen)
     count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
     numbers = chosen.plan.choice.gpus or tuple(range(count))

@@ -15,7 +15,7 @@ from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.jobs.trials import Trial, trial, trial_of
-from gputopo.launch.site import Site, why_cpu
+from gputopo.launch.site import Site
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
 from gputopo.report.stderr import note
@@ -24,7 +24,6 @@ from gputopo.sweeps.expand import CellBox, differences, expand
 from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
-from gputopo.values.machine import Machine
 from gputopo.values.option import Declared, Given, Option, given_of, listed, options_of
 from gputopo.values.run.options import OutputOptions, SweepOptions
 from gputopo.values.run.placement import PlanOptions
@@ -55,15 +54,14 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
 
 
-def box_of(machine: Machine, *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
+def box_of(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
     """Return the properties of this machine that cells depend on. Raises HardwareError for a broken driver.
 
     `taken`: GPUs that cells cannot use.
     """
-    why = why_cpu(machine, os.environ, cpu=cpu)
-    if why is not None:
-        return CellBox(backend="cpu", why_cpu=why, asked=asked)
-    hidden = hidden_gpus(os.environ, machine)
+    if site.why_cpu is not None:
+        return CellBox(backend="cpu", why_cpu=site.why_cpu, asked=asked)
+    machine, hidden = site.machine, hidden_gpus(os.environ, site.machine)
     gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *taken}]
     links = {}
     for link in machine.links:
@@ -82,22 +80,13 @@ class Planned(NamedTuple):
 class Cells:
     """Makes runs from cells. `folder`: of the sweep. `claimed`: GPUs of other processes, with the holder.
 
-    `imagenet`: folder of records; if None, images are generated later. `trains`: the cells will run. Raises
-    HardwareError if TensorFlow can use none of the GPUs.
+    `imagenet`: folder of records; if None, images are generated later.
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        folder: Path,
-        *,
-        cpu: bool,
-        claimed: Mapping[int, str],
-        imagenet: str | None = None,
-        trains: bool = False,
+        self, site: Site, folder: Path, *, claimed: Mapping[int, str], imagenet: str | None = None
     ) -> None:
-        self._site = Site(machine, cpu=cpu, keep=1, trains=trains)
-        self.unusable = self._site.unusable
+        self._site = site
         self._folder = folder
         self._claimed = claimed
         self._imagenet = imagenet

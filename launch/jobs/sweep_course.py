@@ -34,9 +34,10 @@ from gputopo.launch.jobs.sweep_cells import (
 from gputopo.launch.jobs.training import remember
 from gputopo.launch.jobs.trials import Display
 from gputopo.launch.locks import locked_folder
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes.host_load import HostReader
-from gputopo.report.stderr import note
+from gputopo.report.stderr import note, to_stderr
 from gputopo.sweeps.expand import ordered
 from gputopo.sweeps.matrix import Matrix
 from gputopo.topology.same_machine import fingerprint
@@ -50,7 +51,30 @@ from gputopo.values.run.several_runs import FOLDER, Sweep, SweepCell
 LOAD_S = 1.0  # time for measuring the load of the host before a cell
 
 
-def open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
+def run_sweep(
+    options: SweepOptions,
+    read_machine: Callable[[], Machine],
+    *,
+    on_cell: Callable[[SweepCell, Sweep], None],
+    display: Display,
+) -> tuple[Sweep, Path, int]:
+    """Start or continue a sweep, and run its cells; a dry run only plans them.
+
+    Return the sweep, its folder, and a signal's exit code (0: none). `read_machine`: called after the options
+    are checked. `on_cell`: gets each ended cell, and the sweep so far. Raises GputopoError.
+    """
+    with contextlib.ExitStack() as held:
+        blank, matrix, folder = _open_sweep(options, held)
+        machine = read_machine()
+        found, planned = _plan_sweep(blank, matrix, machine, folder, None if options.dry_run else held)
+        if options.dry_run:
+            return found, folder, 0
+        to_stderr(f"Sweep folder: {folder}\n")
+        found, code = _run_cells(found, matrix, planned, machine, folder, on_cell=on_cell, display=display)
+        return found, folder, code
+
+
+def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
     """Start a sweep, or continue the sweep in its folder, which is locked until `held` closes.
 
     Return its manifest, matrix and folder. A dry run creates and locks nothing. Raises GputopoError.
@@ -80,7 +104,7 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
 
     home = runs.runs_home(os.environ)
     if output is not None:
-        runs.check_output(Path(output))
+        runs.check_output(output)
         if (Path(output) / FOLDER).exists():
             raise InputError(f"{output} holds a folder {FOLDER}", "use a new folder with --output")
     if dry_run:
@@ -106,7 +130,7 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def plan_sweep(
+def _plan_sweep(
     blank: Sweep, matrix: Matrix, machine: Machine, folder: Path, held: contextlib.ExitStack | None
 ) -> tuple[Sweep, Planned]:
     """Return the sweep with its cells planned, and their runs; claim their GPUs until `held` closes.
@@ -118,9 +142,9 @@ def plan_sweep(
     for _ in range(MAX_ATTEMPTS):
         others = {} if cpu else claimed_by_others(machine, claims)
         data = blank.asked.get("data_dir")
-        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=data, trains=held is not None)
-        taken = {**others, **cells.unusable}
-        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), taken=taken)
+        site = Site(machine, cpu=cpu, keep=1, trains=held is not None)
+        cells = Cells(site, folder, claimed=others, imagenet=data)
+        box = box_of(site, asked=frozenset(blank.asked), taken={**others, **site.unusable})
         found = with_cells(blank, matrix, box, fingerprint(machine))
         planned = cells.planned(found.cells, dry=held is None)
         found = msgspec.structs.replace(found, cells=planned.cells)
@@ -134,7 +158,7 @@ def plan_sweep(
     raise never_free()
 
 
-def run_sweep(
+def _run_cells(
     found: Sweep,
     matrix: Matrix,
     planned: Planned,

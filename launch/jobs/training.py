@@ -1,7 +1,8 @@
-"""A training from its target to its stored result: its folder, its supervision, and later verdicts."""
+"""Trainings from their target to their stored result: folder, supervision, later verdicts, repeats."""
 
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -16,23 +17,26 @@ from gputopo.launch.jobs.run import RunJob, RunOutcome, supervise
 from gputopo.launch.spec.prepare import without_nccl
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.deliveries import delivering
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
-from gputopo.report.stderr import note
+from gputopo.report.stderr import note, to_stderr
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.history import add, history_file, past
 from gputopo.runs.input_verdict import input_verdict
 from gputopo.runs.known import alone_of_run
+from gputopo.runs.repeats import combine, ended_by
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
-from gputopo.values.errors import GputopoError
+from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Event
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import Repeats
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
 
@@ -51,20 +55,112 @@ class Ran(NamedTuple):
     stopped: bool
 
 
-def train(
+def train_once(
+    target: Target,
+    spec: RunSpec,
+    options: OutputOptions,
+    watch: Watch,
+    *,
+    rendezvous: "RendezvousServer | None" = None,
+) -> Ran:
+    """Train once, and save the result.
+
+    `rendezvous`: with the other hosts of the run, which are told its end. Raises GputopoError if a file
+    cannot be read or written.
+    """
+    _require_files_of(spec)
+    ran: list[Ran] = []
+    output = None if options.output is None else Path(options.output)
+    try:
+        _train(target, spec, output, options, watch, ran, rendezvous)
+    except KeyboardInterrupt:  # a Ctrl-C after the end of training changes nothing
+        if not ran:
+            raise
+    return ran[0]
+
+
+def train_repeatedly(
+    target: Target,
+    spec: RunSpec,
+    options: OutputOptions,
+    watch: Watch,
+    show: Callable[[Repeats], None],
+) -> tuple[list[Result], int]:
+    """Train `options.repeats` times, each with its own worker and folder; return the results and exit code.
+
+    The repeats end with a run that was stopped, with a signal between two runs, or if files cannot be
+    written. Complete runs are saved and shown in any case; then the error or Ctrl-C is raised. A signal after
+    the last run changes nothing.
+    """
+    _require_files_of(spec)
+    ran: list[Ran] = []
+    error: GputopoError | KeyboardInterrupt | signals.EndedError | None = None
+    try:
+        with signals.raised():
+            for number in range(1, options.repeats + 1):
+                to_stderr(f"repeat {number} of {options.repeats}\n")
+                output = None if options.output is None else Path(options.output) / str(number)
+                _train(target, spec, output, options, watch, ran)
+                to_stderr(f"Run folder: {ran[-1].folder}\n")
+                if ran[-1].stopped:
+                    break
+    except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
+        error = None if len(ran) == options.repeats else stopped
+    results = [run.result for run in ran]
+    code = 0
+    if isinstance(error, GputopoError):
+        code = int(error.exit_code)
+    elif error is not None:
+        code = 128 + (error.number if isinstance(error, signals.EndedError) else signal.SIGINT)
+    if results:
+        repeats = combine(results, options.repeats)
+        if error is not None:
+            repeats = ended_by(repeats, "failed" if isinstance(error, GputopoError) else "interrupted", code)
+        with signals.deferred():
+            if options.output is not None and not _saved(repeats, Path(options.output)):
+                repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
+        show(repeats)
+        code = code or repeats.exit_code
+    if isinstance(error, signals.EndedError):
+        to_stderr(f"gputopo: stopped by {error}\n")
+    elif error is not None:
+        raise error
+    return results, code
+
+
+def _require_files_of(spec: RunSpec) -> None:
+    """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
+    saved = spec.lifecycle
+    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
+    if spec.task == "eval" or trains:
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+
+        require_files(spec)
+
+
+def _saved(repeats: Repeats, output: Path) -> bool:
+    """Write repeats.json. If it cannot be written, print why and return False."""
+    try:
+        schema.write(output / "repeats.json", repeats)
+    except InputError as error:
+        hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
+        to_stderr(f"gputopo: {error.what}\n  {hint}\n")
+        return False
+    return True
+
+
+def _train(
     target: Target,
     spec: RunSpec,
     output: Path | None,
     options: OutputOptions,
     watch: Watch,
     ran: list[Ran],
-    *,
     rendezvous: "RendezvousServer | None" = None,
 ) -> None:
     """Train in the folder `output` (None: a new folder), save the result there, and add the run to `ran`.
 
-    A signal after training is deferred until this is done, and is raised then. `rendezvous`: with the other
-    hosts of the run, which are told its end. Raises GputopoError if a file cannot be written.
+    A signal after training is deferred until this is done, and is raised then.
     """
     folder = runs.create(
         output,
@@ -99,7 +195,14 @@ def _supervised(
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))
     own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
-    with RunWatch([one.gpu for one in own if one.gpu is not None]) as sampler, watch() as on_event:
+    gpus = [device.gpu for device in own if device.gpu is not None]
+    # Deliveries end before the display, which shows their messages.
+    with RunWatch(gpus) as sampler, watch() as show, delivering(options) as deliver:
+
+        def on_event(event: Event) -> None:
+            show(event)
+            deliver(event)
+
         job = RunJob(
             spec=spec,
             folder=folder,

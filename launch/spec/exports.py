@@ -5,6 +5,7 @@ container only the planned GPUs exist, numbered from 0 in PCI order.
 """
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import msgspec
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import SECRET
 from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine
@@ -60,7 +62,10 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
     place: HostPlace = HostPlace()  # of one host, like the following fields
     environment: Mapping[str, str] = {}  # from the plan
     folders: tuple[str, ...] = ()  # other folders that it reads or writes
-    home: str | None = None  # GPUTOPO_HOME for its record
+
+    def script(self, shape: str) -> str:
+        """Return how another program starts the run: `sbatch`, `hostfile` or `docker`. Raises UsageError."""
+        return {"sbatch": _sbatch, "hostfile": _hostfile, "docker": _docker}[shape](self)
 
     def command(self, *where: str, choice: Candidate | None = None, named: bool = True) -> list[str]:
         """Return the command for a host. `where`: options of hosts. `choice`: replaces the run's choice.
@@ -90,7 +95,7 @@ def renumbered(choice: Candidate) -> Candidate:
     return msgspec.structs.replace(choice, gpus=gpus, ps_device=holder)
 
 
-def sbatch(start: ExportedRun) -> str:
+def _sbatch(start: ExportedRun) -> str:
     """Return a batch script, for whole nodes if GPUs are listed or all are used. Raises UsageError."""
     machine, has, takes = start.machine, len(start.machine.gpus), len(start.choice.gpus)
     whole = start.named or takes == has
@@ -157,7 +162,7 @@ def _time_limit(start: ExportedRun) -> str | None:
     return f"{minutes // 60}:{minutes % 60:02}:00"
 
 
-def docker(start: ExportedRun) -> str:
+def _docker(start: ExportedRun) -> str:
     """Return a shell command line. Raises UsageError for a folder that docker refuses."""
     choice = renumbered(start.choice)
     uuids = {gpu.index: gpu.uuid for gpu in start.machine.gpus}
@@ -166,15 +171,15 @@ def docker(start: ExportedRun) -> str:
     devices = ",".join(str(one) for one in (named if by_uuid else start.choice.gpus))
     visible = devices if by_uuid else ",".join(map(str, choice.gpus))
     inside = {**start.environment, "CUDA_VISIBLE_DEVICES": visible}
-    if start.home is not None and not start.program:
-        inside["GPUTOPO_HOME"] = start.home
+    home = [] if start.program else [str(runs_home(os.environ).parent.absolute())]
+    if home:
+        inside["GPUTOPO_HOME"] = home[0]
     words = ["docker", "run", "--rm", "--init", "--gpus", f'"device={devices}"', *_FOR_NCCL]
     if start.place.cpus is not None:
         words += ["--cpuset-cpus", start.place.cpus]
     for name, value in inside.items():
         words += ["--env", f"{name}={value}"]
-    homes = [start.home] if start.home is not None and not start.program else []
-    for folder in dict.fromkeys((start.folder, *start.folders, *homes)):
+    for folder in dict.fromkeys((start.folder, *start.folders, *home)):
         if ":" in folder:
             raise UsageError(
                 f"docker cannot mount {folder}: its name has a colon", "use a folder without one, or a link"
@@ -187,7 +192,7 @@ def docker(start: ExportedRun) -> str:
     return f"{shlex.join(words)} {image} {shlex.join(command)}\n"
 
 
-def hostfile(start: ExportedRun) -> str:
+def _hostfile(start: ExportedRun) -> str:
     """Return a hostfile of Open MPI, with the command line in a comment.
 
     Raises UsageError if the hosts are unknown, and for words that a comment cannot contain.

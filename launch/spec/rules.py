@@ -12,7 +12,6 @@ from gputopo.values.run.drill import SLOW_WEIGHTS
 from gputopo.values.run.names import MULTI_WORKER, Kind, Reduction, read
 from gputopo.values.run.spec import Exchange, RunSpec
 
-OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # Flags of CPUs with instructions for bfloat16, fastest first. Measured with AMX on two cores that other
 # programs also used, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.

@@ -65,10 +65,11 @@ def runs_home(environ: Mapping[str, str]) -> Path:
     return history_file(environ).parent / RUNS
 
 
-def check_output(output: Path | None) -> None:
+def check_output(folder: str | Path | None) -> None:
     """Raise InputError if the user's output folder is a file or has files of a run. Changes nothing."""
-    if output is None:
+    if folder is None:
         return
+    output = Path(folder)
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "use a new folder with --output")
     try:

@@ -18,7 +18,7 @@ from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
-from gputopo.launch.user_program.running import make_folder, other_gpus, run_own, run_recorded, runs_on
+from gputopo.launch.user_program.running import make_folder, other_gpus, run_program, run_recorded, runs_on
 from gputopo.probes.equipment import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
@@ -60,7 +60,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             _await_ready(rendezvous, ranks)
             rendezvous.end(RunEnd(exit_code=ExitCode.OK))
         if len(ranks) == 1:
-            return run_own(program, target, host.options)
+            return run_program(program, target, host.options)
         address = address_of_leader([joined[1]])
         return _run(host, program, parts[0], target.plan.environment, address, folder)
 

@@ -110,7 +110,7 @@ def failure_lines(failure: RankFailed) -> Iterator[str]:
 
 
 class ProgramStop:
-    """Lets another thread end the program of `run_program`, for example because it hangs."""
+    """Lets another thread end the program of `run_to_end`, for example because it hangs."""
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
@@ -121,7 +121,7 @@ class ProgramStop:
         if not self._decided.acquire(blocking=False):
             return False
         self.asked = True
-        # Wakes `run_program`. If that is over, SIGCHLD is ignored by default.
+        # Wakes `run_to_end`. If that is over, SIGCHLD is ignored by default.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
         return True
 
@@ -148,7 +148,7 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
     )
 
 
-def run_program(
+def run_to_end(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch import runs_home
 from gputopo.launch.jobs import run, sweep_course
 from gputopo.launch.locks import locked_folder
-from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs.history import history_file, past
 from gputopo.sweeps.matrix import PRESETS
 from gputopo.values import schema

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from gputopo.launch import Site, Target
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.claims import claimed_by_others
-from gputopo.launch.site import Site
-from gputopo.launch.target import Target
 from gputopo.launch.user_strategy import (
     HIERARCHICAL,
     NCCL,

@@ -175,7 +175,6 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
     """
     from gputopo.launch.hosts.planning import plan_hosts, target_alone
     from gputopo.launch.hosts.saved_network import saved_network
-    from gputopo.launch.spec.rules import OF_ONE_PROCESS
     from gputopo.values.run.all_reduce import parse
 
     if all(one.machine is None or not one.machine.gpus for one in hosts):
@@ -189,7 +188,7 @@ def planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwork
 
     found = plan_hosts(hosts, request, own, saved=saved or saved_network(hosts, request))
     asked = request.all_reduce
-    if asked is not None and found.target.others and parse(asked).name in OF_ONE_PROCESS:
+    if asked is not None and found.target.others and parse(asked).name == "nccl_op":
         raise UsageError(
             f"--all-reduce {asked} works within one process, but each host has its own",
             "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",

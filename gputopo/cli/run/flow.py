@@ -6,17 +6,16 @@ For several hosts, a call starts the run on each of them, exports it for another
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputopo import launch
 from gputopo.cli.hosts.asking import hosts_to_start, start_hosts
 from gputopo.cli.run import start
+from gputopo.cli.run.showing import show_dry_run
 from gputopo.cli.source import planned_machine, site_for
-from gputopo.launch import Job, Site, Target, runnable
+from gputopo.launch import Job, Site, Target
 from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.joining import excuse
-from gputopo.launch.site import warn
-from gputopo.launch.supervise import run_folder
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
@@ -55,7 +54,7 @@ class Asked(NamedTuple):
 
     def check_output(self) -> None:
         """Raise InputError for a folder that cannot be written to."""
-        run_folder.check_output(None if self.options.output is None else Path(self.options.output))
+        launch.check_output(self.options.output)
 
     def words(self) -> list[str]:
         """Return the options as typed, without the options of plan, hosts and output."""
@@ -91,23 +90,18 @@ def _run_here(asked: Asked) -> int:
         )
         target = job.planned_on(site, None if options.dry_run else claims)
         if not options.dry_run:
-            warn(target, trains=not job.program)
             for line in target.host_place.says if target.backend == "gpu" else ():
                 note(line)
         if job.program and options.shape not in start.STARTS:
             if options.dry_run:
-                from gputopo.cli.run.showing import show_program_only
-
-                return show_program_only(job.program, target, options.shape)
-            from gputopo.launch.user_program.running import run_own
-
-            return run_own(job.program, target, options)
+                dry = launch.dry_run_of_program(target, job.program)
+                return show_dry_run(dry, options.shape)
+            return launch.run_program(job.program, target, options)
         if options.autotune is not None:
             from gputopo.cli.run.training import train
-            from gputopo.launch import train_fastest
 
-            return train_fastest(job, target, options, train)
-        spec = None if job.program else runnable(job, target, options)
+            return launch.train_fastest(job, target, options, train)
+        spec = None if job.program else launch.runnable(job, target, options)
         if spec is None or options.shape in start.STARTS:
             return start.show_start(
                 target,
@@ -121,9 +115,7 @@ def _run_here(asked: Asked) -> int:
                 sbatch_options=options.sbatch_options,
             )
         if options.dry_run:
-            from gputopo.cli.run.showing import show_only
-
-            return show_only(target, spec, options)
+            return show_dry_run(launch.dry_run(target, spec, options.output), options.shape)
         from gputopo.cli.run.training import train
 
         return train(target, spec, options)
@@ -194,9 +186,7 @@ def _lead(
 ) -> int:
     """Train with the hosts that have joined; without a rendezvous, show what would be trained."""
     if rendezvous is None:
-        from gputopo.cli.run.showing import show_only
-
-        return show_only(target, spec, options)
+        return show_dry_run(launch.dry_run(target, spec, options.output), options.shape)
     from gputopo.cli.run.training import train
 
     return train(target, spec, options, rendezvous=rendezvous)
@@ -215,18 +205,16 @@ def _this_host(options: OutputOptions, *, trains: bool = False) -> Site:
 
 def _run_program(asked: Asked, allocation: Allocation) -> int:
     from gputopo.launch.hosts.training import HostOfRun
-    from gputopo.launch.user_program.on_hosts import run_program_on_hosts
-    from gputopo.launch.user_program.program import check_program
 
     job = asked.job
     try:
         asked.check_output()
-        check_program(job.program, os.environ)
+        launch.check_program(job.program, os.environ)
         site = _this_host(asked.options)
     except GputopoError as error:
         return excuse(allocation, asked.hosts, error)
     host = HostOfRun(allocation, asked.hosts, site, asked.options, job.typed)
-    return run_program_on_hosts(host, job.program, job.request)
+    return launch.run_program_on_hosts(host, job.program, job.request)
 
 
 def _export(asked: Asked) -> int:

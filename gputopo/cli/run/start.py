@@ -49,7 +49,7 @@ def show_hosts_start(
     `words`: options of the run except hosts and GPUs. `spec_of`: returns the spec of the core for a target.
     Raises UsageError, NoPlanError.
     """
-    from gputopo.launch.spec.exports import ExportedRun, hostfile, sbatch
+    from gputopo.launch import ExportedRun
 
     claim = claim_of(options)
     if claim is None or (claim.size or 0) < 2:
@@ -69,7 +69,7 @@ def show_hosts_start(
         named=bool(request.gpus or request.exclude),
         options=sbatch_options,
     )
-    emit(sbatch(start) if shape == "sbatch" else hostfile(start))
+    emit(start.script(shape))
     return 0
 
 
@@ -139,9 +139,8 @@ def show_start(
 
     `words`: the options of the run without the options of its plan.
     """
+    from gputopo.launch import ExportedRun
     from gputopo.launch.hosts.hostlists import HostAddress
-    from gputopo.launch.spec.exports import ExportedRun, docker, sbatch
-    from gputopo.launch.supervise.run_folder import runs_home
 
     place = target.host_place
     if shape == "env":
@@ -152,7 +151,7 @@ def show_start(
         return 0
     if target.machine is None or not target.plan.choice.gpus:
         raise UsageError(
-            f"--format {shape} needs GPUs, but the plan has none: {target.why_cpu}",
+            f"--format {shape} needs GPUs, but the plan has none: {target.why_cpu or 'no GPU'}",
             "give the machine of the node: --from FILE (gputopo inspect --record FILE there)",
         )
     start = ExportedRun(
@@ -166,12 +165,11 @@ def show_start(
         named=named,
         program=program,
         folders=(*folders_of(spec), *(() if output is None else (output,))),
-        home=str(runs_home(os.environ).parent.absolute()),
         hosts=() if target.rehearsal_of is not None else (HostAddress(platform.node().partition(".")[0]),),
         steps=_steps(spec),
         options=sbatch_options,
     )
-    emit((sbatch if shape == "sbatch" else docker)(start))
+    emit(start.script(shape))
     return 0
 
 

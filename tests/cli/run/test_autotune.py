@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from gputopo.cli import run_command
+from gputopo.launch import Target
 from gputopo.launch.jobs import autotune, trials
 from gputopo.launch.locks import try_lock
-from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of

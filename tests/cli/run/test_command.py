@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch import Target
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.target import Target
 from gputopo.runs.history import FILE, past
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events

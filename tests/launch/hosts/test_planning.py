@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch import Target
 from gputopo.launch.hosts.messages import Joining, Resources
 from gputopo.launch.hosts.planning import (
     _requests,
@@ -19,7 +20,6 @@ from gputopo.launch.hosts.planning import (
 )
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
-from gputopo.launch.target import Target
 from gputopo.planner.network import SavedNetwork
 from gputopo.planner.request import Request
 from gputopo.prediction.links.hosts import NCCL_OF_CARDS

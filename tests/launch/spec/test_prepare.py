@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from gputopo.captures.recording import read_bundled
+from gputopo.launch import Target
 from gputopo.launch.spec.prepare import (
     CPU_BATCHES,
     CPU_MAX_ERROR,
@@ -15,7 +16,6 @@ from gputopo.launch.spec.prepare import (
     spec_of,
     without_nccl,
 )
-from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner import plan as make_plan
 from gputopo.planner.cpu_devices import cpu_plan
