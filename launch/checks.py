@@ -34,8 +34,8 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
     check_layout(spec, target.environment(os.environ, spec))
     require_memory(
         spec,
-        [one.machine for one in (target, *target.others)],
-        host_bytes=[memory_bytes(), *(one.memory_bytes for one in target.others)],
+        [host.machine for host in target.hosts],
+        host_bytes=[memory_bytes(), *(host.site.memory_bytes for host in target.others)],
     )
     if spec.data.folder is not None:
         from gputopo.launch.data.folder import find, require_made_for, require_sound  # loads NumPy

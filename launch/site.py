@@ -22,7 +22,6 @@ from gputopo import planner
 from gputopo.findings import driver_broken, install_support, support_of
 from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.supervise.cgroup import usable_cpus
 from gputopo.launch.target import Target
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
@@ -50,6 +49,7 @@ class Site:
     require_gpu: bool = False
     affinity: bool = True  # whether a run on GPUs uses the CPUs near them
     keep: int | None = None  # limit on the candidates that a plan lists
+    memory_bytes: int | None = None  # memory of another host, if known
     alone: bool = True  # False: one of several hosts, for which runs of one host are not used
     command: str = "gputopo run"  # the command in a claim of GPUs
     trains: bool = False  # uses TensorFlow, which must be able to use the GPUs
@@ -66,9 +66,9 @@ class Site:
         if self.require_gpu and self.cpu:
             raise UsageError("--require-gpu and --cpu cannot be combined", "use only one of them")
         if self.rehearsal_of is not None:
-            return self._rehearsal(request, self.rehearsal_of)
+            return self._rehearsal(request)
         if self.why_cpu is not None:
-            return _without_gpus(self.machine, request, self.why_cpu, require_gpu=self.require_gpu)
+            return self._without_gpus(request, self.why_cpu)
         unusable = self.unusable
         refused = next((gpu for gpu in request.gpus or () if gpu in unusable), None)
         if refused is not None:
@@ -88,26 +88,46 @@ class Site:
 
     def planned(self, plan: Plan) -> Target:
         """Return the target of a plan for GPUs of the site, also of a captured machine."""
-        return Target(
-            "gpu",
-            plan,
-            self.machine,
-            rehearsal_of=self.rehearsal_of,
-            usable=usable_cpus() if self.affinity else None,
-            affinity=self.affinity,
-            box=self.machine,
-        )
+        return Target("gpu", self, plan)
 
-    def _rehearsal(self, request: Request, name: str) -> Target:
+    def _rehearsal(self, request: Request) -> Target:
         if self.require_gpu:
             raise UsageError(
                 "--require-gpu and --from cannot be combined: a rehearsal runs on CPU devices",
                 "use only one of them",
             )
         plan = planner.plan(self.machine, request, keep=self.keep)
-        return Target(
-            "cpu", plan, self.machine, why_cpu="a rehearsal", rehearsal_of=name, affinity=self.affinity
+        return Target("cpu", self, plan, why_cpu="a rehearsal")
+
+    def _without_gpus(self, request: Request, why: str) -> Target:
+        check_predicting(request)
+        if self.require_gpu:
+            raise HardwareError(
+                f"{why}, but --require-gpu needs one",
+                "run it on a machine with GPUs; gputopo inspect lists them",
+            )
+        ps_gpu(request)
+        for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
+            if given:
+                raise UsageError(
+                    f"{option} needs GPUs, but there is none: {why}",
+                    f"remove {option} to use CPU devices",
+                )
+        if request.single_gpu_images_per_sec:
+            raise UsageError(
+                f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it"
+            )
+        devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
+        plan = cpu_plan(
+            request.model,
+            devices=devices,
+            ps=request.ps,
+            variable_update=request.variable_update,
+            all_reduce=request.all_reduce,
         )
+        if request.num_gpus == "auto":
+            why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
+        return Target("cpu", self, plan, why_cpu=why, cpu_devices=devices)
 
     def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> Target:
         """Return the target of a request, on GPUs that no other process has claimed.
@@ -243,32 +263,3 @@ def rehearsal_name(sources: Sequence[str]) -> str | None:
     """Return the name of the captured machine from `--from`, as valid UTF-8; None without a capture."""
     names = ("a capture from stdin" if source == "-" else Path(source).stem for source in sources)
     return " + ".join(names).encode(errors="replace").decode() or None
-
-
-def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: bool) -> Target:
-    check_predicting(request)
-    if require_gpu:
-        raise HardwareError(
-            f"{why}, but --require-gpu needs one",
-            "run it on a machine with GPUs; gputopo inspect lists them",
-        )
-    ps_gpu(request)
-    for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
-        if given:
-            raise UsageError(
-                f"{option} needs GPUs, but there is none: {why}",
-                f"remove {option} to use CPU devices",
-            )
-    if request.num_gpus == "auto":
-        why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
-    devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
-    if request.single_gpu_images_per_sec:
-        raise UsageError(f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it")
-    plan = cpu_plan(
-        request.model,
-        devices=devices,
-        ps=request.ps,
-        variable_update=request.variable_update,
-        all_reduce=request.all_reduce,
-    )
-    return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices, box=machine)

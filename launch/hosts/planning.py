@@ -164,10 +164,10 @@ def target_alone(
         cpu=cpu,
         affinity=False,
         keep=keep,
+        memory_bytes=host.resources.memory_bytes,
         alone=False,
     )
-    found = site.target(request, host.resources.claimed)
-    return replace(found, memory_bytes=host.resources.memory_bytes)
+    return site.target(request, host.resources.claimed)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> float | str:

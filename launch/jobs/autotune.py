@@ -13,7 +13,7 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.job import Job
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
-from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
+from gputopo.launch.jobs.trials import Trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
@@ -118,7 +118,7 @@ def _measured(target: Target, trials: Sequence[Trial], options: OutputOptions) -
         if options.output is None
         else Path(options.output)
     )
-    found, code = tune(trials, folder, machine=target.machine, on_run=_show_run)
+    found, code = tune(trials, folder, _show_run)
     return found, code, folder
 
 
@@ -149,7 +149,7 @@ def _trials(
             short = trial_of(job.spec_of(planned))
         except UsageError:
             continue  # the other options do not allow this placement
-        trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
+        trials.append(Trial(planned, short, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options allow only one placement",
@@ -174,7 +174,7 @@ def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.Exit
 
 def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
     """Return the plan with the fastest placement as its choice. `before`: the plan that was measured."""
-    plan = winner.plan
+    plan = winner.target.plan
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons
     choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found), *reasons))

@@ -48,33 +48,29 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
 
 
 def past_of(target: "Target") -> "list[Result]":
-    """Return the latest runs on a target's machine, latest first; with other hosts if the target has them."""
+    """Return the latest runs on a target's machine, latest first; with other hosts if the target has them.
+
+    None for a rehearsal, which shows nothing about a machine.
+    """
     from gputopo.runs.history import history_file, past
 
-    machine = _box(target)
-    if machine is None:
+    if target.rehearsal_of is not None:
         return []
-    found = past(history_file(), machine, of_hosts=bool(target.others), with_short=True)
-    return [one.result for one in found]
+    found = past(history_file(), target.site.machine, of_hosts=bool(target.others), with_short=True)
+    return [run.result for run in found]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
     """Return the values that a run is judged by; None for a rehearsal."""
     from gputopo.runs.known import known_before, known_of_hosts
 
-    machine = _box(target)
-    if machine is None:
+    if target.rehearsal_of is not None:
         return None
     if target.others:
-        machines = [one.machine for one in (target, *target.others)]
+        machines = [host.machine for host in target.hosts]
         return known_of_hosts(spec, spec.devices, spec.batches, machines, target.plan, past)
     costs = _workload_of(spec.model)
-    return known_before(spec, spec.devices, spec.batches, machine, target.plan, past, costs)
-
-
-def _box(target: "Target") -> "Machine | None":
-    """Return the machine that runs the target; None for a rehearsal, which shows nothing about a machine."""
-    return None if target.rehearsal_of is not None else target.machine or target.box
+    return known_before(spec, spec.devices, spec.batches, target.site.machine, target.plan, past, costs)
 
 
 def _workload_of(model: str) -> "Workload | None":

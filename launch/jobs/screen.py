@@ -1,6 +1,5 @@
 """The short runs of a screen: each device by itself in alternating order, then all together, then pairs."""
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,18 +12,15 @@ from gputopo.launch.jobs.trials import (
     Display,
     Trial,
     mode_ran,
-    no_display,
     run_trial,
     timed,
     until_stopped,
 )
 from gputopo.launch.supervise import run_folder
-from gputopo.launch.supervise.sampling import RunSampler
 from gputopo.runs.devices import SAMPLED
 from gputopo.runs.screen import OF_GPU, OF_HOST
 from gputopo.runs.screen_order import Stage, alone_order, stages
 from gputopo.runs.verdict.sampled import Facts
-from gputopo.values.machine import Machine
 from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event, Sample, Step
 from gputopo.values.run.result import DeviceResult, Result
@@ -35,7 +31,6 @@ QUICK_S = 120.0  # for all runs of --quick
 QUICK_COUNTED_S = 2.0  # for one run of --quick
 
 Clock = Callable[[], float]
-OpenSampler = Callable[[Sequence[int]], contextlib.AbstractContextManager[RunSampler]]
 
 
 @dataclass(frozen=True)
@@ -82,12 +77,10 @@ def measure(
     cells: Sequence[ScreenCell],
     folder: Path,
     *,
-    open_sampler: OpenSampler,
-    machine: Machine | None = None,
     budget_s: float | None = None,
     without: Callable[[ScreenCell, Sequence[int]], ScreenCell | None] = lambda cell, numbers: None,
     on_run: Callable[[ScreenRun, tuple[ScreenRun, ...]], None] = lambda run, runs: None,
-    display: Display = no_display,
+    display: Display | None = None,
     clock: Clock = time.monotonic,
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, a signal's exit code (0: none), and whether all ran.
@@ -100,7 +93,7 @@ def measure(
     ran: list[ScreenRun] = []
 
     def run(cell: ScreenCell, number: int) -> ScreenRun:
-        made = _run(cell, number, folder, machine, open_sampler, display)
+        made = _run(cell, number, folder, display)
         ran.append(made)
         on_run(made, tuple(ran))
         return made
@@ -144,17 +137,9 @@ def _make_again(
             series.make(smaller, 1)
 
 
-def _run(
-    cell: ScreenCell,
-    number: int,
-    folder: Path,
-    machine: Machine | None,
-    open_sampler: OpenSampler,
-    display: Display,
-) -> ScreenRun:
+def _run(cell: ScreenCell, number: int, folder: Path, display: Display | None) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError if a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
-    path = folder / SCREEN_RUNS / name
     facts = Facts(cell.trial.spec.devices)
 
     def note(event: Event) -> None:
@@ -163,14 +148,7 @@ def _run(
         elif isinstance(event, Step):
             facts.end_step(event, counted=not event.warmup)
 
-    gpus = [device.gpu for device in cell.trial.spec.devices if device.gpu is not None]
-    with open_sampler(gpus if cell.trial.spec.backend == "gpu" else ()) as sampler, display() as show:
-
-        def on_event(event: Event) -> None:
-            note(event)
-            show(event)
-
-        result = run_trial(cell.trial, path, machine, sampler=sampler, on_event=on_event)
+    result = run_trial(cell.trial, folder / SCREEN_RUNS / name, display=display, note=note)
     found = timed(result)
     speed, failure = (None, found) if isinstance(found, str) else (found, None)
     return ScreenRun(

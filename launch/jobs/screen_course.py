@@ -15,7 +15,7 @@ from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs import screen as screening
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.screen import FILE, QUICK_COUNTED_S, ScreenCell
-from gputopo.launch.jobs.trials import COUNTED_S, Display, trial, trial_of
+from gputopo.launch.jobs.trials import COUNTED_S, Display, Trial, trial_of
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -92,7 +92,7 @@ def _cells(
         spec = runnable(job, one, OutputOptions())
         short = trial_of(spec, counted_s=counted_s, num_batches=options.num_batches)
         order = one.plan.choice.gpus or tuple(some)
-        return ScreenCell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
+        return ScreenCell(kind, order, Trial(one, short, known_of(one, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:
@@ -114,8 +114,6 @@ def _screened(
     display: Display,
 ) -> tuple[Screen, int]:
     """Run the cells and store the screen; return it with the exit code of a signal."""
-    from gputopo.probes.run_watch import RunWatch
-
     began, names = time.monotonic(), _names(chosen, cells)
     blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)
     path, last = _last(home, folder, blank)
@@ -133,8 +131,7 @@ def _screened(
         )
         with signals.deferred():
             folder.mkdir(parents=True, exist_ok=True)
-            if chosen.box is not None:
-                schema.write(folder / "machine.json", without_identities(chosen.box))
+            schema.write(folder / "machine.json", without_identities(chosen.site.machine))
             schema.write(folder / screening.FILE, found)
         return found
 
@@ -151,8 +148,6 @@ def _screened(
     measured, code, complete = screening.measure(
         cells,
         folder,
-        machine=chosen.machine,
-        open_sampler=RunWatch,
         budget_s=screening.QUICK_S if quick else None,
         without=without,
         on_run=ran,

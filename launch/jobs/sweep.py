@@ -9,19 +9,16 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.jobs.screen import OpenSampler
 from gputopo.launch.jobs.trials import (
     Display,
     Trial,
     mode_ran,
-    no_display,
     run_trial,
     timed,
     until_stopped,
 )
 from gputopo.launch.supervise import signals
 from gputopo.values import schema
-from gputopo.values.machine import Machine
 from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
@@ -77,12 +74,10 @@ def run_cells(
     trials: Mapping[int, Trial],
     folder: Path,
     *,
-    open_sampler: OpenSampler,
-    machine: Machine | None = None,
     pause: Pause = Pause(),
     on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
-    display: Display = no_display,
+    display: Display | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Sweep, int]:
     """Run the pending cells of a sweep; return it and a signal's exit code (0: none).
@@ -103,10 +98,7 @@ def run_cells(
         )
         shutil.rmtree(folder / cell.folder, ignore_errors=True)
         before, trial = course.budget.used, trials[number]
-        gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
-        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler, display() as on_event:
-            place = folder / cell.folder
-            result = run_trial(trial, place, machine, sampler=sampler, on_event=on_event)
+        result = run_trial(trial, folder / cell.folder, display=display)
         with signals.deferred():
             seconds = round(course.budget.used - before, 3)
             mode = {} if cell.mode is None else {"mode": mode_ran(trial, result)}

@@ -14,7 +14,7 @@ from gputopo.launch.checks import require_runnable
 from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
-from gputopo.launch.jobs.trials import Trial, trial, trial_of
+from gputopo.launch.jobs.trials import Trial, trial_of
 from gputopo.launch.site import Site
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
@@ -114,7 +114,7 @@ class Cells:
                     note(warning)
             if not dry:
                 past = past_of(target) if past is None else past
-                trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
+                trials[cell.number] = Trial(target, spec, known_of(target, spec, past))
             found.append(_with_plan(cell, target, spec))
         return Planned(tuple(found), trials)
 

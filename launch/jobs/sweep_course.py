@@ -148,7 +148,7 @@ def _plan_sweep(
         found = with_cells(blank, matrix, box, fingerprint(machine))
         planned = cells.planned(found.cells, dry=held is None)
         found = msgspec.structs.replace(found, cells=planned.cells)
-        used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
+        used = {gpu for trial in planned.trials.values() for gpu in trial.candidate.gpus}
         if held is None or box.backend == "cpu":
             return found, planned
         with contextlib.suppress(ClaimedError):
@@ -169,8 +169,6 @@ def _run_cells(
     display: Display,
 ) -> tuple[Sweep, int]:
     """Run the cells; return the sweep and a signal's exit code (0: none). `on_cell`: gets each ended cell."""
-    from gputopo.probes.run_watch import RunWatch
-
     pause = _pause(found, machine if found.backend == "gpu" else None)
 
     def ended(cell: SweepCell, result: Result, now: Sweep) -> None:
@@ -185,8 +183,6 @@ def _run_cells(
         numbers,
         planned.trials,
         folder,
-        open_sampler=RunWatch,
-        machine=machine,
         pause=pause,
         on_cell=ended,
         on_wait=note,

@@ -18,6 +18,7 @@ from gputopo.launch.spec.prepare import without_nccl
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.deliveries import delivering
+from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
@@ -168,7 +169,7 @@ def _train(
         now=datetime.now(),
         spec=spec,
         plan=target.plan,
-        machine=target.machine or target.box,
+        machine=target.site.machine,
     )
     spec = _traced_into(folder, spec)
     outcome = _supervised(target, spec, folder, options, watch, rendezvous)
@@ -178,7 +179,7 @@ def _train(
         result = with_prediction(_judged(outcome.result), target.plan)
         result = runs.save_result(folder, _with_alone(result, target), time_s=time.time())
         if not target.others:
-            remember(result, folder.path, target.box)
+            remember(result, folder.path, None if target.rehearsal_of else target.site.machine)
         ran.append(Ran(result, folder.path, outcome.stopped))
 
 
@@ -190,14 +191,10 @@ def _supervised(
     watch: Watch,
     rendezvous: "RendezvousServer | None",
 ) -> RunOutcome:
-    from gputopo.probes.run_watch import RunWatch
-
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))
-    own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
-    gpus = [device.gpu for device in own if device.gpu is not None]
     # Deliveries end before the display, which shows their messages.
-    with RunWatch(gpus) as sampler, watch() as show, delivering(options) as deliver:
+    with watch_of(spec) as sampler, watch() as show, delivering(options) as deliver:
 
         def on_event(event: Event) -> None:
             show(event)

@@ -90,7 +90,7 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         target = replace(target, plan=reduced_by_strategy(target.plan))
         given = {**given, "strategy": f"{MULTI_WORKER}:{NCCL}"}
     backend, choice = target.backend, target.plan.choice
-    count = sum(one.counted for one in (target, *target.others))
+    count = sum(one.counted for one in target.hosts)
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
     model = model_for(model, requested.data.name)
@@ -327,7 +327,7 @@ def _cpu_batch(batch_of_two: int, count: int) -> int:
 def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
     """Return the maximum clocks of the chosen GPUs of all hosts, if NVML reports them, by `gpu_key`."""
     found = {}
-    for rank, one in enumerate((target, *target.others)):
+    for rank, one in enumerate(target.hosts):
         for index in one.plan.choice.gpus:
             if (gpu := find_gpu(one.machine, index)) is not None:
                 clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
@@ -377,7 +377,7 @@ def devices_of(target: Target) -> tuple[Device, ...]:
     kind = "GPU" if target.backend == "gpu" else "CPU"
     holder = rank_of(_server_device(target) or "")
     hosts = host_names([server.host for server in target.servers])
-    for rank, one in enumerate((target, *target.others)):
+    for rank, one in enumerate(target.hosts):
         choice = one.plan.choice
         if target.others:  # distances to the variables, from this host
             seen = target.plan.choice.ps_device if holder == rank else None
@@ -416,7 +416,7 @@ def _server_device(target: Target) -> str | None:
 def _groups_of_hosts(target: Target) -> tuple[tuple[int, ...], ...]:
     """Return the towers of each host."""
     groups: list[tuple[int, ...]] = []
-    for one in (target, *target.others):
+    for one in target.hosts:
         first = sum(map(len, groups))
         groups.append(tuple(range(first, first + one.counted)))
     return tuple(groups)

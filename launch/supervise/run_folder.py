@@ -19,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.runs.history import RUNS, history_file
 from gputopo.topology.identities import without_identities
 from gputopo.values import schema
@@ -73,7 +72,7 @@ def check_output(folder: str | Path | None) -> None:
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "use a new folder with --output")
     try:
-        found = next((name for name in _WRITTEN if _is_taken(output / name)), None)
+        found = next((name for name in _WRITTEN if (output / name).exists()), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "use another --output") from error
     if found is not None:
@@ -96,16 +95,16 @@ def create(
     run or cannot be written, and HardwareError if the disk is full or broken. Then no files are left.
     """
     check_output(output)
-    made: list[Path] = []  # folders, then files; the first file locks the folder
-    with contextlib.ExitStack() as lock, contextlib.ExitStack() as undone:
+    made: list[Path] = []  # folders, then files
+    with contextlib.ExitStack() as undone:
         undone.callback(_remove, made)
         try:
             path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
             folder = RunFolder(path)
-            is_ours = lock.enter_context(locked_spec(folder.spec))
+            is_new = _created(folder.spec)
         except OSError as error:
             raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
-        if not is_ours:
+        if not is_new:
             raise _taken(path, folder.spec.name)
         written: list[tuple[Path, msgspec.Struct]] = [
             (folder.spec, spec),
@@ -223,9 +222,13 @@ def _made(path: Path, made: list[Path]) -> Path:
     return path
 
 
-def _is_taken(file: Path) -> bool:
-    """Whether a file with this name belongs to another run. Raises OSError."""
-    return file.exists() and not (file.name == "spec.json" and is_left_over(file))
+def _created(file: Path) -> bool:
+    """Create the file; False if another run was first, which then has the folder. Raises OSError."""
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch import Target
+from gputopo.launch import Site, Target
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.runs.history import FILE, past
 from gputopo.values import schema
@@ -254,7 +254,7 @@ def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(own
             if len(seen) == 1:  # it claims between this plan and our claim
                 others.enter_context(other(own_home / "claims", 0))
             gpu = min({0, 1, 2, 3} - claimed.keys())
-            return Target("gpu", plan_for((gpu,)), machine())
+            return Target("gpu", Site(machine()), plan_for((gpu,)))
 
         args = (os.environ, "gputopo run")
         chosen = choose_and_claim(machine(), choose, claims, *args, on_problem=pytest.fail)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch import Target
+from gputopo.launch import Site, Target
 from gputopo.launch.hosts.messages import Joining, Resources
 from gputopo.launch.hosts.planning import (
     _requests,
@@ -86,7 +86,7 @@ def test_cpus_share_equally_or_not_at_all() -> None:
 
 
 def target(gpus: tuple[int, ...], box: Machine) -> Target:
-    return Target("gpu", plan_for(gpus, None, variable_update="replicated"), box, box=box)
+    return Target("gpu", Site(box), plan_for(gpus, None, variable_update="replicated"))
 
 
 def servers(*names: str) -> list[Server]:
@@ -179,7 +179,7 @@ def test_a_host_that_does_not_train_cannot_hold_the_variables() -> None:
 
 
 def test_hosts_with_and_without_gpus_do_not_train_together() -> None:
-    without = Target("cpu", plan_for(()), None, why_cpu="No NVIDIA device")
+    without = Target("cpu", Site(machine()), plan_for(()), why_cpu="No NVIDIA device")
     with pytest.raises(UsageError, match="n2 has no GPUs"):
         joint([target((0,), machine()), without], servers("n1", "n2"), Request(num_gpus=2))
 

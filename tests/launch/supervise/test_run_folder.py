@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gputopo.launch.locks import locked_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, HardwareError, InputError
@@ -72,19 +71,6 @@ def test_of_two_runs_that_begin_at_once_in_one_folder_one_gets_it(tmp_path: Path
             assert [first, second].count(None) == 1
             assert "already holds a run" in (first or second or "")
             assert len(list(output.iterdir())) == 3
-
-
-def test_an_empty_spec_of_a_run_that_was_killed_is_not_an_obstacle(tmp_path: Path) -> None:
-    (tmp_path / "spec.json").touch()
-    runs.check_output(tmp_path)
-    folder = create(tmp_path, tmp_path)
-    assert schema.decode(folder.spec.read_bytes(), RunSpec, origin="spec") == cpu_spec()
-
-
-def test_an_empty_spec_of_a_run_that_lives_is_an_obstacle(tmp_path: Path) -> None:
-    with locked_spec(tmp_path / "spec.json"), pytest.raises(InputError, match="already holds a run"):
-        create(tmp_path, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
 
 
 @pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), InputError("No space left on device", "x")])
