@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.autotune import plan_by_runs as plan_by_runs
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
     from gputopo.launch.jobs.claims import claim_free as claim_free
-    from gputopo.launch.jobs.reduction_here import measure_reduction as measure_reduction
+    from gputopo.launch.jobs.reduction_bench import measure_reduction as measure_reduction
     from gputopo.launch.jobs.screen_course import screen_devices as screen_devices
     from gputopo.launch.jobs.sweep_course import run_sweep as run_sweep
     from gputopo.launch.jobs.training import train_once as train_once
@@ -50,7 +50,7 @@ _MODULES = {
     "claim_free": "jobs.claims",
     "dry_run": "spec.dry_run",
     "dry_run_of_program": "spec.dry_run",
-    "measure_reduction": "jobs.reduction_here",
+    "measure_reduction": "jobs.reduction_bench",
     "parse_model": "job",
     "plan_by_runs": "jobs.autotune",
     "plan_on": "plans",
