@@ -135,14 +135,12 @@ class Site:
         The GPUs are claimed until `claims` closes; if that is None, they are not claimed. Raises
         GputopoError.
         """
-        return choose_and_claim(
-            self.machine,
-            lambda others: self.target(request, others),
-            claims,
-            self.environ,
-            self.command,
-            on_problem=note,
-        )
+
+        def choose(others: Mapping[int, str]) -> tuple[Target, tuple[int, ...]]:
+            target = self.target(request, others)
+            return target, target.plan.choice.gpus if target.backend == "gpu" else ()
+
+        return choose_and_claim(self.machine, choose, claims, self.command)
 
     @cached_property
     def why_cpu(self) -> str | None:

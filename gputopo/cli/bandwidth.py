@@ -1,7 +1,6 @@
 """`gputopo bandwidth`: the measured bandwidth of this machine's links, judged."""
 
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -372,7 +371,7 @@ def measure_links(
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
-        others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
+        others = claim_free(machine, options.gpus, claims)
         gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
         _note_other_load(machine, gpus)
         request = SessionRequest(

@@ -235,7 +235,7 @@ def claim(gpus: "Sequence[Gpu]", held: contextlib.ExitStack) -> None:
     from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder, never_free
 
     try:
-        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run"))
     except ClaimedError as error:
         raise never_free() from error
 

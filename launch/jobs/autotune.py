@@ -26,7 +26,7 @@ from gputopo.planner.selection import LISTED
 from gputopo.report.document import document_text, of_sections
 from gputopo.report.layout import plain
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report.stderr import to_stderr
 from gputopo.report.units import images_per_sec
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.options import OutputOptions
@@ -165,7 +165,7 @@ def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.Exit
         more = set(one.gpus) - ours
         gpus = [gpu for gpu in (target.machine.gpus if target.machine else ()) if gpu.index in more]
         try:
-            claims.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+            claims.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run"))
         except ClaimedError:
             continue
         ours |= more

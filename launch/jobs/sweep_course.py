@@ -5,21 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.jobs import sweep
-from gputopo.launch.jobs.claims import (
-    MAX_ATTEMPTS,
-    ClaimedError,
-    claimed,
-    claimed_by_others,
-    claims_folder,
-    never_free,
-)
+from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.jobs.sweep import DATA, FILE, Pause
 from gputopo.launch.jobs.sweep_cells import (
     Cells,
@@ -138,24 +131,19 @@ def _plan_sweep(
     Raises GputopoError, also if the cells of a resumed sweep are no longer the same.
     """
 
-    cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
-    for _ in range(MAX_ATTEMPTS):
-        others = {} if cpu else claimed_by_others(machine, claims)
-        data = blank.asked.get("data_dir")
-        site = Site(machine, cpu=cpu, keep=1, trains=held is not None)
-        cells = Cells(site, folder, claimed=others, imagenet=data)
-        box = box_of(site, asked=frozenset(blank.asked), taken={**others, **site.unusable})
+    asked, trains = blank.asked, held is not None
+
+    def choose(others: Mapping[int, str]) -> tuple[tuple[Sweep, Planned], set[int]]:
+        site = Site(machine, cpu=bool(asked.get("cpu")), keep=1, trains=trains)
+        box = box_of(site, asked=frozenset(asked), taken={**others, **site.unusable})
         found = with_cells(blank, matrix, box, fingerprint(machine))
-        planned = cells.planned(found.cells, dry=held is None)
+        cells = Cells(site, folder, claimed=others, imagenet=asked.get("data_dir"))
+        planned = cells.planned(found.cells, dry=not trains)
         found = msgspec.structs.replace(found, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.candidate.gpus}
-        if held is None or box.backend == "cpu":
-            return found, planned
-        with contextlib.suppress(ClaimedError):
-            gpus = [gpu for gpu in machine.gpus if gpu.index in used]
-            held.enter_context(claimed(gpus, claims, "gputopo sweep", on_problem=note))
-            return found, planned
-    raise never_free()
+        return (found, planned), used if box.backend == "gpu" else set()
+
+    return choose_and_claim(machine, choose, held, "gputopo sweep")
 
 
 def _run_cells(
