@@ -49,7 +49,6 @@ class Site:
     require_gpu: bool = False
     affinity: bool = True  # whether a run on GPUs uses the CPUs near them
     keep: int | None = None  # limit on the candidates that a plan lists
-    memory_bytes: int | None = None  # memory of another host, if known
     alone: bool = True  # False: one of several hosts, for which runs of one host are not used
     command: str = "gputopo run"  # the command in a claim of GPUs
     trains: bool = False  # uses TensorFlow, which must be able to use the GPUs

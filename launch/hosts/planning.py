@@ -164,7 +164,6 @@ def target_alone(
         cpu=cpu,
         affinity=False,
         keep=keep,
-        memory_bytes=host.resources.memory_bytes,
         alone=False,
     )
     return site.target(request, host.resources.claimed)
