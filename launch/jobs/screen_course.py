@@ -57,14 +57,11 @@ def screen_devices(
     site = Site(read_machine(), cpu=options.cpu, keep=1, trains=True)
     with contextlib.ExitStack() as claims:
         chosen, cells, make = _cells(job, site, options, claims)
-        home = runs.runs_home(os.environ)
         if options.output is None:
-            folder = runs.new_folder(home, datetime.now(), options.model)
+            folder = runs.new_folder(runs.runs_home(os.environ), datetime.now(), options.model)
         else:
             folder = Path(options.output)
-        found, code = _screened(
-            chosen, cells, make, folder, home, quick=options.quick, on_run=on_run, display=display
-        )
+        found, code = _screened(chosen, cells, make, folder, options.quick, on_run, display)
     return found, folder, code
 
 
@@ -76,7 +73,7 @@ def _cells(
     request = site.with_costs(job.request)
     chosen = job.planned_on(site, claims, request)
     past = past_of(chosen)
-    count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
+    count = chosen.counted
     numbers = chosen.plan.choice.gpus or tuple(range(count))
     on_gpu = chosen.backend == "gpu"
 
@@ -107,16 +104,16 @@ def _screened(
     cells: Sequence[ScreenCell],
     make: MakeCell,
     folder: Path,
-    home: Path,
-    *,
     quick: bool,
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, int]:
     """Run the cells and store the screen; return it with the exit code of a signal."""
-    began, names = time.monotonic(), _names(chosen, cells)
+    began = time.monotonic()
+    models = {gpu.index: gpu.name for gpu in chosen.site.machine.gpus} if chosen.machine is not None else {}
+    names = {cell.numbers[0]: models.get(cell.numbers[0]) for cell in cells if cell.kind == "alone"}
     blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)
-    path, last = _last(home, folder, blank)
+    path, last = _last(folder, blank)
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
 
     def store(measured: tuple[ScreenRun, ...], complete: bool) -> Screen:
@@ -156,12 +153,6 @@ def _screened(
     return store(measured, complete), code
 
 
-def _names(chosen: Target, cells: Sequence[ScreenCell]) -> dict[int, str | None]:
-    """Return the models of the devices, by number."""
-    known = {} if chosen.machine is None else {gpu.index: gpu.name for gpu in chosen.machine.gpus}
-    return {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
-
-
 def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
     """Return a screen of `count` devices before its first run."""
     on_cpu = (
@@ -182,7 +173,7 @@ def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
     )
 
 
-def _last(home: Path, folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
+def _last(folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
     """Return the folder and contents of the last screen of this job on this machine."""
 
     def job(one: Screen) -> object:
@@ -190,7 +181,7 @@ def _last(home: Path, folder: Path, now: Screen) -> tuple[str | None, Screen | N
 
     if now.fingerprint is None:
         return None, None
-    for path, then in runs.latest_screens(home):
+    for path, then in runs.latest_screens(runs.runs_home(os.environ)):
         if path != folder and job(then) == job(now):
             return str(path), then
     return None, None

@@ -120,7 +120,11 @@ class Cells:
 
     def _run_of(self, cell: SweepCell) -> tuple[Target, RunSpec]:
         """Plan for a cell. Raises GputopoError if its options do not go together, or do not work here."""
-        texts = {known_options()[name].name: _typed(name, value) for name, value in cell.options.items()}
+        texts: dict[str, Any] = {}
+        for name, value in cell.options.items():
+            declared = known_options()[name]
+            is_list = declared.option.repeated and value is not True
+            texts[declared.name] = str(value).split(",") if is_list else value
         model = texts.pop("model", None)
         if model is None:
             raise UsageError("the cell has no model", 'add model = "alexnet" to the matrix')
@@ -128,7 +132,10 @@ class Cells:
         placement, training = given_of(PlanOptions, texts), given_of(RunSpec, texts)
         fields, typed = dict(training.fields), dict(training.typed)
         if made is not None:
-            fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
+            name = str(made).removeprefix("made:")
+            folder = self._imagenet if made == IMAGENET and self._imagenet else self._made_folder(name)
+            data = msgspec.structs.replace(fields.get("data", Data()), folder=folder, name=name)
+            fields["data"], typed = data, {**typed, "data_dir": folder, "data_name": name}
         job = Job(str(model), placement, Given(fields, typed))
         request = self._site.with_costs(job.request)
         key = repr(request)  # many cells have the same request
@@ -143,13 +150,8 @@ class Cells:
         require_runnable(chosen, as_made, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
-    def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
-        """Return the data, and the typed options, with the folder of images."""
-        name = made.removeprefix("made:")
-        drawn = str((self._folder / DATA / name).absolute())
-        folder = self._imagenet or drawn if made == IMAGENET else drawn
-        named = {**typed, "data_dir": folder, "data_name": name}
-        return msgspec.structs.replace(data, folder=folder, name=name), named
+    def _made_folder(self, name: str) -> str:
+        return str((self._folder / DATA / name).absolute())
 
 
 def made_data(sweep: Sweep) -> tuple[str, ...]:
@@ -177,16 +179,11 @@ def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
     )
 
 
-def _typed(name: str, value: Any) -> Any:
-    """Return the value as text of the command line; an option that may be repeated has a list."""
-    return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
-
-
 def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
-    given = [one for one in (options.preset, options.matrix, options.typed) if one is not None]
-    if len(given) != 1:
-        what = "a preset, --matrix and --model cannot be combined" if given else "nothing to sweep"
+    sources = [source for source in (options.preset, options.matrix, options.typed) if source is not None]
+    if len(sources) != 1:
+        what = "a preset, --matrix and --model cannot be combined" if sources else "nothing to sweep"
         raise UsageError(
             what, f"give a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
         )

@@ -72,7 +72,9 @@ def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Swee
 
     Return its manifest, matrix and folder. A dry run creates and locks nothing. Raises GputopoError.
     """
-    started = options.resume or _sweep_in(options.output)
+    started = options.resume
+    if started is None and options.output is not None and (Path(options.output) / FILE).exists():
+        started = options.output  # the same command continues its sweep
     if started is None:
         blank, matrix = begun(options)
         folder = _new_folder(blank, options.output, held, dry_run=options.dry_run)
@@ -82,11 +84,6 @@ def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Swee
             held.enter_context(locked_folder(folder, "--output"))
         blank, matrix = resumed(folder, options)
     return paced(blank, options), matrix, folder
-
-
-def _sweep_in(output: str | None) -> str | None:
-    """Return the folder if it has a sweep, which the same command continues."""
-    return output if output is not None and (Path(output) / FILE).exists() else None
 
 
 def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
@@ -113,12 +110,12 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
             raise InputError(
                 f"cannot make {folder}: {error.strerror}", "use a writable folder with --output"
             ) from error
-    held.callback(_remove_empty, folder)
+    held.callback(_rmdir_if_empty, folder)
     held.enter_context(locked_folder(folder, "--output"))
     return folder
 
 
-def _remove_empty(folder: Path) -> None:
+def _rmdir_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
 

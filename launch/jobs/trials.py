@@ -16,6 +16,9 @@ from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.target import Target
 from gputopo.planner.autotune import Race
+from gputopo.report.layout import plain
+from gputopo.report.stderr import to_stderr
+from gputopo.report.units import images_per_sec
 from gputopo.runs.compared import with_prediction
 from gputopo.values import schema
 from gputopo.values.run.budget import TimeBudget
@@ -162,17 +165,12 @@ FILE = "autotune.json"
 BUDGET_S = 110.0  # for all runs together; most of it is the start of TensorFlow
 
 
-def tune(
-    trials: Sequence[Trial],
-    folder: Path,
-    on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
-) -> tuple[Autotune, int]:
+def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:
     """Run the trials in alternating order until the fastest is known; return that and the exit code.
 
     The code is 0, or 128 plus the number of the signal that ended it. The runs are in
-    `folder`/autotune/ROUND-PLACE. The outcome is in `folder`/autotune.json, also if it was stopped. `on_run`
-    gets the round, the trial and the measurement, or why it failed. Raises GputopoError if the files cannot
-    be written.
+    `folder`/autotune/ROUND-PLACE, and a line about each is printed to stderr. The outcome is in
+    `folder`/autotune.json, also if it was stopped. Raises GputopoError if the files cannot be written.
     """
     race, budget = Race(len(trials)), TimeBudget(BUDGET_S, time.monotonic)
 
@@ -180,7 +178,11 @@ def tune(
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
         # Another placement must not be timed under this one's name.
         found = timed(run_trial(trials[place], path, may_replan=False))
-        on_run(number, trials[place], found)
+        if isinstance(found, str):
+            outcome = f"failed: {plain(found)}"
+        else:
+            outcome = f"{images_per_sec(found.images_per_sec)} images/sec"
+        to_stderr(f"autotune round {number}: {mode_words(trials[place].candidate)}: {outcome}\n")
         return found
 
     with until_stopped() as ending:

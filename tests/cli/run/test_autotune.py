@@ -137,12 +137,12 @@ def test_gpus_of_other_candidates_are_claimed_too_or_these_are_left_out(own_home
     served, copied = Candidate(gpus=(0, 2), ps_device="cpu"), msgspec.structs.replace(nccl, gpus=(2, 3))
     target = Target("gpu", Site(machine()), msgspec.structs.replace(plan_for((0, 1)), choice=nccl))
     with contextlib.ExitStack() as claims:
-        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served, copied]
+        assert list(autotune.claimable([nccl, served, copied], target, claims)) == [nccl, served, copied]
         locked = [file.name for file in (own_home / "claims").iterdir() if is_locked(file)]
     assert sorted(locked) == ["GPU-22-aa.lock", "GPU-33-aa.lock"]
     assert not any(map(is_locked, (own_home / "claims").iterdir()))
     with contextlib.ExitStack() as claims, other(own_home / "claims", 3):
-        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served]
+        assert list(autotune.claimable([nccl, served, copied], target, claims)) == [nccl, served]
 
 
 def is_locked(file: Path) -> bool:
