@@ -162,7 +162,7 @@ class Job:
             return target, make(target)
         except UsageError as error:
             plan = target.plan
-            rest = tuple(one for one in plan.candidates if one.all_reduce != NCCL)
+            rest = tuple(candidate for candidate in plan.candidates if candidate.all_reduce != NCCL)
             by_nccl = plan.choice.all_reduce == NCCL and target.others and "all_reduce" not in self.typed
             if not (by_nccl and rest):
                 raise

@@ -75,7 +75,7 @@ def plan_by_runs(
     if found.winner is not None:
         plan = _plan_with(trials[found.winner], found, before)
     elif not code:
-        cause = next(one.failure for one in found.measured if one.failure is not None)
+        cause = next(measurement.failure for measurement in found.measured if measurement.failure is not None)
         raise HardwareError(f"no placement could be run: {cause}", f"see the logs of the runs in {folder}")
     if request.explain and plan.choice != before.choice:
         site.keep = 1
@@ -158,7 +158,7 @@ def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons
     choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found), *reasons))
-    others = tuple(one for one in before.candidates if one != winner.candidate)
+    others = tuple(candidate for candidate in before.candidates if candidate != winner.candidate)
     prediction = plan.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, margin=None)

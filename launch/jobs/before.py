@@ -38,8 +38,8 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
     from gputopo.runs.past_runs import figures_by_marks, learned, past_run
     from gputopo.topology.same_machine import fingerprint
 
-    speeds, key = past_speeds(one.result for one in past), fingerprint(machine)
-    of_machine = (one.result for one in past if one.fingerprint == key)
+    speeds, key = past_speeds(run_before.result for run_before in past), fingerprint(machine)
+    of_machine = (run_before.result for run_before in past if run_before.fingerprint == key)
     here = [run for result in of_machine if (run := past_run(result)) is not None]
     changed = learned(machine, here, speeds, _workload_of)
     if request.single_gpu_images_per_sec:

@@ -200,7 +200,7 @@ def cost_of(model: Any) -> "Workload | int":
     try:
         return costs_of(KerasModel(model, name=OWN), OWN)
     except GputopoError:
-        return sum(math.prod(map(int, one.shape)) for one in model.trainable_weights)
+        return sum(math.prod(map(int, weight.shape)) for weight in model.trainable_weights)
 
 
 def in_child(build: Callable[[], Any]) -> "Workload | int":
@@ -275,6 +275,6 @@ def _nearest(parameters: int) -> Sized:
             "give the number from model.count_params(), 1 or more",
         )
     known = [workloads.require(name) for name in workloads.names()]
-    near = min(known, key=lambda one: abs(math.log(one.parameters / parameters)))
+    near = min(known, key=lambda workload: abs(math.log(workload.parameters / parameters)))
     says = f"{parameters:,} parameters: planned as {near.name} with {near.parameters:,}"
     return Sized(near.name, None, says)

@@ -218,7 +218,7 @@ def supervise(job: RunJob) -> RunOutcome:
         workers(job.environment, limits=job.limits, count_oom_kills=job.count_oom_kills) as running,
         sampled(job.sampler) as samples,
     ):
-        sources = tuple(one for one in (job.others, samples) if one is not None)
+        sources = tuple(source for source in (job.others, samples) if source is not None)
         record.begin(job.spec, job.known)
         if not record.unwritable:
             running.run(job.spec, partial(job.command, job.folder.spec), record, job.folder.log, sources)

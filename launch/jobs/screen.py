@@ -69,7 +69,7 @@ class _Series:
 
     def words(self) -> dict[int, str]:
         """Return the verdicts from the runs of several devices, by device."""
-        found = ((one.number, one.verdict) for run in self.runs for one in run.devices)
+        found = ((device.number, device.verdict) for run in self.runs for device in run.devices)
         return {number: verdict.word for number, verdict in found if verdict is not None}
 
 

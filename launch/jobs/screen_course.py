@@ -85,11 +85,11 @@ def _cells(
             exclude=(),
             variable_update=update,
         )
-        one = site.target(wanted)
-        spec = runnable(job, one, OutputOptions())
+        target = site.target(wanted)
+        spec = runnable(job, target, OutputOptions())
         short = trial_of(spec, counted_s=counted_s, num_batches=options.num_batches)
-        order = one.plan.choice.gpus or tuple(some)
-        return ScreenCell(kind, order, Trial(one, short, known_of(one, short, past)))
+        order = target.plan.choice.gpus or tuple(some)
+        return ScreenCell(kind, order, Trial(target, short, known_of(target, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:
@@ -176,8 +176,8 @@ def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
 def _last(folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
     """Return the folder and contents of the last screen of this job on this machine."""
 
-    def job(one: Screen) -> object:
-        return one.model, one.batch_size, one.backend, one.fingerprint
+    def job(screen: Screen) -> object:
+        return screen.model, screen.batch_size, screen.backend, screen.fingerprint
 
     if now.fingerprint is None:
         return None, None

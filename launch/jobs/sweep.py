@@ -144,7 +144,9 @@ def _outcome(result: Result, before: float | None) -> dict[str, Any]:
     """Return the fields of a cell from a result. `before`: share of the cores used by others before it."""
     found = timed(result)
     load = result.host_load
-    shares = [one for one in (before, None if load is None else load.other_cpu_share) if one is not None]
+    shares = [
+        share for share in (before, None if load is None else load.other_cpu_share) if share is not None
+    ]
     other = max(shares, default=None)
     common = {
         "other_cpu_share": other,

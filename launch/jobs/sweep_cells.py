@@ -50,8 +50,8 @@ _MODEL = Declared(
 def known_options() -> Mapping[str, Declared]:
     """Return the options of a cell by name."""
     declared = (*options_of(PlanOptions), *options_of(RunSpec))
-    found = {one.name.rstrip("_"): one for one in declared}
-    return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
+    found = {option.name.rstrip("_"): option for option in declared}
+    return {"model": _MODEL, **{name: option for name, option in found.items() if name not in UNFIT}}
 
 
 def box_of(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
@@ -159,7 +159,7 @@ def made_data(sweep: Sweep) -> tuple[str, ...]:
     wanted = {cell.options.get("data_dir") for cell in sweep.cells if cell.state in ("pending", "running")}
     if "data_dir" in sweep.asked:
         wanted.discard(IMAGENET)
-    return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
+    return tuple(data.removeprefix("made:") for data in MADE if data in wanted)
 
 
 def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
@@ -194,7 +194,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     if matrix.order != "random" and seed is not None:
         raise UsageError("--seed is for a random order", "add --order random, or remove --seed")
     if matrix.order == "random":
-        seed = next(one for one in (seed, matrix.seed, int(time.time())) if one is not None)
+        seed = next(chosen for chosen in (seed, matrix.seed, int(time.time())) if chosen is not None)
     blank = Sweep(
         title=matrix.title,
         origin=origin,

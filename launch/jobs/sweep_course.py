@@ -100,7 +100,9 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
     if dry_run:
         return home / "SWEEP" if output is None else Path(output)
     if output is None:
-        name = "".join(one if one.isalnum() or one in "-_" else "-" for one in Path(blank.origin).stem)
+        name = "".join(
+            letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(blank.origin).stem
+        )
         folder = runs.new_folder(home, datetime.now(), f"sweep-{name}")
     else:
         folder = Path(output)
@@ -185,8 +187,10 @@ def _pause(found: Sweep, machine: Machine | None) -> Pause:
         if not gpus:
             return None
         with RunWatch(gpus) as watch:
-            samples = [one for one in watch.look() if hasattr(one, "gpus")]
-        known = [gpu.temperature_c for one in samples for gpu in one.gpus if gpu.temperature_c is not None]
+            samples = [sample for sample in watch.look() if hasattr(sample, "gpus")]
+        known = [
+            gpu.temperature_c for sample in samples for gpu in sample.gpus if gpu.temperature_c is not None
+        ]
         return max(known, default=None)
 
     def other_share() -> float | None:

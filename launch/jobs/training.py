@@ -229,7 +229,7 @@ def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
 def _judged(result: Result) -> Result:
     """Add a verdict on the input pipeline of this run, from an earlier run."""
     earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
-    found = input_verdict(result, ((one.folder, one.result) for one in earlier))
+    found = input_verdict(result, ((past_run.folder, past_run.result) for past_run in earlier))
     return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
@@ -245,10 +245,10 @@ def _with_alone(result: Result, target: Target) -> Result:
     alone: dict[int, float] = {}
     folders: dict[int, str] = {}
     earlier = past(history_file(), machine, model=result.spec.get("model"))
-    for one in earlier if len(result.devices) > 1 else ():
-        found = alone_of_run(result, one.result)
+    for run_before in earlier if len(result.devices) > 1 else ():
+        found = alone_of_run(result, run_before.result)
         alone = found | alone  # the latest run has precedence
-        folders = dict.fromkeys(found, one.folder) | folders
+        folders = dict.fromkeys(found, run_before.folder) | folders
     used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
     return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
 

@@ -128,7 +128,7 @@ def _sbatch(start: ExportedRun) -> str:
         *(["exclusive", "mem=0"] if whole else shares),
         *([] if limit is None else [f"time={limit}"]),
     ]
-    given = {one.partition("=")[0] for one in start.options}
+    given = {option.partition("=")[0] for option in start.options}
     given |= {name for names in _ONE_OF if given & {*names} for name in names}
     why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
     if whole:
@@ -141,10 +141,10 @@ def _sbatch(start: ExportedRun) -> str:
         remarks.append("CPUs and memory of the nodes are unknown: correct the request per GPU.")
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH --{one}" for one in start.options),
-        *(f"#SBATCH --{one}" for one in options if one.partition("=")[0] not in given),
+        *(f"#SBATCH --{option}" for option in start.options),
+        *(f"#SBATCH --{option}" for option in options if option.partition("=")[0] not in given),
         *(["##SBATCH --time=HH:MM:SS"] if untimed else []),
-        *(f"# {one}" for one in remarks),
+        *(f"# {remark}" for remark in remarks),
         f"cd -- {shlex.quote(start.folder)} || exit",
         *exports,
         f"exec {shlex.join(command)}",
@@ -168,7 +168,7 @@ def _docker(start: ExportedRun) -> str:
     uuids = {gpu.index: gpu.uuid for gpu in start.machine.gpus}
     named = [uuids.get(gpu) for gpu in start.choice.gpus]
     by_uuid = all(named)
-    devices = ",".join(str(one) for one in (named if by_uuid else start.choice.gpus))
+    devices = ",".join(str(device) for device in (named if by_uuid else start.choice.gpus))
     visible = devices if by_uuid else ",".join(map(str, choice.gpus))
     inside = {**start.environment, "CUDA_VISIBLE_DEVICES": visible}
     home = [] if start.program else [str(runs_home(os.environ).parent.absolute())]
@@ -210,4 +210,4 @@ def _hostfile(start: ExportedRun) -> str:
             "put it into a script, and run the script",
         )
     text = [f"# {line}", *(f"{host.name} slots=1" for host in start.hosts)]
-    return "".join(f"{one}\n" for one in text)
+    return "".join(f"{line_of_file}\n" for line_of_file in text)

@@ -70,14 +70,14 @@ def no_module(name: str) -> UsageError:
 
 def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
     """Return the error for a module without the function `missing`. `known`: its functions."""
-    near = nearest(missing, [one for one in known if one[0] != "_"])
+    near = nearest(missing, [name for name in known if name[0] != "_"])
     hint = f"did you mean {asked.module}:{near[0]}?" if near else "use one of its functions"
     return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
 
 
 def no_application(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name of keras.applications. `known`: the valid names."""
-    near = [f"keras:{one}" for one in nearest(name, sorted(known))]
+    near = [f"keras:{application}" for application in nearest(name, sorted(known))]
     hint = f"did you mean {listed(near)}?" if near else f"there are: {', '.join(sorted(known))}"
     return UsageError(f"keras.applications has no model '{name}'", hint)
 

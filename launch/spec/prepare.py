@@ -159,8 +159,8 @@ def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
     if spec.all_reduce != NCCL or "all_reduce" in spec.asked or spec.servers:
         return None
     gpus = plan.choice.gpus
-    same_gpus = (one for one in plan.candidates if set(one.gpus) == set(gpus))
-    others = (one for one in same_gpus if one.all_reduce not in (None, NCCL))
+    same_gpus = (candidate for candidate in plan.candidates if set(candidate.gpus) == set(gpus))
+    others = (candidate for candidate in same_gpus if candidate.all_reduce not in (None, NCCL))
     choice = next(others, Candidate(gpus=gpus, variable_update="replicated", all_reduce="copy"))
     # Towers keep their GPUs, which the worker's environment has in this order.
     choice = msgspec.structs.replace(choice, gpus=gpus, batch_sizes=plan.choice.batch_sizes)
@@ -419,7 +419,9 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
     on_gpus = target.backend == "gpu"
     words = words_of(command)
     # for the name of the run's folder
-    name = "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(words[0]).name)[:40]
+    name = "".join(
+        letter if letter.isalnum() or letter in "._-" else "_" for letter in PurePath(words[0]).name
+    )[:40]
     return ProgramSpec(
         model=name,
         command=words,

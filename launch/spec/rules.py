@@ -94,7 +94,7 @@ def _reduction(spec: RunSpec) -> Reduction | None:
 
 
 def _has_late_drill(spec: RunSpec) -> bool:
-    return max((one.step for one in spec.drills), default=0) > _last_step(spec)
+    return max((drill.step for drill in spec.drills), default=0) > _last_step(spec)
 
 
 def _has_late_trace(spec: RunSpec) -> bool:
@@ -297,7 +297,8 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
     Refusal(
         (
             lambda s: (
-                any(one.fault == SLOW_WEIGHTS for one in s.drills) and s.variable_update != "parameter_server"
+                any(drill.fault == SLOW_WEIGHTS for drill in s.drills)
+                and s.variable_update != "parameter_server"
             ),
         ),
         "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each "

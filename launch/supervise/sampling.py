@@ -78,7 +78,9 @@ def watch_of(spec: RunSpec) -> "RunWatch":
     from gputopo.probes.run_watch import RunWatch
 
     on_gpus = spec.backend == "gpu"
-    return RunWatch([one.gpu for one in spec.devices if on_gpus and one.rank == 0 and one.gpu is not None])
+    return RunWatch(
+        [device.gpu for device in spec.devices if on_gpus and device.rank == 0 and device.gpu is not None]
+    )
 
 
 @contextlib.contextmanager

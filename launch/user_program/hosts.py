@@ -52,7 +52,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
 
     The program would wait for hosts that are not started.
     """
-    named = next((one for one in starters.claims(environ) if one.source in _OF_PROGRAMS), None)
+    named = next((claim for claim in starters.claims(environ) if claim.source in _OF_PROGRAMS), None)
     if named is not None and taking_part < hosts:
         raise UsageError(
             f"the plan uses {taking_part} of {hosts} hosts, but the program waits for all of {named.source}",

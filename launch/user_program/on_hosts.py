@@ -109,17 +109,17 @@ def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) 
     name, names = program[0], host_names([server.host for server in target.servers])
     of_all = runs_on(name, target)
     if len(hosts) > 1 and target.backend == "gpu":
-        gpus = (", ".join(map(str, one.plan.choice.gpus)) for one in hosts)
+        gpus = (", ".join(map(str, host_target.plan.choice.gpus)) for host_target in hosts)
         each = (f"{host} GPU {of}" for host, of in zip(names, gpus, strict=True))
         of_all = f"{name} runs on {'; '.join(each)}"
-    says = [of_all, *(runs_on(name, one) for one in hosts[1:])]
+    says = [of_all, *(runs_on(name, host_target) for host_target in hosts[1:])]
     return [
         ProgramPart(
-            spec=program_spec(one, program, [sentence]),
-            plan=msgspec.structs.replace(one.plan, candidates=(one.plan.choice,)),
+            spec=program_spec(host_target, program, [sentence]),
+            plan=msgspec.structs.replace(host_target.plan, candidates=(host_target.plan.choice,)),
             cluster=cluster_variables(workers, place, master),
         )
-        for place, (one, sentence) in enumerate(zip(hosts, says, strict=True))
+        for place, (host_target, sentence) in enumerate(zip(hosts, says, strict=True))
     ]
 
 

@@ -189,7 +189,7 @@ def run_to_end(
             if stopped is not None:
                 stuck = end_descendants(ours, came, program=process.pid)
                 _report_stuck(stuck, report)
-                if any(one.pid == process.pid for one in stuck):
+                if any(left_process.pid == process.pid for left_process in stuck):
                     process.returncode = -signal.SIGKILL  # it will not end, so do not wait
             status = process.wait()
             errors.program_ended(came)
