@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 # minute on CPU devices, and no more than ten are needed.
 SEARCH_S = 120.0
 
+Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
+"""Shows a run while it lasts: the value of its `with` block gets each event."""
+
 WorkerCommand = Callable[[Path, int], Sequence[str]]
 """Makes the command line of a worker from the path of its spec and the file descriptor for its events."""
 

@@ -14,8 +14,9 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs import screen as screening
 from gputopo.launch.jobs.before import known_of, past_of
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.screen import FILE, QUICK_COUNTED_S, ScreenCell
-from gputopo.launch.jobs.trials import COUNTED_S, Display, Trial, trial_of
+from gputopo.launch.jobs.trials import COUNTED_S, Trial, trial_of
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.trials import (
-    Display,
     Trial,
     mode_ran,
     run_trial,

@@ -13,6 +13,7 @@ import msgspec
 
 from gputopo.launch.jobs import sweep
 from gputopo.launch.jobs.claims import choose_and_claim
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.sweep import DATA, FILE, Pause
 from gputopo.launch.jobs.sweep_cells import (
     Cells,
@@ -25,7 +26,6 @@ from gputopo.launch.jobs.sweep_cells import (
     with_cells,
 )
 from gputopo.launch.jobs.training import remember
-from gputopo.launch.jobs.trials import Display
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs

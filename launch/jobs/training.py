@@ -1,6 +1,5 @@
 """Trainings from their target to their stored result: folder, supervision, later verdicts, repeats."""
 
-import contextlib
 import os
 import signal
 import time
@@ -13,7 +12,7 @@ import msgspec
 
 from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.jobs.before import known_of, past_of
-from gputopo.launch.jobs.run import RunJob, RunOutcome, supervise
+from gputopo.launch.jobs.run import Display, RunJob, RunOutcome, supervise
 from gputopo.launch.spec.prepare import without_nccl
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
@@ -44,9 +43,6 @@ from gputopo.values.run.verdict import Known
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
-Watch = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
-"""Shows a run while it lasts: the value of its `with` block gets each event."""
-
 
 class Ran(NamedTuple):
     """A run that has ended. `stopped`: by a signal."""
@@ -60,7 +56,7 @@ def train_once(
     target: Target,
     spec: RunSpec,
     options: OutputOptions,
-    watch: Watch,
+    display: Display,
     *,
     rendezvous: "RendezvousServer | None" = None,
 ) -> Ran:
@@ -73,7 +69,7 @@ def train_once(
     ran: list[Ran] = []
     output = None if options.output is None else Path(options.output)
     try:
-        _train(target, spec, output, options, watch, ran, rendezvous)
+        _train(target, spec, output, options, display, ran, rendezvous)
     except KeyboardInterrupt:  # a Ctrl-C after the end of training changes nothing
         if not ran:
             raise
@@ -84,7 +80,7 @@ def train_repeatedly(
     target: Target,
     spec: RunSpec,
     options: OutputOptions,
-    watch: Watch,
+    display: Display,
     show: Callable[[Repeats], None],
 ) -> tuple[list[Result], int]:
     """Train `options.repeats` times, each with its own worker and folder; return the results and exit code.
@@ -101,7 +97,7 @@ def train_repeatedly(
             for number in range(1, options.repeats + 1):
                 to_stderr(f"repeat {number} of {options.repeats}\n")
                 output = None if options.output is None else Path(options.output) / str(number)
-                _train(target, spec, output, options, watch, ran)
+                _train(target, spec, output, options, display, ran)
                 to_stderr(f"Run folder: {ran[-1].folder}\n")
                 if ran[-1].stopped:
                     break
@@ -155,7 +151,7 @@ def _train(
     spec: RunSpec,
     output: Path | None,
     options: OutputOptions,
-    watch: Watch,
+    display: Display,
     ran: list[Ran],
     rendezvous: "RendezvousServer | None" = None,
 ) -> None:
@@ -171,12 +167,20 @@ def _train(
         plan=target.plan,
         machine=target.site.machine,
     )
-    spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, options, watch, rendezvous)
+    if spec.lifecycle.trace_steps and spec.lifecycle.trace is None:  # the trace is in the run's folder
+        trace = str(folder.path.absolute() / "trace")
+        spec = msgspec.structs.replace(spec, lifecycle=msgspec.structs.replace(spec.lifecycle, trace=trace))
+        schema.write(folder.spec, spec)
+    outcome = _supervised(target, spec, folder, options, display, rendezvous)
     if rendezvous is not None:
         rendezvous.end(_end_of(outcome, spec))
     with signals.deferred():
-        result = with_prediction(_judged(outcome.result), target.plan)
+        result = outcome.result
+        earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
+        verdict = input_verdict(result, ((run.folder, run.result) for run in earlier))
+        if verdict is not None:
+            result = msgspec.structs.replace(result, input_verdict=verdict)
+        result = with_prediction(result, target.plan)
         result = runs.save_result(folder, _with_alone(result, target), time_s=time.time())
         if not target.others:
             remember(result, folder.path, None if target.rehearsal_of else target.site.machine)
@@ -188,13 +192,13 @@ def _supervised(
     spec: RunSpec,
     folder: runs.RunFolder,
     options: OutputOptions,
-    watch: Watch,
+    display: Display,
     rendezvous: "RendezvousServer | None",
 ) -> RunOutcome:
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))
     # Deliveries end before the display, which shows their messages.
-    with watch_of(spec) as sampler, watch() as show, delivering(options) as deliver:
+    with watch_of(spec) as sampler, display() as show, delivering(options) as deliver:
 
         def on_event(event: Event) -> None:
             show(event)
@@ -214,23 +218,6 @@ def _supervised(
             fallback=without_nccl(target, spec),
         )
         return supervise(job)
-
-
-def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
-    """Return the spec with the folder of its trace, which is in the run's folder."""
-    if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
-        return spec
-    placed = msgspec.structs.replace(spec.lifecycle, trace=str(folder.path.absolute() / "trace"))
-    spec = msgspec.structs.replace(spec, lifecycle=placed)
-    schema.write(folder.spec, spec)
-    return spec
-
-
-def _judged(result: Result) -> Result:
-    """Add a verdict on the input pipeline of this run, from an earlier run."""
-    earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
-    found = input_verdict(result, ((past_run.folder, past_run.result) for past_run in earlier))
-    return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def _with_alone(result: Result, target: Target) -> Result:

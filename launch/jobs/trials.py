@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.jobs.run import RunJob, supervise
+from gputopo.launch.jobs.run import Display, RunJob, supervise
 from gputopo.launch.spec.prepare import MIN_WARMUP_S, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import watch_of
@@ -93,9 +93,6 @@ def until_stopped() -> Iterator[SeriesEnd]:
         ending.code = 130
     except signals.EndedError as ended:
         ending.code = 128 + ended.number
-
-
-Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
 
 
 def run_trial(

@@ -93,10 +93,6 @@ def _reduction(spec: RunSpec) -> Reduction | None:
     return None if spec.strategy is None else read(spec.strategy).reduction
 
 
-def _has_late_drill(spec: RunSpec) -> bool:
-    return max((drill.step for drill in spec.drills), default=0) > _last_step(spec)
-
-
 def _has_late_trace(spec: RunSpec) -> bool:
     return max(spec.lifecycle.trace_steps, default=0) > _last_step(spec)
 
@@ -290,7 +286,7 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         "use an input: --data-dir DIR, --data-source cpu or --data-source python",
     ),
     Refusal(
-        (lambda s: _has_late_drill(s),),
+        (lambda s: max((drill.step for drill in s.drills), default=0) > _last_step(s),),
         "--drill uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
         "use earlier steps with --drill, or give more steps with --num-batches",
     ),

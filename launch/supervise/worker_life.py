@@ -32,7 +32,6 @@ from gputopo.launch.supervise.worker_process import Command, WorkerProcess
 from gputopo.runs.summary import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
     SERVING,
-    Event,
     Noticed,
     PhaseBegun,
     PlacementChecked,
@@ -190,7 +189,9 @@ class WorkerLife:
             for event in self._lines.take(data):
                 self._watchdog.record_event(event, time.monotonic())
                 self._cpu, self._stuck = None, {}
-                self._has_begun = self._has_begun or _begins(event)
+                # A worker starts its steps, or a server starts to serve another host's steps.
+                serves = isinstance(event, PhaseBegun) and event.phase == SERVING
+                self._has_begun = self._has_begun or serves or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     if self._stage == "asked" and event.kind in STOPPED_FROM_OUTSIDE:
                         continue  # caused by our SIGTERM, whose cause is already recorded
@@ -345,22 +346,19 @@ class WorkerLife:
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))
         elif status != 0 or not (self._record.has_steps or self._spec.after(self._record.resumed) is None):
+            kills, before = self._count_oom_kills(), self._oom_kills_before
             self._record.add(
                 failure.of_exit(
                     status,
                     self._spec,
                     time_s=time.time(),
                     last_lines=self._output.last_lines,
-                    oom_kills=self._oom_kills_since(),
+                    oom_kills=0 if kills is None or before is None else kills - before,
                     peak_bytes=self._child.peak_bytes,
                     memory_bytes=memory_bytes(),
                     phase=self._watchdog.phase,
                 )
             )
-
-    def _oom_kills_since(self) -> int:
-        now, before = self._count_oom_kills(), self._oom_kills_before
-        return 0 if now is None or before is None else now - before
 
     def _broken(self, cause: str) -> RankFailed:
         return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)
@@ -380,11 +378,6 @@ def _read(handle: int) -> bytes | None:
         return os.read(handle, _CHUNK_BYTES)
     except BlockingIOError:
         return None
-
-
-def _begins(event: Event) -> bool:
-    """Whether a worker starts its steps, or a server starts to serve another host's steps."""
-    return isinstance(event, PlacementChecked) or (isinstance(event, PhaseBegun) and event.phase == SERVING)
 
 
 def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:

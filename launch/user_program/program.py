@@ -205,7 +205,10 @@ def _passed_on(
 ) -> set[int]:
     """Pass signals on until the program ends or its end is requested; return the signals for the program."""
     passed: set[int] = set()
-    while not _has_ended(ours, program) and not stop.asked:
+    while not stop.asked:
+        _reap(ours, program)
+        if os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
         numbers = _waited(came, None)
         if set(numbers) & {*_PASSED_ON}:
             time.sleep(ONE_REQUEST_S)
@@ -359,12 +362,6 @@ def _children(pid: int) -> list[int]:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             found += map(int, (thread / "children").read_text().split())
     return sorted(found)
-
-
-def _has_ended(ours: OwnChildren, program: int) -> bool:
-    """Reap orphans that have ended; return whether the program, which its own waiter reaps, has ended."""
-    _reap(ours, program)
-    return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _reap(ours: OwnChildren, program: int | None) -> None:

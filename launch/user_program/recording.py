@@ -289,8 +289,9 @@ class _Work:
         """Record until `over` is readable."""
         waiting = select.poll()
         waiting.register(self.over, select.POLLIN | select.POLLHUP)
-        for handle in self._handles():
-            waiting.register(handle, select.POLLIN)
+        for source in (self.samples and self.samples.ready, self.pipe and self.pipe.handle):
+            if source is not None:
+                waiting.register(source, select.POLLIN)
         while not self.state.stuck and self.over not in self._waited(waiting):
             self._take()
             if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
@@ -309,12 +310,6 @@ class _Work:
         if self.stall is not None:
             self.stall.end_wait(time.monotonic())
         return {handle for handle, _ in came}
-
-    def _handles(self) -> Iterator[int]:
-        if self.samples is not None:
-            yield self.samples.ready
-        if self.pipe is not None:
-            yield self.pipe.handle
 
     def _take(self) -> None:
         """Take the available data."""
