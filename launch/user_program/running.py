@@ -124,7 +124,9 @@ def run_recorded(
         with contextlib.ExitStack() as stack:
             from gputopo.probes.run_watch import RunWatch
 
-            pipe = _pipe(folder, stack)
+            pipe = None
+            with contextlib.suppress(OSError):
+                pipe = stack.enter_context(contextlib.closing(StepPipe()))
             with signals.blocked(_FOR_THE_PROGRAM):
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
@@ -198,14 +200,6 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
         return runs.EventLog(folder.events)
     except OSError as error:
         note(f"cannot write {folder.events}: {error.strerror}; continuing without recording")
-        return None
-
-
-def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPipe | None:
-    """Create the pipe for the program's reports of steps; None if it cannot be created."""
-    try:
-        return stack.enter_context(contextlib.closing(StepPipe(None if folder is None else folder.path)))
-    except OSError:
         return None
 
 

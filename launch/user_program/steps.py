@@ -176,42 +176,26 @@ def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None
     return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=fmean(busy_s))
 
 
-PIPE_FILE = "steps.pipe"
 _AT_ONCE = 65_536  # bytes: a full pipe
 
 
 class StepPipe:
     """The reader's end. `name`: the pipe, in a folder of only this user; `handle` becomes readable.
 
-    `folder`: of the run; without a folder, or if it cannot have a pipe, a temporary one is created. A pipe
-    stores nothing on disk. A writer that finds it full loses that report and does not wait. Raises OSError if
-    no pipe can be created.
+    A pipe stores nothing on disk. A writer that finds it full loses that report and does not wait. Raises
+    OSError if no pipe can be created.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._own: str | None = None
+    def __init__(self) -> None:
         self._rest = b""
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                self._make(folder.absolute())  # the program may change its folder
-                return
-        self._own = tempfile.mkdtemp(prefix="gputopo-steps-")
+        self.name = Path(tempfile.mkdtemp(prefix="gputopo-steps-")) / "pipe"
         try:
-            self._make(Path(self._own))
-        except OSError:
-            shutil.rmtree(self._own, ignore_errors=True)
-            raise
-
-    def _make(self, folder: Path) -> None:
-        name = folder / PIPE_FILE
-        os.mkfifo(name, 0o600)
-        try:
+            os.mkfifo(self.name, 0o600)
             # Open for reading and writing, so that there is no end of file when the last writer closes it.
-            self.handle = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.handle = os.open(self.name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            name.unlink()
+            self._remove()
             raise
-        self.name = name
 
     def take(self) -> Iterator[Report]:
         """Yield the reports of one read; invalid lines are skipped."""
@@ -228,7 +212,7 @@ class StepPipe:
     def close(self) -> None:
         """Close and remove the pipe."""
         os.close(self.handle)
-        with contextlib.suppress(OSError):
-            self.name.unlink()
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.name.parent, ignore_errors=True)
