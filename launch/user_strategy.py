@@ -207,7 +207,7 @@ def strategy(
 
 def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
-    site = Site(_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
+    site = Site(read_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
     _ = site.unusable  # check before a model is built
     # CPU devices have only one way to exchange gradients, whatever a model costs.
     found = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
@@ -222,7 +222,7 @@ def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "
     try:
         if workers is not None:
             return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
-        return _made(target, found)
+        return make_strategy(target, found)
     except BaseException:
         claims.close()
         raise
@@ -261,7 +261,8 @@ def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[s
     return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
 
 
-def _machine() -> Machine:
+def read_machine() -> Machine:
+    """Return this machine, with its last saved bandwidth. Raises GputopoError."""
     from gputopo.probes import collect
     from gputopo.runs import history
 
@@ -278,7 +279,7 @@ def _machine() -> Machine:
     return machine
 
 
-def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
+def make_strategy(target: Target, model: Sized) -> "tf.distribute.Strategy":
     """Make the devices and the strategy."""
     choice, backend = target.plan.choice, target.backend
     count = len(choice.gpus) or target.cpu_devices

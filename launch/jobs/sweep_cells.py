@@ -54,7 +54,7 @@ def known_options() -> Mapping[str, Declared]:
     return {"model": _MODEL, **{name: option for name, option in found.items() if name not in UNFIT}}
 
 
-def box_of(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
+def cell_box(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
     """Return the properties of this machine that cells depend on. Raises HardwareError for a broken driver.
 
     `taken`: GPUs that cells cannot use.
@@ -179,7 +179,7 @@ def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
     )
 
 
-def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
+def new_sweep(options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
     sources = [source for source in (options.preset, options.matrix, options.typed) if source is not None]
     if len(sources) != 1:
@@ -214,7 +214,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     return blank, matrix
 
 
-def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
+def stored_sweep(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of the sweep in a folder, and its matrix. Raises GputopoError.
 
     A preset or file that is also given must be the sweep's own, unchanged. Refused cells are tried again,
@@ -247,7 +247,7 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     return found, _matrix(found.matrix, found.origin, found.asked)
 
 
-def paced(blank: Sweep, pace: SweepOptions) -> Sweep:
+def with_pauses(blank: Sweep, pace: SweepOptions) -> Sweep:
     """Return the manifest with the given pauses and time budget; options that are not given do not change.
 
     The time budget continues with its remaining seconds. If it ended the sweep, it starts again.

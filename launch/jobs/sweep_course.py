@@ -18,12 +18,12 @@ from gputopo.launch.jobs.sweep import DATA, FILE, Pause
 from gputopo.launch.jobs.sweep_cells import (
     Cells,
     Planned,
-    begun,
-    box_of,
+    cell_box,
     made_data,
-    paced,
-    resumed,
+    new_sweep,
+    stored_sweep,
     with_cells,
+    with_pauses,
 )
 from gputopo.launch.jobs.training import remember
 from gputopo.launch.locks import locked_folder
@@ -76,14 +76,14 @@ def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Swee
     if started is None and options.output is not None and (Path(options.output) / FILE).exists():
         started = options.output  # the same command continues its sweep
     if started is None:
-        blank, matrix = begun(options)
+        blank, matrix = new_sweep(options)
         folder = _new_folder(blank, options.output, held, dry_run=options.dry_run)
     else:
         folder = Path(started)
         if folder.is_dir() and not options.dry_run:
             held.enter_context(locked_folder(folder, "--output"))
-        blank, matrix = resumed(folder, options)
-    return paced(blank, options), matrix, folder
+        blank, matrix = stored_sweep(folder, options)
+    return with_pauses(blank, options), matrix, folder
 
 
 def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
@@ -134,7 +134,7 @@ def _plan_sweep(
 
     def choose(others: Mapping[int, str]) -> tuple[tuple[Sweep, Planned], set[int]]:
         site = Site(machine, cpu=bool(asked.get("cpu")), keep=1, trains=trains)
-        box = box_of(site, asked=frozenset(asked), taken={**others, **site.unusable})
+        box = cell_box(site, asked=frozenset(asked), taken={**others, **site.unusable})
         found = with_cells(blank, matrix, box, fingerprint(machine))
         cells = Cells(site, folder, claimed=others, imagenet=asked.get("data_dir"))
         planned = cells.planned(found.cells, dry=not trains)
