@@ -221,9 +221,9 @@ def _limit(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return the message of a line that reports a limit of the process, and the remedy; None without one."""
     for line in lines:
         for reports, remedy in ((_NO_SPACE, MORE_SPACE), (_NO_THREAD, _MORE_THREADS)):
-            found = reports.search(line)
-            if found:
-                return found[0].strip(), remedy
+            match = reports.search(line)
+            if match:
+                return match[0].strip(), remedy
     return None
 
 

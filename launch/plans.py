@@ -36,17 +36,17 @@ def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Se
     def choose(machine: Machine, request: Request, keep: int | None = 1) -> Plan:
         return replace(site, machine=machine, keep=keep).target(request, others).plan
 
-    found = choose(machine, request, candidates)
+    plan = choose(machine, request, candidates)
     if request.explain:
-        require_prediction(found, EXPLAINS)
+        require_prediction(plan, EXPLAINS)
     if not changes:
-        return found
+        return plan
     from gputopo.planner.what_if import best_change, what_if
     from gputopo.prediction.what_if import changes_of
 
     named = changes_of(changes)
     several = what_if(machine, request, named, choose) if named else None
-    return msgspec.structs.replace(found, what_if=several or best_change(machine, request, choose))
+    return msgspec.structs.replace(plan, what_if=several or best_change(machine, request, choose))
 
 
 def require_gpus(machine: Machine) -> None:

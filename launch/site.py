@@ -247,13 +247,13 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
                 notes.setdefault(f"{support.reason}: {support.remedy}", []).append(gpu.index)
             elif support.compiles:
                 compiling.append(gpu.index)
-    found = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
+    sentences = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
     if compiling:
-        found.append(
+        sentences.append(
             f"the driver compiles kernels of TensorFlow for GPU {index_ranges(compiling)} at the first "
             "start, which can take minutes; later starts find them in ~/.nv/ComputeCache"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:

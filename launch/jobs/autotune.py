@@ -40,18 +40,18 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
     spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(job, target, options.autotune or 0, claims)
-        found, code, folder = _measured(trials, options.output)
-        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
-        to_stderr(f"{autotune_note(found)}\n")
+        tuning, code, folder = _measured(trials, options.output)
+        to_stderr(document_text(of_sections([("", autotune_blocks(tuning))])))
+        to_stderr(f"{autotune_note(tuning)}\n")
         if code:
             return code
-        winner = trials[found.winner or 0]
+        winner = trials[tuning.winner or 0]
         if set(winner.candidate.gpus) <= set(target.plan.choice.gpus):
             claims.close()
-        tuned = replace(target, plan=_plan_with(winner, found, target.plan))
+        tuned = replace(target, plan=_plan_with(winner, tuning, target.plan))
         # If all placements fail, the run itself reports the failure, because it then fails too.
-        final = spec if found.winner is None else runnable(job, tuned, options)
-        final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
+        final = spec if tuning.winner is None else runnable(job, tuned, options)
+        final = msgspec.structs.replace(final, says=(*final.says, autotune_note(tuning)))
         return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
@@ -71,11 +71,13 @@ def plan_by_runs(
             require_prediction(plan, EXPLAINS)
         runnable(job, target, OutputOptions())
         trials = _trials(job, target, count, claims)
-        found, code, folder = _measured(trials, None)
-    if found.winner is not None:
-        plan = _plan_with(trials[found.winner], found, before)
+        tuning, code, folder = _measured(trials, None)
+    if tuning.winner is not None:
+        plan = _plan_with(trials[tuning.winner], tuning, before)
     elif not code:
-        cause = next(measurement.failure for measurement in found.measured if measurement.failure is not None)
+        cause = next(
+            measurement.failure for measurement in tuning.measured if measurement.failure is not None
+        )
         raise HardwareError(f"no placement could be run: {cause}", f"see the logs of the runs in {folder}")
     if request.explain and plan.choice != before.choice:
         site.keep = 1
@@ -104,8 +106,8 @@ def _measured(trials: Sequence[Trial], output: str | None) -> tuple[Autotune, in
         if output is None
         else Path(output)
     )
-    found, code = tune(trials, folder)
-    return found, code, folder
+    tuning, code = tune(trials, folder)
+    return tuning, code, folder
 
 
 def _trials(job: Job, target: Target, count: int, claims: contextlib.ExitStack) -> list[Trial]:

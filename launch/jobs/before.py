@@ -56,8 +56,8 @@ def past_of(target: "Target") -> "list[Result]":
 
     if target.rehearsal_of is not None:
         return []
-    found = past(history_file(), target.site.machine, of_hosts=bool(target.others), with_short=True)
-    return [run.result for run in found]
+    runs = past(history_file(), target.site.machine, of_hosts=bool(target.others), with_short=True)
+    return [run.result for run in runs]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":

@@ -68,17 +68,17 @@ def claims_folder(environ: Mapping[str, str]) -> Path:
 def held_handles(environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the file descriptors of this process's claims. A child that inherits one keeps the claim."""
     folder = f"{claims_folder(environ)}/"
-    found = []
+    handles = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if os.readlink(f"/proc/self/fd/{name}").startswith(folder):
-                found.append(int(name))
-    return tuple(found)
+                handles.append(int(name))
+    return tuple(handles)
 
 
 def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
     """Return the GPUs that other processes have claimed, with a description of the holder."""
-    found: dict[int, str] = {}
+    holders: dict[int, str] = {}
     ours = _ancestors()
     for gpu in machine.gpus:
         name = _file_name(gpu)
@@ -90,10 +90,10 @@ def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
             continue
         try:
             if not try_lock(handle, fcntl.LOCK_SH) and (holder := _read(handle)).pid not in ours:
-                found[gpu.index] = holder.words
+                holders[gpu.index] = holder.words
         finally:
             os.close(handle)
-    return found
+    return holders
 
 
 @contextlib.contextmanager
@@ -189,8 +189,8 @@ def _opened(file: Path) -> int:
         handle = os.open(file, _FLAGS | os.O_RDWR)
     except PermissionError:
         return os.open(file, _FLAGS | os.O_RDONLY)
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # gputopo has not created it
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # gputopo has not created it
         os.close(handle)
         raise OSError(0, "not a file of a claim", str(file))
     return handle
@@ -223,12 +223,12 @@ def _file_name(gpu: Gpu) -> str | None:
 
 def _ancestors() -> set[int]:
     """Return the ids of this process and its ancestors, whose claims it may use."""
-    found = {os.getpid()}
+    ancestors = {os.getpid()}
     pid = os.getppid()
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break
-    return found
+    return ancestors

@@ -51,12 +51,12 @@ def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:
     known = known_workload(name, environ)
     if known is not None:
         return known
-    found = _built(name)
+    workload = _built(name)
     file = _file(model_names.read(name), environ)
     with contextlib.suppress(OSError, InputError):  # the next plan builds the model again
         file.parent.mkdir(parents=True, exist_ok=True)
-        schema.write(file, _Costs(workload=found))
-    return found
+        schema.write(file, _Costs(workload=workload))
+    return workload
 
 
 def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Workload | None:
@@ -213,13 +213,13 @@ def in_child(build: Callable[[], Any]) -> "Workload | int":
         return cost_of(model)
 
     answer = _answer_of(count)
-    found = answer.parameters if answer.workload is None else answer.workload
-    if found is None:
+    costs = answer.parameters if answer.workload is None else answer.workload
+    if costs is None:
         raise UsageError(
             f"the model cannot be built: {answer.failed}",
             "call its function separately to see where it fails",
         )
-    return found
+    return costs
 
 
 def _answer_of(count: Callable[[], "Workload | int"]) -> _Costs:
@@ -254,8 +254,8 @@ def _count(count: Callable[[], "Workload | int"], answers: Connection) -> None:
     for stream in (1, 2):
         os.dup2(null, stream)
     try:
-        found = count()
-        answer = _Costs(parameters=found) if isinstance(found, int) else _Costs(workload=found)
+        costs = count()
+        answer = _Costs(parameters=costs) if isinstance(costs, int) else _Costs(workload=costs)
     except GputopoError as error:
         answer = _Costs(refused=(error.what, error.hint))
     except BaseException as error:  # noqa: BLE001  whatever the user's code raises is the answer

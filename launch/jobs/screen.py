@@ -107,8 +107,8 @@ def _run(cell: ScreenCell, number: int, folder: Path, display: Display | None) -
             facts.end_step(event, counted=not event.warmup)
 
     result = run_trial(cell.trial, folder / SCREEN_RUNS / name, display=display, note=note)
-    found = timed(result)
-    speed, failure = (None, found) if isinstance(found, str) else (found, None)
+    speed_or_cause = timed(result)
+    speed, failure = (None, speed_or_cause) if isinstance(speed_or_cause, str) else (speed_or_cause, None)
     return ScreenRun(
         kind=cell.kind,
         round=number,

@@ -62,8 +62,8 @@ def screen_devices(
             folder = runs.new_folder(runs.runs_home(os.environ), datetime.now(), options.model)
         else:
             folder = Path(options.output)
-        found, code = _screened(chosen, cells, make, folder, options.quick, on_run, display)
-    return found, folder, code
+        screen, code = _screened(chosen, cells, make, folder, options.quick, on_run, display)
+    return screen, folder, code
 
 
 def _cells(
@@ -119,7 +119,7 @@ def _screened(
 
     def store(measured: tuple[ScreenRun, ...], complete: bool) -> Screen:
         """Store the runs so far, so that a screen that is killed leaves them."""
-        found = msgspec.structs.replace(
+        screen = msgspec.structs.replace(
             blank,
             devices=device_rows(names, measured, last, noun=noun),
             runs=measured,
@@ -130,8 +130,8 @@ def _screened(
         with signals.deferred():
             folder.mkdir(parents=True, exist_ok=True)
             schema.write(folder / "machine.json", without_identities(chosen.site.machine))
-            schema.write(folder / screening.FILE, found)
-        return found
+            schema.write(folder / screening.FILE, screen)
+        return screen
 
     def ran(run: ScreenRun, measured: tuple[ScreenRun, ...]) -> None:
         on_run(run, noun)

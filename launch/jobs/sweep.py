@@ -55,10 +55,10 @@ class Course:
 
     def change(self, number: int, **fields: Any) -> SweepCell:
         """Change a cell and write the manifest; return the cell. Raises InputError."""
-        found = msgspec.structs.replace(self.cell(number), **fields)
-        cells = tuple(found if cell.number == number else cell for cell in self.sweep.cells)
+        changed = msgspec.structs.replace(self.cell(number), **fields)
+        cells = tuple(changed if cell.number == number else cell for cell in self.sweep.cells)
         self.write(cells=cells)
-        return found
+        return changed
 
     def write(self, **fields: Any) -> None:
         """Change the manifest and write it completely or not at all. Raises InputError."""
@@ -142,7 +142,7 @@ def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> flo
 
 def _outcome(result: Result, before: float | None) -> dict[str, Any]:
     """Return the fields of a cell from a result. `before`: share of the cores used by others before it."""
-    found = timed(result)
+    speed = timed(result)
     load = result.host_load
     shares = [
         share for share in (before, None if load is None else load.other_cpu_share) if share is not None
@@ -152,12 +152,12 @@ def _outcome(result: Result, before: float | None) -> dict[str, Any]:
         "other_cpu_share": other,
         "beside_other_work": other is not None and other > OTHER_CPU_SHARE,
     }
-    if isinstance(found, str):
-        return {"state": "failed", "reason": found, **common}
+    if isinstance(speed, str):
+        return {"state": "failed", "reason": speed, **common}
     return {
         "state": "done",
-        "images_per_sec": found.images_per_sec,
+        "images_per_sec": speed.images_per_sec,
         "steps": result.steps,
-        "noise": found.noise if result.steps > 1 else None,
+        "noise": speed.noise if result.steps > 1 else None,
         **common,
     }

@@ -50,8 +50,8 @@ _MODEL = Declared(
 def known_options() -> Mapping[str, Declared]:
     """Return the options of a cell by name."""
     declared = (*options_of(PlanOptions), *options_of(RunSpec))
-    found = {option.name.rstrip("_"): option for option in declared}
-    return {"model": _MODEL, **{name: option for name, option in found.items() if name not in UNFIT}}
+    options = {option.name.rstrip("_"): option for option in declared}
+    return {"model": _MODEL, **{name: option for name, option in options.items() if name not in UNFIT}}
 
 
 def cell_box(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
@@ -96,17 +96,17 @@ class Cells:
     def planned(self, cells: Sequence[SweepCell], *, dry: bool = False) -> Planned:
         """Return the cells with their plans, or with the reason of a refusal. `dry`: makes no runs."""
         past: list[Result] | None = None
-        found: list[SweepCell] = []
+        cells_planned: list[SweepCell] = []
         trials: dict[int, Trial] = {}
         for cell in cells:
             if cell.state not in ("pending", "running"):
-                found.append(cell)
+                cells_planned.append(cell)
                 continue
             try:
                 target, spec = self._run_of(cell)
             except GputopoError as error:
                 reason = f"{error.what}; {error.hint}"
-                found.append(msgspec.structs.replace(cell, state="refused", reason=reason))
+                cells_planned.append(msgspec.structs.replace(cell, state="refused", reason=reason))
                 continue
             for warning in target.plan.warnings:
                 if warning not in self._warnings:
@@ -115,8 +115,8 @@ class Cells:
             if not dry:
                 past = past_of(target) if past is None else past
                 trials[cell.number] = Trial(target, spec, known_of(target, spec, past))
-            found.append(_with_plan(cell, target, spec))
-        return Planned(tuple(found), trials)
+            cells_planned.append(_with_plan(cell, target, spec))
+        return Planned(tuple(cells_planned), trials)
 
     def _run_of(self, cell: SweepCell) -> tuple[Target, RunSpec]:
         """Plan for a cell. Raises GputopoError if its options do not go together, or do not work here."""
@@ -222,29 +222,29 @@ def stored_sweep(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     """
     path = folder / FILE
     try:
-        found = schema.decode(path.read_bytes(), Sweep, origin=str(path))
+        sweep = schema.decode(path.read_bytes(), Sweep, origin=str(path))
     except OSError as error:
         raise InputError(
             f"{folder} holds no sweep: {path.name}: {error.strerror}", "give the folder of a sweep"
         ) from error
     if options.preset is not None or options.matrix is not None or options.typed is not None:
         origin, text = _source(options)
-        if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
+        if _matrix(text, origin, {}) != _matrix(sweep.matrix, sweep.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
                 f"remove it to continue with the stored matrix ({FILE} has it), or start a new sweep",
             )
     asked = {name: value for name, value in options.of_cells.items() if name != "seed"}
-    if options.resume is None and (asked != found.asked or options.seed not in (None, found.seed)):
+    if options.resume is None and (asked != sweep.asked or options.seed not in (None, sweep.seed)):
         raise InputError(
             f"{folder} holds a sweep with other options",
             f"continue it unchanged with --resume {folder}, or use a new folder with --output",
         )
     again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
-    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
-    found = msgspec.structs.replace(found, cells=tuple(cells))
-    return found, _matrix(found.matrix, found.origin, found.asked)
+    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in sweep.cells)
+    sweep = msgspec.structs.replace(sweep, cells=tuple(cells))
+    return sweep, _matrix(sweep.matrix, sweep.origin, sweep.asked)
 
 
 def with_pauses(blank: Sweep, pace: SweepOptions) -> Sweep:
@@ -264,22 +264,22 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
 
     `machine`: its fingerprint. Raises InputError if the cells of a resumed sweep are no longer the same.
     """
-    found = expand(matrix, box)
+    expanded = expand(matrix, box)
     if not blank.cells:
         return msgspec.structs.replace(
             blank,
-            cells=found.cells,
-            excluded=found.excluded,
-            duplicates=found.duplicates,
+            cells=expanded.cells,
+            excluded=expanded.excluded,
+            duplicates=expanded.duplicates,
             backend=box.backend,
             fingerprint=machine,
-            says=_says(blank, box, found.cells),
+            says=_says(blank, box, expanded.cells),
         )
     if blank.fingerprint != machine or blank.backend != box.backend:
         raise InputError(
             "the sweep began on another machine", "start a new sweep: speeds of two machines cannot be mixed"
         )
-    new, gone = differences(blank.cells, found.cells)
+    new, gone = differences(blank.cells, expanded.cells)
     if new or gone:
         raise InputError(
             f"the cells differ from those of the sweep: {new} are new, {gone} are gone",
@@ -320,5 +320,5 @@ def _source(options: SweepOptions) -> tuple[str, str]:
 
 
 def _matrix(text: str, origin: str, asked: dict[str, Any]) -> Matrix:
-    found = read(text, known_options(), origin=origin, unfit=UNFIT)
-    return msgspec.structs.replace(found, order=asked.get("order", found.order))
+    matrix = read(text, known_options(), origin=origin, unfit=UNFIT)
+    return msgspec.structs.replace(matrix, order=asked.get("order", matrix.order))

@@ -59,12 +59,12 @@ def run_sweep(
     with contextlib.ExitStack() as held:
         blank, matrix, folder = _open_sweep(options, held)
         machine = read_machine()
-        found, planned = _plan_sweep(blank, matrix, machine, folder, None if options.dry_run else held)
+        sweep, planned = _plan_sweep(blank, matrix, machine, folder, None if options.dry_run else held)
         if options.dry_run:
-            return found, folder, 0
+            return sweep, folder, 0
         to_stderr(f"Sweep folder: {folder}\n")
-        found, code = _run_cells(found, matrix, planned, machine, folder, on_cell=on_cell, display=display)
-        return found, folder, code
+        sweep, code = _run_cells(sweep, matrix, planned, machine, folder, on_cell=on_cell, display=display)
+        return sweep, folder, code
 
 
 def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
@@ -135,12 +135,12 @@ def _plan_sweep(
     def choose(others: Mapping[int, str]) -> tuple[tuple[Sweep, Planned], set[int]]:
         site = Site(machine, cpu=bool(asked.get("cpu")), keep=1, trains=trains)
         box = cell_box(site, asked=frozenset(asked), taken={**others, **site.unusable})
-        found = with_cells(blank, matrix, box, fingerprint(machine))
+        sweep = with_cells(blank, matrix, box, fingerprint(machine))
         cells = Cells(site, folder, claimed=others, imagenet=asked.get("data_dir"))
-        planned = cells.planned(found.cells, dry=not trains)
-        found = msgspec.structs.replace(found, cells=planned.cells)
+        planned = cells.planned(sweep.cells, dry=not trains)
+        sweep = msgspec.structs.replace(sweep, cells=planned.cells)
         used = {gpu for trial in planned.trials.values() for gpu in trial.candidate.gpus}
-        return (found, planned), used if box.backend == "gpu" else set()
+        return (sweep, planned), used if box.backend == "gpu" else set()
 
     return choose_and_claim(machine, choose, held, "gputopo sweep")
 

@@ -81,8 +81,8 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--variable-update", choice.variable_update]
             words += [] if choice.ps_device is None else ["--ps", choice.ps_device]
             words += [] if choice.all_reduce is None else ["--all-reduce", choice.all_reduce]
-        own = ["gputopo", "run", *self.words, *words]
-        return [*own, "--", *self.program] if self.program else own
+        words_of_run = ["gputopo", "run", *self.words, *words]
+        return [*words_of_run, "--", *self.program] if self.program else words_of_run
 
 
 def renumbered(choice: Candidate) -> Candidate:

@@ -76,10 +76,10 @@ def _has_copies(spec: RunSpec) -> bool:
 
 def _moves(spec: RunSpec) -> bool:
     """Whether an exchange of weights and gradients other than the trainer's default was requested."""
-    own = "replicated" if _has_copies(spec) else "parameter_server"
+    default = "replicated" if _has_copies(spec) else "parameter_server"
     exchange = spec.exchange
     plain = Exchange(ps_spread=exchange.ps_spread, groups=exchange.groups, small_group=exchange.small_group)
-    return spec.variable_update != own or spec.all_reduce is not None or exchange != plain
+    return spec.variable_update != default or spec.all_reduce is not None or exchange != plain
 
 
 def _last_step(spec: RunSpec) -> float:

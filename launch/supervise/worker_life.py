@@ -281,9 +281,9 @@ class WorkerLife:
             self._watchdog.record_life(time.monotonic())
         if self._cpu is None and self._watchdog.silent_s(time.monotonic()) >= CPU_S:
             self._cpu = time.monotonic(), self._child.state()[1]
-        found = self._watchdog.sign(time.monotonic())
-        if found is not None:
-            seconds, during = found
+        sign = self._watchdog.sign(time.monotonic())
+        if sign is not None:
+            seconds, during = sign
             does = self._process()
             self._record.add(Silent(time_s=time.time(), seconds=seconds, during=during, process=does))
 

@@ -66,7 +66,7 @@ def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequenc
     `interface`: of this host's address on rank 0's network. The RDMA ports are the active ports of the cards
     nearest to each of the GPUs.
     """
-    found = {} if interface is None else {_INTERFACE: f"={interface}"}
+    variables = {} if interface is None else {_INTERFACE: f"={interface}"}
     near = rdma_ports(machine, gpus) if machine is not None else ()
     ports = ",".join(f"{port.rdma_device}:{port.rdma_port or 1}" for port, _ in near)
-    return {**found, **({_HCA: f"={ports}"} if ports else {})}
+    return {**variables, **({_HCA: f"={ports}"} if ports else {})}

@@ -303,7 +303,7 @@ class Descendant:
 
 def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
     """Return the running descendants of this process, without `ours` and their descendants."""
-    found: list[Descendant] = []
+    running: list[Descendant] = []
     with ours.starting:
         waiting = [pid for pid in _children(os.getpid()) if pid not in ours and not ours.has_session_of(pid)]
     while waiting:
@@ -311,8 +311,8 @@ def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
         waiting += _children(pid)
         command = _command(pid)
         if command is not None:
-            found.append(Descendant(pid, command))
-    return tuple(found)
+            running.append(Descendant(pid, command))
+    return tuple(running)
 
 
 def end_descendants(
@@ -357,11 +357,11 @@ def _children(pid: int) -> list[int]:
 
     Source: /proc/PID/task/TID/children. The command: `ps --ppid PID`.
     """
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return sorted(found)
+            children += map(int, (thread / "children").read_text().split())
+    return sorted(children)
 
 
 def _reap(ours: OwnChildren, program: int | None) -> None:
