@@ -243,24 +243,16 @@ def _replanned(job: RunJob, record: Record, running: Workers, sources: Sequence[
     if failed is None or fallback is None:
         return job
     known = msgspec.structs.replace(job.known, expected=None, unexpected=_UNEXPECTED)
-    file = job.folder.path / "without-nccl.json"
-    try:
-        schema.write(file, fallback.spec)
-    except InputError:  # the disk is full: the failure remains
-        return job
-    record.restart()
-    record.add(
-        Replanned(
-            time_s=time.time(),
-            planned=fallback.planned,
-            cause=failed.cause,
-            choice=fallback.choice,
-            spec=msgspec.json.decode(schema.encode(fallback.spec)),  # as a reader of the file sees it
-            known=known,
-        )
+    event = Replanned(
+        time_s=time.time(),
+        planned=fallback.planned,
+        cause=failed.cause,
+        choice=fallback.choice,
+        spec=msgspec.json.decode(schema.encode(fallback.spec)),  # as a reader of the file sees it
+        known=known,
     )
-    running.run(fallback.spec, partial(job.command, file), record, job.folder.log, sources)
-    return replace(job, spec=fallback.spec, known=known, fallback=None)
+    changed = replace(job, spec=fallback.spec, known=known, fallback=None)
+    return changed if _run_again(changed, "without-nccl.json", event, record, running, sources) else job
 
 
 def _restart(
@@ -273,23 +265,34 @@ def _restart(
     """Continue from the latest checkpoint after each failure by chance, up to `job.restarts` times."""
     for number in range(1, job.restarts + 1):
         failed = record.restartable
-        if failed is None:
+        rest = None if failed is None else restarting.continued(job.spec, saved.counted)
+        if failed is None or rest is None:
             return
-        rest = restarting.continued(job.spec, saved.counted)
-        if rest is None:
-            return
-        file = job.folder.path / f"restart-{number}.json"
-        with contextlib.suppress(InputError):  # the disk is full: the failure remains
-            schema.write(file, rest)
-            record.restart()
-            record.add(
-                Restarted(
-                    time_s=time.time(),
-                    number=number,
-                    of=job.restarts,
-                    cause=failed.cause,
-                    steps=saved.trained,
-                )
-            )
-            saved.begin_again()
-            running.run(rest, partial(job.command, file), record, job.folder.log, sources)
+        event = Restarted(
+            time_s=time.time(), number=number, of=job.restarts, cause=failed.cause, steps=saved.trained
+        )
+        saved.begin_again()
+        _run_again(replace(job, spec=rest), f"restart-{number}.json", event, record, running, sources)
+
+
+def _run_again(
+    job: RunJob,
+    file_name: str,
+    event: Event,
+    record: Record,
+    running: Workers,
+    sources: Sequence[EventSource],
+) -> bool:
+    """Run another worker after a failure, with the event that says so; False if its spec cannot be stored.
+
+    Then the disk is full, and the failure remains.
+    """
+    file = job.folder.path / file_name
+    try:
+        schema.write(file, job.spec)
+    except InputError:
+        return False
+    record.restart()
+    record.add(event)
+    running.run(job.spec, partial(job.command, file), record, job.folder.log, sources)
+    return True

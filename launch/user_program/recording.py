@@ -284,9 +284,10 @@ class Recording:
         """Record until `over` is readable."""
         waiting = select.poll()
         waiting.register(self.over, select.POLLIN | select.POLLHUP)
-        for source in (self.samples and self.samples.ready, self.pipe and self.pipe.handle):
-            if source is not None:
-                waiting.register(source, select.POLLIN)
+        if self.samples is not None:
+            waiting.register(self.samples.ready, select.POLLIN)
+        if self.pipe is not None:
+            waiting.register(self.pipe.handle, select.POLLIN)
         while not self.stuck and self.over not in self._waited(waiting):
             self._take()
             if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
