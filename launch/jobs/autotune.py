@@ -4,8 +4,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
@@ -40,7 +38,8 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
     spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
         trials = _trials(job, target, options.autotune or 0, claims)
-        tuning, code, folder = _measured(trials, options.output)
+        folder = runs.folder_for(options.output, trials[0].spec.model)
+        tuning, code = tune(trials, folder)
         to_stderr(document_text(of_sections([("", autotune_blocks(tuning))])))
         to_stderr(f"{autotune_note(tuning)}\n")
         if code:
@@ -71,7 +70,8 @@ def plan_by_runs(
             require_prediction(plan, EXPLAINS)
         runnable(job, target, OutputOptions())
         trials = _trials(job, target, count, claims)
-        tuning, code, folder = _measured(trials, None)
+        folder = runs.folder_for(None, trials[0].spec.model)
+        tuning, code = tune(trials, folder)
     if tuning.winner is not None:
         plan = _plan_with(trials[tuning.winner], tuning, before)
     elif not code:
@@ -97,17 +97,6 @@ def _only(request: Request, choice: Candidate) -> Request:
         variable_update=choice.variable_update,
         all_reduce=choice.all_reduce,
     )
-
-
-def _measured(trials: Sequence[Trial], output: str | None) -> tuple[Autotune, int, Path]:
-    """Run the trials; return the measurements, the exit code of a signal, and the folder of the runs."""
-    folder = (
-        runs.new_folder(runs.runs_home(os.environ), datetime.now(), trials[0].spec.model)
-        if output is None
-        else Path(output)
-    )
-    tuning, code = tune(trials, folder)
-    return tuning, code, folder
 
 
 def _trials(job: Job, target: Target, count: int, claims: contextlib.ExitStack) -> list[Trial]:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
@@ -58,10 +57,7 @@ def screen_devices(
     site = Site(read_machine(), cpu=options.cpu, keep=1, trains=True)
     with contextlib.ExitStack() as claims:
         chosen, cells, make = _cells(job, site, options, claims)
-        if options.output is None:
-            folder = runs.new_folder(runs.runs_home(os.environ), datetime.now(), options.model)
-        else:
-            folder = Path(options.output)
+        folder = runs.folder_for(options.output, options.model)
         screen, code = _screened(chosen, cells, make, folder, options.quick, on_run, display)
     return screen, folder, code
 

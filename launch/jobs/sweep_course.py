@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -92,18 +91,17 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
     If it is empty then, it is removed. Raises InputError for a folder that has a run.
     """
 
-    home = runs.runs_home(os.environ)
     if output is not None:
         runs.check_output(output)
         if (Path(output) / FOLDER).exists():
             raise InputError(f"{output} holds a folder {FOLDER}", "use a new folder with --output")
     if dry_run:
-        return home / "SWEEP" if output is None else Path(output)
+        return runs.runs_home(os.environ) / "SWEEP" if output is None else Path(output)
     if output is None:
         name = "".join(
             letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(blank.origin).stem
         )
-        folder = runs.new_folder(home, datetime.now(), f"sweep-{name}")
+        folder = runs.folder_for(None, f"sweep-{name}")
     else:
         folder = Path(output)
         try:

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,14 +157,7 @@ def _train(
 
     A signal after training is deferred until this is done, and is raised then.
     """
-    folder = runs.create(
-        output,
-        home=runs.runs_home(os.environ),
-        now=datetime.now(),
-        spec=spec,
-        plan=target.plan,
-        machine=target.site.machine,
-    )
+    folder = runs.create(output, spec=spec, plan=target.plan, machine=target.site.machine)
     if spec.lifecycle.trace_steps and spec.lifecycle.trace is None:  # the trace is in the run's folder
         trace = str(folder.path.absolute() / "trace")
         spec = msgspec.structs.replace(spec, lifecycle=msgspec.structs.replace(spec.lifecycle, trace=trace))
@@ -181,7 +172,7 @@ def _train(
         if verdict is not None:
             result = msgspec.structs.replace(result, input_verdict=verdict)
         result = with_prediction(result, target.plan)
-        result = runs.save_result(folder, _with_alone(result, target), time_s=time.time())
+        result = runs.save_result(folder, _with_alone(result, target))
         if not target.others:
             remember(result, folder.path, None if target.rehearsal_of else target.site.machine)
         ran.append(Ran(result, folder.path, outcome.stopped))

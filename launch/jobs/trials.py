@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -109,14 +108,7 @@ def run_trial(
     another placement if NCCL fails.
     """
     spec, plan = trial.spec, trial.target.plan
-    folder = run_folder.create(
-        path,
-        home=path.parent,
-        now=datetime.now(),
-        spec=spec,
-        plan=plan,
-        machine=trial.target.site.machine,
-    )
+    folder = run_folder.create(path, spec=spec, plan=plan, machine=trial.target.site.machine)
     with contextlib.ExitStack() as shown:
         sampler = None if display is None else shown.enter_context(watch_of(spec))
         show = note if display is None else shown.enter_context(display())
@@ -138,7 +130,7 @@ def run_trial(
         outcome = supervise(job)
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
-    return run_folder.save_result(folder, with_prediction(outcome.result, plan), time_s=time.time())
+    return run_folder.save_result(folder, with_prediction(outcome.result, plan))
 
 
 def mode_ran(trial: Trial, result: Result) -> str:

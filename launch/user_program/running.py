@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path, PurePath
 
 from gputopo.launch.spec.prepare import program_spec
@@ -81,14 +80,7 @@ def make_folder(
     Raises GputopoError for a folder that the user gave.
     """
     try:
-        return runs.create(
-            None if options.output is None else Path(options.output),
-            home=runs.runs_home(os.environ),
-            now=datetime.now(),
-            spec=spec,
-            plan=plan,
-            machine=machine,
-        )
+        return runs.create(options.output, spec=spec, plan=plan, machine=machine)
     except GputopoError as error:
         if options.output is not None:
             raise
