@@ -210,7 +210,7 @@ def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "
     site = Site(read_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
     _ = site.unusable  # check before a model is built
     # CPU devices have only one way to exchange gradients, whatever a model costs.
-    sizes = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
+    sizes = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model)
     if site.why_cpu is not None and asked["num_gpus"] is None and of_tensorflow("_initialized"):
         asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
         sizes = sizes._replace(says="TensorFlow had already created its devices")

@@ -11,7 +11,7 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,23 +43,23 @@ class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     failed: str | None = None
 
 
-def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:
+def workload_of(name: str) -> Workload:
     """Return the costs of any model by its name: from a table, as stored, or by building it in a child.
 
     Raises UsageError for an unknown name or a model that cannot be built, and InputError if the child fails.
     """
-    known = known_workload(name, environ)
+    known = known_workload(name)
     if known is not None:
         return known
     workload = _built(name)
-    file = _file(model_names.read(name), environ)
+    file = _file(model_names.read(name))
     with contextlib.suppress(OSError, InputError):  # the next plan builds the model again
         file.parent.mkdir(parents=True, exist_ok=True)
         schema.write(file, _Costs(workload=workload))
     return workload
 
 
-def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Workload | None:
+def known_workload(name: str) -> Workload | None:
     """Return the costs of a model from a table or as stored; None if it has not been built yet.
 
     Raises UsageError for an unknown name.
@@ -67,16 +67,11 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
     asked = model_names.read(name)
     if asked.kind == "network":
         return workloads.require(asked.attribute)
-    file = _file(asked, environ)
+    file = _file(asked)
     try:
         return schema.decode(file.read_bytes(), _Costs, origin=str(file)).workload
     except (OSError, InputError):
         return None
-
-
-def models_home(environ: Mapping[str, str]) -> Path:
-    """Return the folder of stored costs: `$GPUTOPO_HOME/models`, else in the user's data folder."""
-    return history_file(environ).parent / "models"
 
 
 def content_of(asked: ModelName) -> str:
@@ -94,8 +89,8 @@ def content_of(asked: ModelName) -> str:
     return digest.hexdigest()
 
 
-def _file(asked: ModelName, environ: Mapping[str, str]) -> Path:
-    return models_home(environ) / f"{content_of(asked)}.json"
+def _file(asked: ModelName) -> Path:
+    return history_file(os.environ).parent / "models" / f"{content_of(asked)}.json"
 
 
 def _keras_version() -> str:
@@ -149,7 +144,7 @@ class Sized(NamedTuple):
 NO_MODEL = Sized()
 
 
-def sized(model: object, environ: Mapping[str, str]) -> Sized:
+def sized(model: object) -> Sized:
     """Return the sizes of a model: a name, a number of parameters, a function that builds it, or a model.
 
     For a number, the nearest model of the table is used. If TensorFlow has looked for devices, nothing is
@@ -169,11 +164,11 @@ def sized(model: object, environ: Mapping[str, str]) -> Sized:
             f"a model cannot be a {type(model).__name__}",
             "give a name, a number of parameters, or the function that builds a Keras model",
         )
-    is_stored = isinstance(model, str) and known_workload(model, environ) is not None
+    is_stored = isinstance(model, str) and known_workload(model) is not None
     if not is_stored and of_tensorflow("_physical_devices"):
         return Sized(says="the costs of the model are not counted, since TensorFlow has started")
     if isinstance(model, str):
-        return Sized(model, workload_of(model, environ))
+        return Sized(model, workload_of(model))
     return _counted(in_child(model))
 
 
