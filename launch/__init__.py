@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
     from gputopo.launch.jobs.claims import claim_free as claim_free
     from gputopo.launch.jobs.reduction_bench import measure_reduction as measure_reduction
+    from gputopo.launch.jobs.repeats import train_repeatedly as train_repeatedly
     from gputopo.launch.jobs.screen_course import screen_devices as screen_devices
     from gputopo.launch.jobs.sweep_course import run_sweep as run_sweep
     from gputopo.launch.jobs.training import train_once as train_once
-    from gputopo.launch.jobs.training import train_repeatedly as train_repeatedly
     from gputopo.launch.plans import plan_on as plan_on
     from gputopo.launch.site import Site as Site
     from gputopo.launch.site import rehearsal_name as rehearsal_name
@@ -64,7 +64,7 @@ _MODULES = {
     "strategy": "user_strategy",
     "train_fastest": "jobs.autotune",
     "train_once": "jobs.training",
-    "train_repeatedly": "jobs.training",
+    "train_repeatedly": "jobs.repeats",
     "with_costs": "site",
 }
 __all__ = [*_MODULES]

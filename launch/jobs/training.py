@@ -1,8 +1,6 @@
-"""Trainings from their target to their stored result: folder, supervision, later verdicts, repeats."""
+"""A training from its target to its stored result: its folder, its supervision, and later verdicts."""
 
 import os
-import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,22 +17,20 @@ from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report.stderr import note
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.history import add, history_file, past
 from gputopo.runs.input_verdict import input_verdict
 from gputopo.runs.known import alone_of_run
-from gputopo.runs.repeats import combine, ended_by
 from gputopo.topology.same_machine import fingerprint
 from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError
+from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from gputopo.values.run.batches import AUTO
 from gputopo.values.run.events import Event
 from gputopo.values.run.options import OutputOptions
 from gputopo.values.run.result import Result
-from gputopo.values.run.several_runs import Repeats
 from gputopo.values.run.spec import RunSpec
 from gputopo.values.run.verdict import Known
 
@@ -63,67 +59,18 @@ def train_once(
     `rendezvous`: with the other hosts of the run, which are told its end. Raises GputopoError if a file
     cannot be read or written.
     """
-    _require_files_of(spec)
+    require_files_of(spec)
     ran: list[Ran] = []
     output = None if options.output is None else Path(options.output)
     try:
-        _train(target, spec, output, options, display, ran, rendezvous)
+        train_into(output, target, spec, options, display, ran, rendezvous)
     except KeyboardInterrupt:  # a Ctrl-C after the end of training changes nothing
         if not ran:
             raise
     return ran[0]
 
 
-def train_repeatedly(
-    target: Target,
-    spec: RunSpec,
-    options: OutputOptions,
-    display: Display,
-    show: Callable[[Repeats], None],
-) -> tuple[list[Result], int]:
-    """Train `options.repeats` times, each with its own worker and folder; return the results and exit code.
-
-    The repeats end with a run that was stopped, with a signal between two runs, or if files cannot be
-    written. Complete runs are saved and shown in any case; then the error or Ctrl-C is raised. A signal after
-    the last run changes nothing.
-    """
-    _require_files_of(spec)
-    ran: list[Ran] = []
-    error: GputopoError | KeyboardInterrupt | signals.EndedError | None = None
-    try:
-        with signals.raised():
-            for number in range(1, options.repeats + 1):
-                to_stderr(f"repeat {number} of {options.repeats}\n")
-                output = None if options.output is None else Path(options.output) / str(number)
-                _train(target, spec, output, options, display, ran)
-                to_stderr(f"Run folder: {ran[-1].folder}\n")
-                if ran[-1].stopped:
-                    break
-    except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
-        error = None if len(ran) == options.repeats else stopped
-    results = [run.result for run in ran]
-    code = 0
-    if isinstance(error, GputopoError):
-        code = int(error.exit_code)
-    elif error is not None:
-        code = 128 + (error.number if isinstance(error, signals.EndedError) else signal.SIGINT)
-    if results:
-        repeats = combine(results, options.repeats)
-        if error is not None:
-            repeats = ended_by(repeats, "failed" if isinstance(error, GputopoError) else "interrupted", code)
-        with signals.deferred():
-            if options.output is not None and not _saved(repeats, Path(options.output)):
-                repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
-        show(repeats)
-        code = code or repeats.exit_code
-    if isinstance(error, signals.EndedError):
-        to_stderr(f"gputopo: stopped by {error}\n")
-    elif error is not None:
-        raise error
-    return results, code
-
-
-def _require_files_of(spec: RunSpec) -> None:
+def require_files_of(spec: RunSpec) -> None:
     """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
     saved = spec.lifecycle
     trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
@@ -133,21 +80,10 @@ def _require_files_of(spec: RunSpec) -> None:
         require_files(spec)
 
 
-def _saved(repeats: Repeats, output: Path) -> bool:
-    """Write repeats.json. If it cannot be written, print why and return False."""
-    try:
-        schema.write(output / "repeats.json", repeats)
-    except InputError as error:
-        hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
-        to_stderr(f"gputopo: {error.what}\n  {hint}\n")
-        return False
-    return True
-
-
-def _train(
+def train_into(
+    output: Path | None,
     target: Target,
     spec: RunSpec,
-    output: Path | None,
     options: OutputOptions,
     display: Display,
     ran: list[Ran],

@@ -11,13 +11,14 @@ import math
 import statistics
 import sys
 import tempfile
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
 from gputopo.launch import Site, Target
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, trial_of
 from gputopo.probes import run_watch
 from gputopo.probes.run_watch import RunWatch
+from gputopo.values.run.events import Event
 from gputopo.values.run.noise import students_t
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
@@ -27,6 +28,10 @@ BOX = SCENARIOS["dgx1"]
 MODEL, BATCH = "resnet20", 16
 
 
+def _shows_nothing() -> contextlib.AbstractContextManager[Callable[[Event], None]]:
+    return contextlib.nullcontext(lambda event: None)
+
+
 def images_per_sec(folder: Path, seconds: float, *, watched: bool) -> float:
     """Return the speed of one run."""
     spec = cpu_spec(model=MODEL, batch_size=BATCH)
@@ -34,8 +39,7 @@ def images_per_sec(folder: Path, seconds: float, *, watched: bool) -> float:
     trial = Trial(target, trial_of(spec, counted_s=seconds))
     run_watch.RunWatch = lambda gpus: RunWatch(range(len(BOX.gpus)))  # type: ignore[assignment,misc]
     with installed(FakeNvml(BOX)):
-        display = partial(contextlib.nullcontext, lambda event: None) if watched else None
-        found = timed(run_trial(trial, folder, display=display))
+        found = timed(run_trial(trial, folder, display=_shows_nothing if watched else None))
     if isinstance(found, str):
         sys.exit(f"a run failed: {found}")
     return found.images_per_sec
