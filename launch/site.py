@@ -22,7 +22,7 @@ from gputopo import planner
 from gputopo.findings import driver_broken, install_support, support_of
 from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.target import Target
+from gputopo.launch.target import Target, TargetSite
 from gputopo.planner import Request
 from gputopo.planner.cpu_devices import cpu_plan
 from gputopo.planner.request import check_predicting, ps_gpu
@@ -30,24 +30,20 @@ from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
-from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.workload.workloads import Workload
 
 
 @dataclass
-class Site:
+class Site(TargetSite):
     """Where jobs are planned and run: this machine, another host's machine, or a captured one.
 
-    `environ`: of the process that runs there. `rehearsal_of`: name of the captured machine.
+    `environ`: of the process that runs there.
     """
 
-    machine: Machine
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    rehearsal_of: str | None = None
     cpu: bool = False  # use CPU devices
     require_gpu: bool = False
-    affinity: bool = True  # whether a run on GPUs uses the CPUs near them
     keep: int | None = None  # limit on the candidates that a plan lists
     alone: bool = True  # False: one of several hosts, for which runs of one host are not used
     command: str = "gputopo run"  # the command in a claim of GPUs

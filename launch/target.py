@@ -1,8 +1,7 @@
 """The result of planning a job on a site (`Target`): its devices on one host or several."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from gputopo.launch.spec.env import program_env, worker_env
 from gputopo.launch.spec.host_place import HostPlace, host_place
@@ -11,8 +10,14 @@ from gputopo.values.machine import Machine
 from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.values.run.spec import Backend, RunSpec, Server
 
-if TYPE_CHECKING:
-    from gputopo.launch.site import Site
+
+@dataclass
+class TargetSite:
+    """What a target needs of its site. `rehearsal_of`: name of the captured machine, None if there is none."""
+
+    machine: Machine
+    rehearsal_of: str | None = field(default=None, kw_only=True)
+    affinity: bool = field(default=True, kw_only=True)  # whether a run on GPUs uses the CPUs near them
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Target:
     """
 
     backend: Backend
-    site: "Site"
+    site: TargetSite
     plan: Plan
     why_cpu: str | None = None
     cpu_devices: int = CPU_DEVICES  # number of devices of a plan without GPUs
