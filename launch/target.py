@@ -13,7 +13,7 @@ from gputopo.values.run.spec import Backend, RunSpec, Server
 
 @dataclass
 class TargetSite:
-    """What a target needs of its site. `rehearsal_of`: name of the captured machine, None if there is none."""
+    """What a target needs of its site. `rehearsal_of`: name of the captured machine."""
 
     machine: Machine
     rehearsal_of: str | None = field(default=None, kw_only=True)
