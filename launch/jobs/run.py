@@ -18,7 +18,6 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import restarting
-from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import NOTHING_KNOWN, Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
@@ -183,8 +182,6 @@ class RunJob:
     command: WorkerCommand = field(default_factory=lambda: worker_command)
     sampler: RunSampler | None = None
     limits: WorkerLimits = LIMITS
-    count_oom_kills: Callable[[], int | None] = oom_kills
-    open_log: Callable[[Path], EventLog] = EventLog
     finds_batch: bool = True  # try smaller batches after out of memory
     restarts: int = 0  # how often to continue from the latest checkpoint after a failure by chance
     known: Known = NOTHING_KNOWN  # known before the run
@@ -198,7 +195,7 @@ def supervise(job: RunJob) -> RunOutcome:
     Raises InputError if the events file cannot be opened. Later failures are events.
     """
     try:
-        log = job.open_log(job.folder.events)
+        log = EventLog(job.folder.events)
     except OSError as error:
         raise InputError(
             f"cannot write {job.folder.events}: {error.strerror}",
@@ -218,7 +215,7 @@ def supervise(job: RunJob) -> RunOutcome:
 
     with (
         contextlib.closing(Record(log, noted, may_restart=may_restart, may_replan=may_replan)) as record,
-        workers(job.environment, limits=job.limits, count_oom_kills=job.count_oom_kills) as running,
+        workers(job.environment, limits=job.limits) as running,
         sampled(job.sampler) as samples,
     ):
         sources = tuple(source for source in (job.others, samples) if source is not None)

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.launch import failure
-from gputopo.launch.supervise.cgroup import memory_bytes
+from gputopo.launch.supervise import cgroup
 from gputopo.launch.supervise.event_lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
@@ -78,14 +78,12 @@ class WorkerLife:
         record: Record,
         output: WorkerOutput,
         limits: WorkerLimits,
-        count_oom_kills: Callable[[], int | None],
     ) -> None:
         self._spec = spec
         self._record = record
         self._output = output
         self._limits = limits
-        self._count_oom_kills = count_oom_kills
-        self._oom_kills_before = count_oom_kills()
+        self._oom_kills_before = cgroup.oom_kills()
         self._lines = EventLines()
         self._watchdog = Watchdog(limits.patience, time.monotonic())
         self._stage: Stage = "running"
@@ -346,7 +344,7 @@ class WorkerLife:
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))
         elif status != 0 or not (self._record.has_steps or self._spec.after(self._record.resumed) is None):
-            kills, before = self._count_oom_kills(), self._oom_kills_before
+            kills, before = cgroup.oom_kills(), self._oom_kills_before
             self._record.add(
                 failure.of_exit(
                     status,
@@ -355,7 +353,7 @@ class WorkerLife:
                     last_lines=self._output.last_lines,
                     oom_kills=0 if kills is None or before is None else kills - before,
                     peak_bytes=self._child.peak_bytes,
-                    memory_bytes=memory_bytes(),
+                    memory_bytes=cgroup.memory_bytes(),
                     phase=self._watchdog.phase,
                 )
             )

@@ -156,7 +156,6 @@ def run_to_end(
     ours: OwnChildren | None = None,
     stop: ProgramStop | None = None,
     errors: ErrorOutput | None = None,
-    count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if there is no such program.
 
@@ -167,7 +166,7 @@ def run_to_end(
     seconds. `errors`: the program's stderr.
     """
     check_program(command, environment)
-    kills_before = count_oom_kills()
+    kills_before = oom_kills()
     ours = OwnChildren() if ours is None else ours
     stop = ProgramStop() if stop is None else stop
     errors = ErrorOutput() if errors is None else errors
@@ -193,7 +192,7 @@ def run_to_end(
                     process.returncode = -signal.SIGKILL  # it will not end, so do not wait
             status = process.wait()
             errors.program_ended(came)
-            kills_after = count_oom_kills()
+            kills_after = oom_kills()
             kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
             killed = -status == signal.SIGKILL and kills > 0 and stopped is None
             ending = ProgramEnd(status, frozenset(passed), killed, errors.last_lines, stopped=stopped)
