@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,16 +49,12 @@ SEARCH_S = 120.0
 Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
 """Shows a run while it lasts: the value of its `with` block gets each event."""
 
-WorkerCommand = Callable[[Path, int], Sequence[str]]
-"""Makes the command line of a worker from the path of its spec and the file descriptor for its events."""
-
 
 def find_batch(
     spec: RunSpec,
     folder: RunFolder,
     record: Record,
     workers: Workers,
-    command: WorkerCommand,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -77,7 +73,7 @@ def find_batch(
             return None
         says = f"trying batch size {batch_words(batch_size)} (tries begin for {left_s:.0f} s more)"
         record.add(Noticed(time_s=time.time(), says=says))
-        answer = try_batch(spec, batch_size, folder, workers, command)
+        answer = try_batch(spec, batch_size, folder, workers)
         if answer is not None:
             record.add(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
         return answer
@@ -115,9 +111,7 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
     )
 
 
-def try_batch(
-    spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers, command: WorkerCommand
-) -> bool | None:
+def try_batch(spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers) -> bool | None:
     """Try a batch in a separate worker, because a worker that ran out of memory cannot continue.
 
     None if it failed for another reason, or a signal stopped it.
@@ -128,7 +122,7 @@ def try_batch(
     record = Record(None, lambda event: None)
     try:
         schema.write(file, trial)
-        workers.run(trial, lambda events: command(file, events), record, log)
+        workers.run(trial, partial(worker_command, file), record, log)
     except (InputError, OSError):  # the disk is full: earlier results are still reported
         return None
     finally:
@@ -167,7 +161,10 @@ class RunOutcome:
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:
-    """Return the command of the training worker. -P: files of the current folder do not shadow packages."""
+    """Return the command of the training worker, which reads its spec and writes events to a descriptor.
+
+    -P: files of the current folder do not shadow packages.
+    """
     return (sys.executable, "-P", "-m", "gputopo.launch.train.worker", str(spec_path), str(events_fd))
 
 
@@ -179,7 +176,6 @@ class RunJob:
     folder: RunFolder
     on_event: Callable[[Event], None]  # gets every event when it is recorded
     environment: Mapping[str, str]  # the complete environment of the worker
-    command: WorkerCommand = field(default_factory=lambda: worker_command)
     sampler: RunSampler | None = None
     limits: WorkerLimits = LIMITS
     finds_batch: bool = True  # try smaller batches after out of memory
@@ -221,11 +217,11 @@ def supervise(job: RunJob) -> RunOutcome:
         sources = tuple(source for source in (job.others, samples) if source is not None)
         record.begin(job.spec, job.known)
         if not record.unwritable:
-            running.run(job.spec, partial(job.command, job.folder.spec), record, job.folder.log, sources)
+            running.run(job.spec, partial(worker_command, job.folder.spec), record, job.folder.log, sources)
             job = _replanned(job, record, running, sources)
             _restart(job, record, running, sources, saved)
         if job.finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
-            find_batch(job.spec, job.folder, record, running, job.command)
+            find_batch(job.spec, job.folder, record, running)
         record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
     return RunOutcome(code, record.summary.result(), running.stopped is not None)
@@ -291,5 +287,5 @@ def _run_again(
         return False
     record.restart()
     record.add(event)
-    running.run(job.spec, partial(job.command, file), record, job.folder.log, sources)
+    running.run(job.spec, partial(worker_command, file), record, job.folder.log, sources)
     return True
