@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gputopo.launch.job import Job
-from gputopo.launch.models.source_check import require_there
+from gputopo.launch.models import require_code
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
@@ -35,13 +35,13 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
         )
     check_layout(spec, target.environment(os.environ, spec))
     if spec.data.folder is not None:
-        from gputopo.launch.data.folder import find, require_made_for, require_sound  # loads NumPy
+        from gputopo.launch.data import find_data, require_made_for, require_sound  # loads NumPy
 
-        data = find(Path(spec.data.folder), spec.data.name)
+        data = find_data(Path(spec.data.folder), spec.data.name)
         require_made_for(data, spec.model)
         if spec.data.bad_records == "stop":
             require_sound(data, "validation" if spec.task == "eval" else "train")
-    require_there(spec.model)
+    require_code(spec.model)
 
 
 def require_restartable(spec: RunSpec, options: OutputOptions) -> None:

@@ -24,14 +24,12 @@ from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
 from gputopo.launch.target import Target, TargetSite
 from gputopo.planner import Request
-from gputopo.planner.cpu_devices import cpu_plan
-from gputopo.planner.request import check_predicting, ps_gpu
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
 from gputopo.values.run.plan import CPU_DEVICES, Plan
-from gputopo.workload.workloads import Workload
+from gputopo.workload import Workload
 
 
 @dataclass
@@ -95,13 +93,11 @@ class Site(TargetSite):
         return Target("cpu", self, plan, why_cpu="a rehearsal")
 
     def _without_gpus(self, request: Request, why: str) -> Target:
-        check_predicting(request)
         if self.require_gpu:
             raise HardwareError(
                 f"{why}, but --require-gpu needs one",
                 "run it on a machine with GPUs; gputopo inspect lists them",
             )
-        ps_gpu(request)
         for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
             if given:
                 raise UsageError(
@@ -113,13 +109,7 @@ class Site(TargetSite):
                 f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it"
             )
         devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
-        plan = cpu_plan(
-            request.model,
-            devices=devices,
-            ps=request.ps,
-            variable_update=request.variable_update,
-            all_reduce=request.all_reduce,
-        )
+        plan = planner.cpu_plan(request, devices)
         if request.num_gpus == "auto":
             why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
         return Target("cpu", self, plan, why_cpu=why, cpu_devices=devices)
@@ -215,11 +205,11 @@ def with_costs(request: Request) -> Request:
     ):
         return request
     from gputopo.launch.jobs.model_costs import known_workload, workload_of
-    from gputopo.launch.models.source_check import require_there
+    from gputopo.launch.models import require_code
 
     workload = known_workload(request.model)
     if workload is None:
-        require_there(request.model)
+        require_code(request.model)
         note(f"building {request.model} once to measure its cost")
         try:
             workload = workload_of(request.model)

@@ -9,7 +9,7 @@ from gputopo.cli.printing import emit, show_report
 from gputopo.cli.source import FROM, site_for
 from gputopo.launch import Job, parse_model, with_costs
 from gputopo.launch.hosts.allocation import HostOptions, find
-from gputopo.prediction.programs import DEFAULT
+from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Given, Option, OptionsOf, Typed
@@ -30,7 +30,7 @@ Shape = Literal["table", "json", "markdown", "env", "sbatch", "docker"]
 
 def parse_program(_flag: str, text: str) -> str:
     """Return `--program` as typed. Raises UsageError with the nearest name."""
-    from gputopo.prediction.programs import require_program
+    from gputopo.prediction import require_program
 
     return require_program(text).name
 
@@ -61,7 +61,7 @@ class PlanCommand(msgspec.Struct, frozen=True, kw_only=True):
             value="NAME",
             more=True,
         ),
-    ] = DEFAULT
+    ] = DEFAULT_PROGRAM
     candidates: Annotated[
         int | None,
         Option(

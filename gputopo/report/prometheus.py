@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from gputopo.reference.clock_events import reasons_of
+from gputopo.reference import throttle_reasons
 from gputopo.report.layout import plain
 from gputopo.values.facts import values_at
 from gputopo.values.fields import Field, fields_of
@@ -164,7 +164,7 @@ def add_gpu(out: Exposition, gpu: Gpu) -> None:
     needed = None if action is None else action != "none"
     help = "whether the driver requests a recovery of a GPU, with the action"
     out.gauge("gpu_recovery_needed", help, needed, **labels, action=action)
-    for reason in reasons_of(gpu.throttle):
+    for reason in throttle_reasons(gpu.throttle):
         out.gauge(
             "gpu_throttle_reason", "a reason why the clocks are throttled now", 1, **labels, reason=reason
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from gputopo.report.document import Block, Page, Table
 from gputopo.report.study_tables import ROWS, cell_words, devices_word, noise_words, speed_unit, table
 from gputopo.values.study import Cell, Study, varying
-from gputopo.workload.workloads import Workload, names, require
+from gputopo.workload import Workload, require_workload, workload_names
 
 MAX_PAGES = 100  # gputopo has about forty models; a table from elsewhere may have any number
 _MAX_NAME = 60  # letters of a file name
@@ -22,8 +22,8 @@ _COLUMNS_OF_MODE = frozenset({"variable_update", "ps_device", "all_reduce"})
 
 def model_table(models: Iterable[str]) -> list[Block]:
     """Return the table of the models that gputopo knows; empty if it knows none of them."""
-    known = set(names())
-    rows = tuple(_row(require(name)) for name in models if name in known)
+    known = set(workload_names())
+    rows = tuple(_row(require_workload(name)) for name in models if name in known)
     heads = ("model", "input", "parameters, millions", "parameter MiB", "feature MiB", "GMAC")
     return [table(heads, rows, words=heads[:2], notes=(_NOTE,), shown=2 * ROWS)] if rows else []
 
@@ -73,9 +73,9 @@ def file_names(titles: Iterable[str]) -> list[str]:
 
 
 def _facts(model: str) -> list[Block]:
-    if model not in names():
+    if model not in workload_names():
         return ["gputopo does not have this model: its size and arithmetic are not known."]
-    one = require(model)
+    one = require_workload(model)
     height, width, channels = one.input_shape
     rows = (
         ("input", f"{height} x {width} x {channels}"),

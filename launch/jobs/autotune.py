@@ -11,16 +11,13 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.job import Job
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
+from gputopo.launch.jobs.race import contenders
 from gputopo.launch.jobs.trials import Trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
 from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
-from gputopo.planner import Request
-from gputopo.planner.autotune import contenders
-from gputopo.planner.choose import plan_environment
-from gputopo.planner.explained import require_prediction
-from gputopo.planner.selection import LISTED
+from gputopo.planner import LISTED, Request, plan_environment, require_prediction
 from gputopo.report.document import document_text, of_sections
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
 from gputopo.report.stderr import to_stderr

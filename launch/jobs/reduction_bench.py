@@ -36,10 +36,9 @@ from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.planner import hidden_gpus
-from gputopo.planner.choose import plan_environment
+from gputopo.planner import hidden_gpus, plan_environment
 from gputopo.report.stderr import to_stderr
-from gputopo.topology.hops import Groups, reduction_groups
+from gputopo.topology import Groups, reduction_groups
 from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
 from gputopo.values.errors import HardwareError, UsageError
@@ -48,7 +47,7 @@ from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
 from gputopo.values.run.spec import RunSpec
-from gputopo.workload import workloads as workload
+from gputopo.workload import require_workload
 
 METHODS = (*NAMES, "ring#2", "psgpu#2")
 REPEATS = 10
@@ -277,7 +276,7 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
 
 
 def _run_spec(model: str, gpus: Sequence[int] | None) -> RunSpec:
-    name = workload.require(model).name
+    name = require_workload(model).name
     if gpus is None:
         devices = [Device(tower=tower, device=f"/CPU:{tower}") for tower in range(CPU_DEVICES)]
         return RunSpec(model=name, devices=tuple(devices), backend="cpu", batch_size=1)

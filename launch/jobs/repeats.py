@@ -9,7 +9,7 @@ from gputopo.launch.jobs.training import Ran, require_files_of, train_into
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
 from gputopo.report.stderr import to_stderr
-from gputopo.runs.repeats import combine, ended_by
+from gputopo.runs import combine_repeats
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.options import OutputOptions
@@ -52,12 +52,14 @@ def train_repeatedly(
     elif error is not None:
         code = 128 + (error.number if isinstance(error, signals.EndedError) else signal.SIGINT)
     if results:
-        repeats = combine(results, options.repeats)
+        ending = ("complete", 0)
         if error is not None:
-            repeats = ended_by(repeats, "failed" if isinstance(error, GputopoError) else "interrupted", code)
+            ending = ("failed" if isinstance(error, GputopoError) else "interrupted", code)
+        repeats = combine_repeats(results, options.repeats, ending)
         with signals.deferred():
             if options.output is not None and not _saved(repeats, Path(options.output)):
-                repeats = ended_by(repeats, "failed", ExitCode.HARDWARE)
+                ending = ("failed", int(ExitCode.HARDWARE)) if error is None else ending
+                repeats = combine_repeats(results, options.repeats, ending)
         show(repeats)
         code = code or repeats.exit_code
     if isinstance(error, signals.EndedError):

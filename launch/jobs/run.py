@@ -25,7 +25,7 @@ from gputopo.launch.supervise.sampling import EventSource, RunSampler, sampled
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.values import schema
 from gputopo.values.errors import InputError
-from gputopo.values.run.batches import BatchSize, as_typed, batch_words, halved
+from gputopo.values.run.batches import BatchSize, as_typed, batch_words
 from gputopo.values.run.events import (
     BatchTried,
     Event,
@@ -289,3 +289,8 @@ def _run_again(
     record.add(event)
     running.run(job.spec, partial(worker_command, file), record, job.folder.log, sources)
     return True
+
+
+def halved(batch: BatchSize) -> BatchSize:
+    """Return half of each batch, rounded down, at least 1."""
+    return tuple(max(1, size // 2) for size in batch) if isinstance(batch, tuple) else max(1, batch // 2)

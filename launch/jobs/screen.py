@@ -1,14 +1,14 @@
 """The short runs of a screen: each device by itself in alternating order, then all together, then pairs."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 
+from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.run import Display
+from gputopo.launch.jobs.screen_order import alone_order, stages
 from gputopo.launch.jobs.trials import (
     Trial,
     mode_ran,
@@ -17,14 +17,9 @@ from gputopo.launch.jobs.trials import (
     until_stopped,
 )
 from gputopo.launch.supervise import run_folder
-from gputopo.runs.devices import SAMPLED
-from gputopo.runs.screen import OF_GPU, OF_HOST
-from gputopo.runs.screen_order import alone_order, stages
-from gputopo.runs.verdict.sampled import Facts
-from gputopo.values.run.budget import TimeBudget
-from gputopo.values.run.events import Event, Sample, Step
-from gputopo.values.run.result import DeviceResult, Result
-from gputopo.values.run.several_runs import SCREEN_RUNS, GpuReading, InRun, Kind, ScreenRun
+from gputopo.runs import RunReadings
+from gputopo.values.run.result import Result
+from gputopo.values.run.several_runs import SCREEN_RUNS, InRun, Kind, ScreenRun
 
 FILE = run_folder.SCREEN_FILE
 QUICK_S = 120.0  # for all runs of --quick
@@ -52,9 +47,9 @@ def measure(
 ) -> tuple[tuple[ScreenRun, ...], int, bool]:
     """Run the cells; return the runs, a signal's exit code (0: none), and whether all ran.
 
-    The order is that of `gputopo.runs.screen`. `budget_s`: limit in seconds. A cell that fails is not run
-    again. If devices failed by themselves, a cell of several devices is run with `without(cell, numbers)`,
-    which has the other devices, if that returns a cell. `on_run`: gets each run, and all runs so far.
+    The order is that of `screen_order`. `budget_s`: limit in seconds. A cell that fails is not run again. If
+    devices failed by themselves, a cell of several devices is run with `without(cell, numbers)`, which has
+    the other devices, if that returns a cell. `on_run`: gets each run, and all runs so far.
     `display`: shows a run while it lasts.
     """
     budget = TimeBudget(budget_s, clock)
@@ -98,15 +93,8 @@ def _failed_alone(runs: Sequence[ScreenRun]) -> set[int]:
 def _run(cell: ScreenCell, number: int, folder: Path, display: Display | None) -> ScreenRun:
     """Return what one run measured, or why it failed. Raises StoppedError if a signal ended it."""
     name = "-".join((cell.kind, *map(str, cell.numbers), str(number)))
-    facts = Facts(cell.trial.spec.devices)
-
-    def note(event: Event) -> None:
-        if isinstance(event, Sample):
-            facts.add(event)
-        elif isinstance(event, Step):
-            facts.end_step(event, counted=not event.warmup)
-
-    result = run_trial(cell.trial, folder / SCREEN_RUNS / name, display=display, note=note)
+    readings = RunReadings(cell.trial.spec.devices)
+    result = run_trial(cell.trial, folder / SCREEN_RUNS / name, display=display, note=readings.add)
     speed_or_cause = timed(result)
     speed, failure = (None, speed_or_cause) if isinstance(speed_or_cause, str) else (speed_or_cause, None)
     return ScreenRun(
@@ -114,7 +102,7 @@ def _run(cell: ScreenCell, number: int, folder: Path, display: Display | None) -
         round=number,
         mode=mode_ran(cell.trial, result),
         folder=f"{SCREEN_RUNS}/{name}",
-        devices=tuple(_devices(cell, result, facts)),
+        devices=tuple(_devices(cell, result, readings)),
         images_per_sec=None if speed is None else speed.images_per_sec,
         noise=None if speed is None else speed.noise,
         failure=failure,
@@ -122,7 +110,7 @@ def _run(cell: ScreenCell, number: int, folder: Path, display: Display | None) -
     )
 
 
-def _devices(cell: ScreenCell, result: Result, facts: Facts) -> Iterator[InRun]:
+def _devices(cell: ScreenCell, result: Result, readings: RunReadings) -> Iterator[InRun]:
     rows = {row.device.tower: row for row in result.devices}
     alone = result.throughput.median if len(cell.numbers) == 1 and result.throughput is not None else None
     for tower, number in enumerate(cell.numbers):
@@ -133,25 +121,6 @@ def _devices(cell: ScreenCell, result: Result, facts: Facts) -> Iterator[InRun]:
         yield InRun(
             number=number,
             images_per_sec=alone or row.images_per_sec,
-            reading=_reading(row, facts),
+            reading=readings.of_device(row),
             verdict=row.verdict if len(cell.numbers) > 1 else None,
         )
-
-
-def _reading(row: DeviceResult, facts: Facts) -> GpuReading:
-    tower = row.device.tower
-    means = {name: _mean(facts.of_gpu(tower, which)) for which, name in OF_GPU.items()}
-    means |= {name: _mean(facts.of_host(tower, which)) for which, name in OF_HOST.items()}
-    medians = {name: getattr(row, name) for name in SAMPLED}
-    busy_ms = (row.weights_ms or 0.0) + (row.compute_ms or 0.0)
-    return GpuReading(
-        graphics_percent=row.graphics_percent,
-        memory_percent=row.memory_percent,
-        weights_share=row.weights_ms / busy_ms if row.weights_ms is not None and busy_ms > 0 else None,
-        **{**means, **medians},
-    )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else None

@@ -20,9 +20,8 @@ from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
-from gputopo.runs.screen import device_rows
-from gputopo.topology.identities import without_identities
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import device_rows
+from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError
 from gputopo.values.machine import Machine

@@ -18,12 +18,7 @@ from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
 from gputopo.report.stderr import note
-from gputopo.runs.compared import with_prediction
-from gputopo.runs.devices import alone_of_screen, with_alone
-from gputopo.runs.history import add, history_file, past
-from gputopo.runs.input_verdict import input_verdict
-from gputopo.runs.known import alone_of_run
-from gputopo.topology.same_machine import fingerprint
+from gputopo.runs import BoxHistory, judge_input, with_alone, with_prediction
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
@@ -103,12 +98,13 @@ def train_into(
         rendezvous.end(_end_of(outcome, spec))
     with signals.deferred():
         result = outcome.result
-        earlier = past(history_file(), model=result.spec.get("model"), of_hosts=result.of_several_hosts)
-        verdict = input_verdict(result, ((run.folder, run.result) for run in earlier))
+        earlier = BoxHistory().past(model=result.spec.get("model"), of_hosts=result.of_several_hosts)
+        verdict = judge_input(result, ((run.folder, run.result) for run in earlier))
         if verdict is not None:
             result = msgspec.structs.replace(result, input_verdict=verdict)
         result = with_prediction(result, target.plan)
-        result = runs.save_result(folder, _with_alone(result, target))
+        screens = runs.latest_screens(runs.runs_home(os.environ))
+        result = runs.save_result(folder, with_alone(result, target.machine, screens, BoxHistory()))
         if not target.others:
             remember(result, folder.path, None if target.rehearsal_of else target.site.machine)
         ran.append(Ran(result, folder.path, outcome.stopped))
@@ -147,26 +143,6 @@ def _supervised(
         return supervise(job)
 
 
-def _with_alone(result: Result, target: Target) -> Result:
-    """Add the speeds of single GPUs: from the latest screen of this job here, else from its runs here."""
-    machine = target.machine if result.backend == "gpu" else None
-    here = None if machine is None else fingerprint(machine)
-    if here is None:
-        return result
-    for path, screen in runs.latest_screens(runs.runs_home(os.environ)):
-        if screen.fingerprint == here and (found := alone_of_screen(result, screen)):
-            return with_alone(result, found, str(path))
-    alone: dict[int, float] = {}
-    folders: dict[int, str] = {}
-    earlier = past(history_file(), machine, model=result.spec.get("model"))
-    for run_before in earlier if len(result.devices) > 1 else ():
-        found = alone_of_run(result, run_before.result)
-        alone = found | alone  # the latest run has precedence
-        folders = dict.fromkeys(found, run_before.folder) | folders
-    used = (folders[row.device.gpu] for row in result.devices if row.device.gpu in folders)
-    return with_alone(result, alone, ", ".join(dict.fromkeys(used)))
-
-
 def remember(result: Result, folder: Path, box: Machine | None) -> None:
     """Add a run to the history, unless it is of another machine or has requested faults (drills).
 
@@ -176,7 +152,7 @@ def remember(result: Result, folder: Path, box: Machine | None) -> None:
     if box is None or result.spec.get("drills"):
         return
     try:
-        if lost := add(history_file(), folder):
+        if lost := BoxHistory().add(folder):
             note(lost)
     except GputopoError as error:
         note(f"the result is not in the history: {error.what}")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import msgspec
 
+from gputopo.launch.jobs.budget import TimeBudget
+from gputopo.launch.jobs.race import Race
 from gputopo.launch.jobs.run import Display, RunJob, supervise
 from gputopo.launch.spec.prepare import MIN_WARMUP_S, without_nccl
 from gputopo.launch.supervise import run_folder, signals
 from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.target import Target
-from gputopo.planner.autotune import Race
 from gputopo.report.layout import plain
 from gputopo.report.stderr import to_stderr
 from gputopo.report.units import images_per_sec
-from gputopo.runs.compared import with_prediction
+from gputopo.runs import with_prediction
 from gputopo.values import schema
-from gputopo.values.run.budget import TimeBudget
 from gputopo.values.run.events import Event
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun, mode_words
 from gputopo.values.run.result import Result

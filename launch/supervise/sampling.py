@@ -11,7 +11,7 @@ from gputopo.values.run.events import Event, Noticed, Sample
 from gputopo.values.run.spec import RunSpec
 
 if TYPE_CHECKING:
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class EventQueue(Generic[T]):
 
 def watch_of(spec: RunSpec) -> "RunWatch":
     """Return the sampler of this host and its GPUs in a run, which is a context manager."""
-    from gputopo.probes.run_watch import RunWatch
+    from gputopo.probes import RunWatch
 
     on_gpus = spec.backend == "gpu"
     return RunWatch(

@@ -114,7 +114,7 @@ def run_recorded(
 
         record = ends.enter_context(contextlib.closing(ProgramRecord(_log(folder), on_event, note)))
         with contextlib.ExitStack() as stack:
-            from gputopo.probes.run_watch import RunWatch
+            from gputopo.probes import RunWatch
 
             pipe = None
             with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.measurements.study import study_of
+from gputopo.measurements import study_of
 from gputopo.report.document import Table
 from gputopo.report.study_models import MAX_PAGES, file_names, model_pages, model_table
 from gputopo.report.study_tables import table

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gputopo.report.document import document_lines
 from gputopo.report.runs.devices import device_table
 from gputopo.report.runs.report import run_document, title
-from gputopo.runs.summary import Summary, summarise
+from gputopo.runs import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills
 from gputopo.values.run.events import (

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gputopo.report.layout import plain
-from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, at_gpu, reason_for
+from gputopo.values.facts import DOES_NOT_APPLY, GROUPS, FactPath, above, at_gpu
 from gputopo.values.fields import path_in_words
 from gputopo.values.grouping import grouped
 from gputopo.values.index_ranges import index_ranges
@@ -110,3 +110,12 @@ def _facts_in_words(kind: str, facts: Sequence[str]) -> str:
     words = [*dict.fromkeys(plain(path_in_words(GROUPS.get(kind, Machine), fact)) for fact in facts)]
     more = f" and {len(words) - _NAMED} more (--json)" if len(words) > _NAMED else ""
     return ", ".join(words[:_NAMED]) + more
+
+
+def reason_for(missing: Mapping[str, str], path: str) -> str | None:
+    """Return why the fact at a path is missing; a reason for a part is valid for all facts in it."""
+    while path:
+        if path in missing:
+            return missing[path]
+        path = above(path)
+    return None

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from gputopo.reference.clock_events import decode, in_short_words
+from gputopo.reference import clock_event_words, decode_clock_events
 from gputopo.report.layout import (
     GAP,
     NOT_ASKED,
@@ -144,7 +144,7 @@ def throttle_in_short(mask: int | None) -> str:
     """Return each reason of a mask in one or two words; empty for an idle GPU or an unknown mask."""
     if mask is None or mask < 0:
         return ""
-    return ", ".join(in_short_words(decode(mask)))
+    return ", ".join(clock_event_words(decode_clock_events(mask), short=True))
 
 
 def _columns(samples: Sequence[GpuSample], recent: Recent) -> list[Column]:

@@ -11,8 +11,8 @@ import pytest
 from gputopo.cli import run_command
 from gputopo.launch import Site, Target
 from gputopo.launch.jobs import autotune, trials
+from gputopo.launch.jobs.race import Race
 from gputopo.launch.locks import try_lock
-from gputopo.planner.autotune import Race
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result

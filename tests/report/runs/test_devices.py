@@ -6,7 +6,7 @@ import pytest
 
 from gputopo.report.document import document_text
 from gputopo.report.runs.report import run_document
-from gputopo.runs.summary import summarise
+from gputopo.runs import summarise
 from tests.invented_runs import InventedRun, Noise, cpu_devices, gpu_devices, stream
 
 QUIET = Noise(own=0.01, stalls=0.0)

@@ -6,7 +6,7 @@ import pytest
 from gputopo.report.document import document_text
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
 from gputopo.report.runs.screen import screen_document
-from gputopo.runs.screen import device_rows
+from gputopo.runs import device_rows
 from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun
 from tests.report.shown import text_of_blocks
 from tests.runs.test_screen import NAMES, runs, screen_of

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from gputopo.report.document import document_lines
 from gputopo.report.runs.report import run_document
-from gputopo.runs.summary import Summary, summarise
+from gputopo.runs import Judgement, Summary, summarise
 from gputopo.runs.verdict.hosts import named_by_host
-from gputopo.runs.verdict.judge import Judgement
 from gputopo.values.run.events import Device, HostExchange, HostLoad, RunStarted, Sample, Step
 from gputopo.values.run.hosts import whole_hosts
 from gputopo.values.run.result import Result
