@@ -1,10 +1,11 @@
 """Plans, starts and watches training. The TensorFlow code is here, and loads only in the worker.
 
 A `Job` is planned on a `Site`, which gives a `Target`; `runnable` makes its checked spec. `plan_on` plans;
-`plan_by_runs` and `train_fastest` measure placements first. `machine_from` and `planned_machine` read the
-machine of a command, `site_for` its site. `find_hosts` returns the hosts of a command: see
-`gputopo.launch.hosts`. `strategy` is for the user's script, and loads TensorFlow when it is called. Each name
-loads its module when it is used.
+`plan_by_runs` and `train_fastest` measure placements first. `train_once`, `train_repeatedly`, `run_program`,
+`screen_devices` and `run_sweep` run to the end and store what came out; `dry_run` and `export_run` only show
+what would run. `machine_from` and `planned_machine` read the machine of a command, `site_for` its site.
+`find_hosts` returns the hosts of a command: see `gputopo.launch.hosts`. `strategy` is for the user's script,
+and loads TensorFlow when it is called. Each name loads its module when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -30,8 +31,15 @@ if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer as RendezvousServer
     from gputopo.launch.hosts.run import run_on_hosts as run_on_hosts
     from gputopo.launch.job import Job as Job
+    from gputopo.launch.job import parse_model as parse_model
     from gputopo.launch.jobs.autotune import plan_by_runs as plan_by_runs
     from gputopo.launch.jobs.autotune import train_fastest as train_fastest
+    from gputopo.launch.jobs.claims import claim_free as claim_free
+    from gputopo.launch.jobs.reduction_bench import measure_reduction as measure_reduction
+    from gputopo.launch.jobs.repeats import train_repeatedly as train_repeatedly
+    from gputopo.launch.jobs.screen_course import screen_devices as screen_devices
+    from gputopo.launch.jobs.sweep_course import run_sweep as run_sweep
+    from gputopo.launch.jobs.training import train_once as train_once
     from gputopo.launch.plans import plan_on as plan_on
     from gputopo.launch.site import Site as Site
     from gputopo.launch.source import FROM as FROM
@@ -40,13 +48,20 @@ if TYPE_CHECKING:
     from gputopo.launch.source import planned_machine as planned_machine
     from gputopo.launch.source import site_for as site_for
     from gputopo.launch.source import with_ports_now as with_ports_now
+    from gputopo.launch.spec.dry_run import DryRun as DryRun
+    from gputopo.launch.spec.dry_run import dry_run as dry_run
+    from gputopo.launch.spec.dry_run import dry_run_of_program as dry_run_of_program
+    from gputopo.launch.supervise.run_folder import check_output as check_output
+    from gputopo.launch.supervise.run_folder import runs_home as runs_home
     from gputopo.launch.target import Target as Target
+    from gputopo.launch.user_program.running import run_program as run_program
     from gputopo.launch.user_strategy import strategy as strategy
 
 _MODULES = {
     "Allocation": "hosts.allocation",
     "DataRequest": "data",
     "FROM": "source",
+    "DryRun": "spec.dry_run",
     "FoundHosts": "hosts.allocation",
     "HostOptions": "hosts.options",
     "Job": "job",
@@ -55,12 +70,18 @@ _MODULES = {
     "Target": "target",
     "ask_for_machines": "hosts.fleet",
     "begin_reading": "source",
+    "check_output": "supervise.run_folder",
+    "claim_free": "jobs.claims",
+    "dry_run": "spec.dry_run",
+    "dry_run_of_program": "spec.dry_run",
     "export_hosts": "exporting",
     "export_run": "exporting",
     "find_hosts": "hosts.allocation",
     "machine_from": "source",
     "make_data": "data",
     "measure_network": "hosts.network",
+    "measure_reduction": "jobs.reduction_bench",
+    "parse_model": "job",
     "plan_by_runs": "jobs.autotune",
     "plan_of_hosts": "hosts.plans",
     "plan_of_machines": "hosts.plans",
@@ -68,11 +89,17 @@ _MODULES = {
     "planned_machine": "source",
     "read_machines": "hosts.fleet",
     "run_on_hosts": "hosts.run",
+    "run_program": "user_program.running",
+    "run_sweep": "jobs.sweep_course",
     "runnable": "checks",
+    "runs_home": "supervise.run_folder",
+    "screen_devices": "jobs.screen_course",
     "site_for": "source",
     "start_hosts": "hosts.driver",
     "strategy": "user_strategy",
     "train_fastest": "jobs.autotune",
+    "train_once": "jobs.training",
+    "train_repeatedly": "jobs.repeats",
     "with_ports_now": "source",
 }
 __all__ = [*_MODULES]

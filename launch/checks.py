@@ -5,10 +5,8 @@ from pathlib import Path
 
 from gputopo.launch.job import Job
 from gputopo.launch.models import require_code
-from gputopo.launch.spec.memory_check import require_memory
 from gputopo.launch.spec.rules import check_layout
 from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.cgroup import memory_bytes
 from gputopo.launch.target import Target
 from gputopo.values.errors import InputError, UsageError
 from gputopo.values.option import shown
@@ -29,21 +27,20 @@ def require_runnable(target: Target, spec: RunSpec, options: OutputOptions) -> N
     if options.repeats > 1:
         _require_repeatable(spec)
     require_restartable(spec, options)
-    if spec.lifecycle.trace_steps and options.output is None:
-        _require_home_of_traces(runs.runs_home(os.environ).absolute())
+    home = str(runs.runs_home(os.environ).absolute())
+    if spec.lifecycle.trace_steps and options.output is None and not is_utf8(home):
+        raise InputError(
+            f"--trace writes into {shown(home)}, whose name is not UTF-8, as the files of a run are",
+            "use another folder with --output, or set GPUTOPO_HOME",
+        )
     check_layout(spec, target.environment(os.environ, spec))
-    require_memory(
-        spec,
-        [one.machine for one in (target, *target.others)],
-        host_bytes=[memory_bytes(), *(one.memory_bytes for one in target.others)],
-    )
     if spec.data.folder is not None:
         from gputopo.launch.data import find_data, require_made_for, require_sound  # loads NumPy
 
-        found = find_data(Path(spec.data.folder), spec.data.name)
-        require_made_for(found, spec.model)
+        data = find_data(Path(spec.data.folder), spec.data.name)
+        require_made_for(data, spec.model)
         if spec.data.bad_records == "stop":
-            require_sound(found, "validation" if spec.task == "eval" else "train")
+            require_sound(data, "validation" if spec.task == "eval" else "train")
     require_code(spec.model)
 
 
@@ -53,25 +50,6 @@ def require_restartable(spec: RunSpec, options: OutputOptions) -> None:
         raise UsageError(
             "--restart continues from a checkpoint, but this run saves none",
             "add --checkpoints DIR, and --checkpoint-steps N for some on the way",
-        )
-
-
-def require_files_of(spec: RunSpec) -> None:
-    """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
-    saved = spec.lifecycle
-    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
-    if spec.task == "eval" or trains:
-        from gputopo.launch.train import require_files  # loads NumPy
-
-        require_files(spec)
-
-
-def _require_home_of_traces(home: Path) -> None:
-    """Raise InputError if the path of the trace is not UTF-8, because the spec could not store it."""
-    if not is_utf8(str(home)):
-        raise InputError(
-            f"--trace writes into {shown(str(home))}, whose name is not UTF-8, as the files of a run are",
-            "use another folder with --output, or set GPUTOPO_HOME",
         )
 
 

@@ -10,8 +10,7 @@ from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.plans import identical_hosts
 from gputopo.launch.job import Job
-from gputopo.launch.spec.exports import ExportedRun, docker, hostfile, sbatch
-from gputopo.launch.supervise.run_folder import runs_home
+from gputopo.launch.spec.exports import ExportedRun
 from gputopo.launch.target import Target
 from gputopo.values.errors import UsageError
 from gputopo.values.machine import Machine
@@ -51,12 +50,11 @@ def export_run(
         named=bool(job.request.gpus or job.request.exclude),
         program=job.program,
         folders=tuple(folder for folder in folders if folder is not None),
-        home=str(runs_home(os.environ).parent.absolute()),
         hosts=() if target.rehearsal_of is not None else (HostAddress(platform.node().partition(".")[0]),),
         steps=_steps(spec),
         options=options.sbatch_options,
     )
-    return (sbatch if options.shape == "sbatch" else docker)(exported)
+    return exported.script(options.shape)
 
 
 def export_hosts(
@@ -82,7 +80,7 @@ def export_hosts(
         named=bool(job.request.gpus or job.request.exclude),
         options=options.sbatch_options,
     )
-    return (sbatch if options.shape == "sbatch" else hostfile)(exported)
+    return exported.script(options.shape)
 
 
 def _steps(spec: RunSpec | None) -> int | None:

@@ -179,7 +179,7 @@ def gpu_words(sample: Sample | None, devices: Sequence[Device] = ()) -> str:
     """Return the state of the GPUs in a sample, or "" without a sample. `devices`: of the run."""
     if sample is None:
         return ""
-    names = {(one.rank, one.gpu): one.short_name for one in devices if one.host is not None}
+    names = {(device.rank, device.gpu): device.short_name for device in devices if device.host is not None}
     said = []
     for gpu in sample.gpus:
         words = [names.get((sample.rank, gpu.gpu), f"GPU {gpu.gpu}")]
@@ -221,9 +221,9 @@ def _limit(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return the message of a line that reports a limit of the process, and the remedy; None without one."""
     for line in lines:
         for reports, remedy in ((_NO_SPACE, MORE_SPACE), (_NO_THREAD, _MORE_THREADS)):
-            found = reports.search(line)
-            if found:
-                return found[0].strip(), remedy
+            match = reports.search(line)
+            if match:
+                return match[0].strip(), remedy
     return None
 
 

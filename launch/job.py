@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.launch.site import Site
+from gputopo.launch.site import Site, tensorflow_notes
 from gputopo.launch.spec import model_names
 from gputopo.launch.spec.prepare import reduced_by_strategy, spec_of
 from gputopo.launch.target import Target
@@ -138,9 +138,14 @@ class Job:
     ) -> Target:
         """Return the planned target, with its GPUs claimed until `claims` closes. Raises GputopoError.
 
-        `request`: replaces the job's own request.
+        `request`: replaces the job's own request. Unless it is a dry run (`claims` is None), warnings are
+        printed to stderr.
         """
-        return self.placed(site.claimed(site.with_costs(request or self.request), claims))
+        target = self.placed(site.claimed(site.with_costs(request or self.request), claims))
+        if claims is not None:
+            for line in (*target.plan.warnings, *(tensorflow_notes(target) if site.trains else ())):
+                note(line)
+        return target
 
     def placed(self, target: Target) -> Target:
         """Return the target without a reduction if the tf.distribute strategy has its own reduction."""
@@ -157,7 +162,7 @@ class Job:
             return target, make(target)
         except UsageError as error:
             plan = target.plan
-            rest = tuple(one for one in plan.candidates if one.all_reduce != NCCL)
+            rest = tuple(candidate for candidate in plan.candidates if candidate.all_reduce != NCCL)
             by_nccl = plan.choice.all_reduce == NCCL and target.others and "all_reduce" not in self.typed
             if not (by_nccl and rest):
                 raise

@@ -6,32 +6,11 @@ A lock ends with its process, however the process ends, and leaves no file behin
 import contextlib
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from gputopo.values.errors import InputError
 from gputopo.values.run.spec import Lifecycle
-
-
-@contextlib.contextmanager
-def locked_spec(spec: Path) -> Iterator[bool]:
-    """Lock a run folder by its spec.json, which must be replaced by the complete spec while in the context.
-
-    Until then, the file is empty. Yields False if another run has the folder. Raises OSError if the file
-    cannot be created.
-    """
-    handle, is_new = _opened(spec)
-    try:
-        yield try_lock(handle, otherwise=is_new) and _is_unwritten(handle, spec)
-    finally:
-        os.close(handle)
-
-
-def is_left_over(spec: Path) -> bool:
-    """Whether the run of a spec.json has just started, or was killed before it wrote the file."""
-    found = spec.stat()
-    return stat.S_ISREG(found.st_mode) and found.st_size == 0
 
 
 @contextlib.contextmanager
@@ -72,33 +51,11 @@ def locked_folder(folder: Path, option: str) -> Iterator[None]:
         os.close(handle)
 
 
-def try_lock(handle: int, kind: int = fcntl.LOCK_EX, *, otherwise: bool = True) -> bool:
-    """Lock a file; False if another process has locked it, `otherwise` if this disk has no locks."""
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network disks
-        return otherwise
+def try_lock(handle: int, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock a file; False if another process has locked it. On some network disks, no lock is taken."""
+    with contextlib.suppress(OSError):
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
     return True
-
-
-def _opened(spec: Path) -> tuple[int, bool]:
-    """Open the file, created if needed; also return whether it is new. NFS locks need write access."""
-    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-    with contextlib.suppress(FileExistsError):
-        return os.open(spec, how | os.O_EXCL, 0o666), True
-    return os.open(spec, how, 0o666), False
-
-
-def _is_unwritten(handle: int, spec: Path) -> bool:
-    """Whether the locked file still has its name and is empty.
-
-    Between opening and locking, another run may have replaced it with its complete spec.json.
-    """
-    mine = os.fstat(handle)
-    try:
-        now = os.stat(spec)
-    except FileNotFoundError:
-        return False
-    return mine.st_size == 0 and os.path.samestat(mine, now)

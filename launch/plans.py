@@ -35,13 +35,13 @@ def plan_on(site: Site, request: Request, *, candidates: int | None, changes: Se
     def choose(machine: Machine, request: Request, keep: int | None = 1) -> Plan:
         return replace(site, machine=machine, keep=keep).target(request, others).plan
 
-    found = choose(machine, request, candidates)
+    plan = choose(machine, request, candidates)
     if request.explain:
-        require_prediction(found, EXPLAINS)
+        require_prediction(plan, EXPLAINS)
     if not changes:
-        return found
+        return plan
     effect = planner.effect_of_changes(machine, request, changes, choose)
-    return msgspec.structs.replace(found, what_if=effect)
+    return msgspec.structs.replace(plan, what_if=effect)
 
 
 def require_gpus(machine: Machine) -> None:

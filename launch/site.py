@@ -22,35 +22,26 @@ from gputopo import planner
 from gputopo.findings import driver_broken, install_support, support_of
 from gputopo.launch.jobs.before import Before, measured_before
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.supervise.cgroup import usable_cpus
-from gputopo.launch.target import Target
+from gputopo.launch.target import Target, TargetSite
 from gputopo.planner import Request
 from gputopo.report.stderr import note
 from gputopo.values.errors import GputopoError, HardwareError, InputError, UsageError
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.install import install_tensorflow
-from gputopo.values.machine import Machine
-from gputopo.values.run.plan import CPU_DEVICES
+from gputopo.values.run.plan import CPU_DEVICES, Plan
 from gputopo.workload import Workload
-
-_NONE_THERE = "No NVIDIA device"
-_NONE_WANTED = "--cpu"
-_NONE_VISIBLE = "CUDA_VISIBLE_DEVICES hides all GPUs"
 
 
 @dataclass
-class Site:
+class Site(TargetSite):
     """Where jobs are planned and run: this machine, another host's machine, or a captured one.
 
-    `environ`: of the process that runs there. `rehearsal_of`: name of the captured machine.
+    `environ`: of the process that runs there.
     """
 
-    machine: Machine
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    rehearsal_of: str | None = None
     cpu: bool = False  # use CPU devices
     require_gpu: bool = False
-    affinity: bool = True  # whether a run on GPUs uses the CPUs near them
     keep: int | None = None  # limit on the candidates that a plan lists
     alone: bool = True  # False: one of several hosts, for which runs of one host are not used
     command: str = "gputopo run"  # the command in a claim of GPUs
@@ -58,7 +49,7 @@ class Site:
     _costs: "dict[str, Workload | None]" = field(default_factory=dict)
     _before: dict[tuple[Any, ...], Before] = field(default_factory=dict)
 
-    def target(self, request: Request, claimed: Mapping[int, str] = {}) -> "Target":
+    def target(self, request: Request, claimed: Mapping[int, str] = {}) -> Target:
         """Plan a request, and choose the backend. Claims no GPU.
 
         `claimed`: GPUs that other processes have claimed, with the holder. Raises HardwareError for a broken
@@ -68,9 +59,9 @@ class Site:
         if self.require_gpu and self.cpu:
             raise UsageError("--require-gpu and --cpu cannot be combined", "use only one of them")
         if self.rehearsal_of is not None:
-            return self._rehearsal(request, self.rehearsal_of)
+            return self._rehearsal(request)
         if self.why_cpu is not None:
-            return _without_gpus(self.machine, request, self.why_cpu, require_gpu=self.require_gpu)
+            return self._without_gpus(request, self.why_cpu)
         unusable = self.unusable
         refused = next((gpu for gpu in request.gpus or () if gpu in unusable), None)
         if refused is not None:
@@ -86,34 +77,55 @@ class Site:
             keep=self.keep,
             **self._past(request)._asdict(),
         )
-        usable = usable_cpus() if self.affinity else None
-        return Target("gpu", plan, self.machine, usable=usable, affinity=self.affinity, box=self.machine)
+        return self.planned(plan)
 
-    def _rehearsal(self, request: Request, name: str) -> "Target":
+    def planned(self, plan: Plan) -> Target:
+        """Return the target of a plan for GPUs of the site, also of a captured machine."""
+        return Target("gpu", self, plan)
+
+    def _rehearsal(self, request: Request) -> Target:
         if self.require_gpu:
             raise UsageError(
                 "--require-gpu and --from cannot be combined: a rehearsal runs on CPU devices",
                 "use only one of them",
             )
         plan = planner.plan(self.machine, request, keep=self.keep)
-        return Target(
-            "cpu", plan, self.machine, why_cpu="a rehearsal", rehearsal_of=name, affinity=self.affinity
-        )
+        return Target("cpu", self, plan, why_cpu="a rehearsal")
 
-    def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> "Target":
+    def _without_gpus(self, request: Request, why: str) -> Target:
+        if self.require_gpu:
+            raise HardwareError(
+                f"{why}, but --require-gpu needs one",
+                "run it on a machine with GPUs; gputopo inspect lists them",
+            )
+        for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
+            if given:
+                raise UsageError(
+                    f"{option} needs GPUs, but there is none: {why}",
+                    f"remove {option} to use CPU devices",
+                )
+        if request.single_gpu_images_per_sec:
+            raise UsageError(
+                f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it"
+            )
+        devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
+        plan = planner.cpu_plan(request, devices)
+        if request.num_gpus == "auto":
+            why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
+        return Target("cpu", self, plan, why_cpu=why, cpu_devices=devices)
+
+    def claimed(self, request: Request, claims: contextlib.ExitStack | None) -> Target:
         """Return the target of a request, on GPUs that no other process has claimed.
 
         The GPUs are claimed until `claims` closes; if that is None, they are not claimed. Raises
         GputopoError.
         """
-        return choose_and_claim(
-            self.machine,
-            lambda others: self.target(request, others),
-            claims,
-            self.environ,
-            self.command,
-            on_problem=note,
-        )
+
+        def choose(others: Mapping[int, str]) -> tuple[Target, tuple[int, ...]]:
+            target = self.target(request, others)
+            return target, target.plan.choice.gpus if target.backend == "gpu" else ()
+
+        return choose_and_claim(self.machine, choose, claims, self.command)
 
     @cached_property
     def why_cpu(self) -> str | None:
@@ -121,14 +133,38 @@ class Site:
 
         Raises HardwareError for an NVIDIA device whose driver does not work.
         """
-        return why_cpu(self.machine, self.environ, cpu=self.cpu)
+        if self.cpu:
+            return "--cpu"
+        broken = driver_broken(self.machine)
+        if broken is not None:
+            hint = f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
+            raise HardwareError(broken.says, hint)
+        if len(planner.hidden_gpus(self.environ, self.machine)) == len(self.machine.gpus):
+            return "CUDA_VISIBLE_DEVICES hides all GPUs" if self.machine.gpus else "No NVIDIA device"
+        return None
 
     @cached_property
     def unusable(self) -> Mapping[int, str]:
-        """The GPUs that TensorFlow cannot use, with the reasons. Raises HardwareError if it can use none."""
+        """The visible GPUs that the installed TensorFlow cannot use, with the reasons.
+
+        Raises HardwareError if TensorFlow is not installed or can use none of the GPUs.
+        """
         if not self.trains or self.rehearsal_of is not None or self.why_cpu is not None:
             return {}
-        return gpus_without_tensorflow(self.machine, self.environ)
+        machine = self.machine
+        if machine.tensorflow is None:
+            raise HardwareError("TensorFlow is not installed for this Python", install_tensorflow(cuda=True))
+        whole = install_support(machine.tensorflow)
+        if whole.level == "error":
+            raise HardwareError(whole.reason, whole.remedy)
+        hidden = planner.hidden_gpus(self.environ, machine)
+        visible = [gpu for gpu in machine.gpus if gpu.index not in hidden and not gpu.lost]
+        supports = {gpu.index: support_of(machine, gpu) for gpu in visible}
+        refused = {index: support for index, support in supports.items() if support.level == "error"}
+        if refused and len(refused) == len(visible):
+            first, support = next(iter(refused.items()))
+            raise HardwareError(f"GPU {first}: {support.reason}", support.remedy)
+        return {index: support.reason for index, support in refused.items()}
 
     def with_costs(self, request: Request) -> Request:
         """Return the request with the model's costs, if no table has them but they are known or can be found.
@@ -182,42 +218,6 @@ def with_costs(request: Request) -> Request:
     return msgspec.structs.replace(request, workload=workload)
 
 
-def why_cpu(machine: Machine, environ: Mapping[str, str], *, cpu: bool) -> str | None:
-    """Return why a run on this machine uses CPU devices, as a clause; None if it uses GPUs.
-
-    Raises HardwareError for an NVIDIA device whose driver does not work.
-    """
-    if cpu:
-        return _NONE_WANTED
-    broken = driver_broken(machine)
-    if broken is not None:
-        raise HardwareError(
-            broken.says, f"{broken.remedy or 'gputopo inspect shows more'} --cpu uses CPU devices."
-        )
-    if len(planner.hidden_gpus(environ, machine)) == len(machine.gpus):
-        return _NONE_VISIBLE if machine.gpus else _NONE_THERE
-    return None
-
-
-def gpus_without_tensorflow(machine: Machine, environ: Mapping[str, str]) -> dict[int, str]:
-    """Return the visible GPUs that the installed TensorFlow cannot use, with the reasons.
-
-    Raises HardwareError if TensorFlow is not installed or can use none of the GPUs.
-    """
-    if machine.tensorflow is None:
-        raise HardwareError("TensorFlow is not installed for this Python", install_tensorflow(cuda=True))
-    whole = install_support(machine.tensorflow)
-    if whole.level == "error":
-        raise HardwareError(whole.reason, whole.remedy)
-    hidden = planner.hidden_gpus(environ, machine)
-    visible = [gpu for gpu in machine.gpus if gpu.index not in hidden and not gpu.lost]
-    found = {gpu.index: support for gpu in visible if (support := support_of(machine, gpu)).level == "error"}
-    if found and len(found) == len(visible):
-        first, support = next(iter(found.items()))
-        raise HardwareError(f"GPU {first}: {support.reason}", support.remedy)
-    return {index: support.reason for index, support in found.items()}
-
-
 def tensorflow_notes(target: Target) -> tuple[str, ...]:
     """Return notes about TensorFlow on the GPUs of a target, as sentences for the time before the start."""
     machine, chosen = target.machine, target.plan.choice.gpus
@@ -233,43 +233,16 @@ def tensorflow_notes(target: Target) -> tuple[str, ...]:
                 notes.setdefault(f"{support.reason}: {support.remedy}", []).append(gpu.index)
             elif support.compiles:
                 compiling.append(gpu.index)
-    found = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
+    sentences = [f"GPU {index_ranges(gpus)}: {note}" if gpus else note for note, gpus in notes.items()]
     if compiling:
-        found.append(
+        sentences.append(
             f"the driver compiles kernels of TensorFlow for GPU {index_ranges(compiling)} at the first "
             "start, which can take minutes; later starts find them in ~/.nv/ComputeCache"
         )
-    return tuple(found)
-
-
-def warn(target: Target, *, trains: bool = True) -> None:
-    """Print to stderr which GPUs were skipped or used despite warnings, and notes about TensorFlow."""
-    for line in (*target.plan.warnings, *(tensorflow_notes(target) if trains else ())):
-        note(line)
+    return tuple(sentences)
 
 
 def rehearsal_name(sources: Sequence[str]) -> str | None:
     """Return the name of the captured machine from `--from`, as valid UTF-8; None without a capture."""
     names = ("a capture from stdin" if source == "-" else Path(source).stem for source in sources)
     return " + ".join(names).encode(errors="replace").decode() or None
-
-
-def _without_gpus(machine: Machine, request: Request, why: str, *, require_gpu: bool) -> Target:
-    if require_gpu:
-        raise HardwareError(
-            f"{why}, but --require-gpu needs one",
-            "run it on a machine with GPUs; gputopo inspect lists them",
-        )
-    for option, given in (("--gpus", request.gpus), ("--exclude", request.exclude)):
-        if given:
-            raise UsageError(
-                f"{option} needs GPUs, but there is none: {why}",
-                f"remove {option} to use CPU devices",
-            )
-    if request.num_gpus == "auto":
-        why += f", and --num-gpus auto is {CPU_DEVICES} without GPUs"
-    devices = request.num_gpus if isinstance(request.num_gpus, int) else CPU_DEVICES
-    if request.single_gpu_images_per_sec:
-        raise UsageError(f"--single-gpu-images-per-sec needs a GPU, but there is none: {why}", "remove it")
-    plan = planner.cpu_plan(request, devices)
-    return Target("cpu", plan, None, why_cpu=why, cpu_devices=devices, box=machine)

@@ -205,7 +205,7 @@ def keras_steps(examples: int, *, device: int | None = None, unit: str = EXAMPLE
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             # A call of compiled code may run several steps: a number, or a variable in legacy Keras.
-            of_step = _of_this_worker(examples, getattr(self.model, "distribute_strategy", None))
+            of_step = examples_of_worker(examples, getattr(self.model, "distribute_strategy", None))
             of_call = getattr(self.model, "steps_per_execution", None) or 1
             self.steps.done(of_step * int(of_call.numpy() if hasattr(of_call, "numpy") else of_call))
 
@@ -237,7 +237,7 @@ def _stacks_at_a_signal() -> int | None:
     return file
 
 
-def _of_this_worker(examples: int, strategy: Any) -> int:
+def examples_of_worker(examples: int, strategy: Any) -> int:
     """Return this worker's part of the examples of a step; the parts of all workers add up."""
     tf = sys.modules.get("tensorflow")
     if tf is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):

@@ -95,11 +95,11 @@ def require_gpus(tf: Any, count: int) -> None:
     Raises RuntimeError if TensorFlow has made its devices.
     """
     load_cuda_libraries()
-    found = tf.config.list_physical_devices("GPU")
-    if len(found) != count:
+    gpus_seen = tf.config.list_physical_devices("GPU")
+    if len(gpus_seen) != count:
         # The earlier check was successful, so TensorFlow has probably looked for GPUs before the plan.
-        raise HardwareError(f"TensorFlow sees {len(found)} GPUs, the plan has {count}", FIRST)
-    for gpu in found:
+        raise HardwareError(f"TensorFlow sees {len(gpus_seen)} GPUs, the plan has {count}", FIRST)
+    for gpu in gpus_seen:
         if ALLOW_GROWTH not in os.environ:
             tf.config.experimental.set_memory_growth(gpu, True)
 
@@ -205,22 +205,22 @@ def strategy(
 
 def _planned_and_made(model: object, asked: dict[str, Any], *, claim: bool) -> "tf.distribute.Strategy":
     workers = starters.tf_config(os.environ)
-    site = Site(_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
+    site = Site(read_machine(), affinity=False, command="gputopo.launch.strategy", trains=True)
     _ = site.unusable  # check before a model is built
     # CPU devices have only one way to exchange gradients, whatever a model costs.
-    found = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model, os.environ)
+    sizes = NO_MODEL if callable(model) and site.why_cpu is not None else sized(model)
     if site.why_cpu is not None and asked["num_gpus"] is None and of_tensorflow("_initialized"):
         asked["num_gpus"] = len(sys.modules["tensorflow"].config.list_logical_devices("CPU"))
-        found = found._replace(says="TensorFlow had already created its devices")
+        sizes = sizes._replace(says="TensorFlow had already created its devices")
     claims = contextlib.ExitStack()
     atexit.register(claims.close)
-    target = site.claimed(request_for(site, found, **asked), claims if claim else None)
+    target = site.claimed(request_for(site, sizes, **asked), claims if claim else None)
     for sentence in tensorflow_notes(target):
         note(sentence)
     try:
         if workers is not None:
-            return made_with_workers(target, workers, found.says, asked=asked["num_gpus"])
-        return _made(target, found)
+            return made_with_workers(target, workers, sizes.says, asked=asked["num_gpus"])
+        return make_strategy(target, sizes)
     except BaseException:
         claims.close()
         raise
@@ -259,7 +259,8 @@ def lines_of(target: Target, found: Nearest, says: str | None = None) -> tuple[s
     return f"gputopo: {found.words} on {where_words(target)}.", f"gputopo: why: {why}."
 
 
-def _machine() -> Machine:
+def read_machine() -> Machine:
+    """Return this machine, with its last saved bandwidth. Raises GputopoError."""
     from gputopo.probes import begin_reading
     from gputopo.runs import BoxHistory
 
@@ -276,11 +277,11 @@ def _machine() -> Machine:
     return machine
 
 
-def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
+def make_strategy(target: Target, model: Sized) -> "tf.distribute.Strategy":
     """Make the devices and the strategy."""
     choice, backend = target.plan.choice, target.backend
     count = len(choice.gpus) or target.cpu_devices
-    found = nearest(choice, backend, count)
+    strategy_words = nearest(choice, backend, count)
     os.environ.update(target.plan.environment)
     import tensorflow as tf
 
@@ -289,13 +290,13 @@ def _made(target: Target, model: Sized) -> "tf.distribute.Strategy":
     except RuntimeError:  # TensorFlow has made its devices
         if len(tf.config.list_logical_devices(backend.upper())) != count:
             raise UsageError("TensorFlow has already created its devices", FIRST) from None
-    for line in lines_of(target, found, model.says):
+    for line in lines_of(target, strategy_words, model.says):
         print(line, file=sys.stderr)
     devices = [f"/{backend.upper()}:{number}" for number in range(count)]
-    if found.reduction is None:
+    if strategy_words.reduction is None:
         return tf.distribute.OneDeviceStrategy(devices[0])
     server = ps_device(choice, backend)
-    operation = getattr(tf.distribute, _OPERATIONS[found.reduction])
+    operation = getattr(tf.distribute, _OPERATIONS[strategy_words.reduction])
     made = tf.distribute.MirroredStrategy(devices, operation() if server is None else operation(server))
     return _warning_at_scope(made, keras_warnings(_keras_version(), count))
 
@@ -308,18 +309,18 @@ def keras_warnings(version: str | None, devices: int, *, workers: int = 1) -> tu
     """
     if version is None or not version.startswith("3."):
         return ()
-    found = []
+    warnings = []
     if workers > 1:
-        found.append(
+        warnings.append(
             f"with {workers} workers, fit, evaluate and predict of Keras {version} fail: write a loop"
         )
     if devices > 1:
-        found += [
+        warnings += [
             f"on {devices} devices, Keras {version} fails with jit_compile or gradient_accumulation_steps",
             f"on {devices} devices, choose a batch size that {devices} divides, and drop a shorter last "
             "batch (drop_remainder=True): fit fails on fewer examples than devices, or its loss is NaN",
         ]
-    return tuple(found)
+    return tuple(warnings)
 
 
 def _keras_version() -> str | None:

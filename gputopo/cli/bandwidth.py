@@ -1,7 +1,6 @@
 """`gputopo bandwidth`: the measured bandwidth of this machine's links, judged."""
 
 import contextlib
-import os
 import time
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -350,12 +349,12 @@ def measure_links(
     is printed to stderr and the other measurements are returned. `on_pause` is called repeatedly meanwhile.
     """
     from gputopo.cli.progress import ProgressLine
-    from gputopo.launch.jobs.claims import claim_free
+    from gputopo.launch import claim_free
     from gputopo.probes import NoGpuMeasuredError, SessionRequest, measure_watched
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
-        others = claim_free(machine, options.gpus, os.environ, "gputopo bandwidth", claims, on_problem=note)
+        others = claim_free(machine, options.gpus, claims)
         gpus = tuple(gpu.index for gpu in machine.gpus if gpu.index not in others) if others else options.gpus
         _note_other_load(machine, gpus)
         request = SessionRequest(

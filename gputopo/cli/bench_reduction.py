@@ -43,13 +43,13 @@ def bench_reduction(
     work, or TensorFlow cannot be used; 130 ended by Ctrl-C.
     """
     from gputopo import findings
-    from gputopo.launch.jobs.reduction_here import measure_on
+    from gputopo.launch import measure_reduction
     from gputopo.topology import with_p2p_reasons
     from gputopo.workload import require_workload
 
     known = require_workload(model).name
     machine = with_p2p_reasons(machine_from(()))
-    measured = with_expected(machine, measure_on(machine, known, method, gpus))
+    measured = with_expected(machine, measure_reduction(machine, known, method, gpus))
     machine = msgspec.structs.replace(machine, bandwidth=measured)
     problems = findings.find_bandwidth(machine)
     print_bandwidth(machine, problems, shape, whole=True)

@@ -7,9 +7,7 @@ import msgspec
 
 from gputopo.cli.printing import emit, show_report
 from gputopo.cli.refusals import refuse_typed
-from gputopo.launch import FROM, HostOptions, Job, Target, site_for
-from gputopo.launch.job import parse_model
-from gputopo.launch.site import rehearsal_name, warn
+from gputopo.launch import FROM, HostOptions, Job, parse_model, site_for
 from gputopo.prediction import DEFAULT_PROGRAM
 from gputopo.report.stderr import note
 from gputopo.values.errors import ExitCode
@@ -21,8 +19,8 @@ from gputopo.values.run.plan import ALL
 from gputopo.values.run.spec import Precision
 
 if TYPE_CHECKING:
+    from gputopo.launch import Site
     from gputopo.planner import Request
-    from gputopo.values.machine import Machine
     from gputopo.values.run.plan import Plan
 
 
@@ -196,26 +194,24 @@ def _plan_of_one(asked: _Asked) -> int:
         chosen, code = plan_by_runs(
             asked.job, site, request, candidates=command.candidates, count=command.autotune
         )
-    _show(chosen if command.autotune is None else asked.shown(chosen), asked, site.machine)
+    _show(chosen if command.autotune is None else asked.shown(chosen), asked, site)
     return code
 
 
-def _show(chosen: "Plan", asked: _Asked, machine: "Machine") -> None:
+def _show(chosen: "Plan", asked: _Asked, site: "Site") -> None:
     """Print a plan, or how other programs start a training with it."""
     if asked.shape not in ("sbatch", "docker"):
         _print(chosen, asked.shape)
         return
     from gputopo.launch import export_run
-    from gputopo.launch.spec.prepare import spec_of
-    from gputopo.launch.supervise.cgroup import usable_cpus
     from gputopo.values.run.options import OutputOptions
 
-    name = rehearsal_name(asked.output.sources)
-    target = Target("gpu", chosen, machine, rehearsal_of=name, usable=usable_cpus(), why_cpu="no GPU")
-    warn(target, trains=False)
+    target = site.planned(chosen)
+    for line in chosen.warnings:
+        note(line)
     typed = {"model": str(asked.job.model), **asked.job.training.typed}
     words = [word for name, text in typed.items() for word in (f"--{name.replace('_', '-')}", text)]
-    spec = spec_of(target, str(asked.request.model)) if target.plan.choice.gpus else None
+    spec = asked.job.spec_of(target) if target.plan.choice.gpus else None
     emit(export_run(asked.job, target, OutputOptions(shape=asked.shape), words, spec))
 
 

@@ -290,7 +290,7 @@ def _check_compared(study: "Study", earlier: "Sequence[Measurement]") -> None:
 
 def _home() -> str:
     """Return the folder of the user's runs. Raises InputError if there are none."""
-    from gputopo.launch.supervise.run_folder import runs_home
+    from gputopo.launch import runs_home
 
     home = runs_home(os.environ)
     if not Path(home).is_dir():

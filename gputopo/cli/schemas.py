@@ -35,7 +35,7 @@ DOCUMENTS: Mapping[str, JsonDocument] = {
         "gputopo.values.difference", "BandwidthDifference", "bandwidth --baseline FILE --json"
     ),
     "plan": JsonDocument("gputopo.values.run.plan", "Plan", "plan --json"),
-    "dryrun": JsonDocument("gputopo.cli.run.showing", "DryRun", "run --dry-run --json"),
+    "dryrun": JsonDocument("gputopo.launch", "DryRun", "run --dry-run --json"),
     "runspec": JsonDocument("gputopo.values.run.spec", "RunSpec", "run: spec.json in the run folder"),
     "event": JsonDocument("gputopo.values.run.events", "Event", "run: a line of events.jsonl"),
     "result": JsonDocument(

@@ -72,10 +72,10 @@ def _address(peers: Sequence[str]) -> str:
 
 
 def _planned(peers: Sequence[str], *, pairs: bool) -> Joining:
-    from gputopo.launch.site import why_cpu
+    from gputopo.launch import Site
 
     machine = planned_machine((), pairs=pairs)
-    brought = None if why_cpu(machine, os.environ, cpu=False) is not None else machine
+    brought = None if Site(machine).why_cpu is not None else machine
     try:
         address = _address(peers)
     except (OSError, UnicodeError):

@@ -165,8 +165,7 @@ def target_alone(
         keep=keep,
         alone=False,
     )
-    target = site.target(request, host.resources.claimed)
-    return replace(target, memory_bytes=host.resources.memory_bytes)
+    return site.target(request, host.resources.claimed)
 
 
 def _trial(hosts: Sequence[Joining], request: Request, saved: SavedNetwork | None, count: int) -> Candidate:

@@ -13,7 +13,6 @@ from gputopo.launch.hosts.options import HostOptions
 from gputopo.launch.hosts.planning import plan_hosts, request_of, target_alone
 from gputopo.launch.hosts.saved_network import saved_network
 from gputopo.launch.site import with_costs
-from gputopo.launch.spec.rules import OF_ONE_PROCESS
 from gputopo.planner import SavedNetwork
 from gputopo.report.stderr import note
 from gputopo.values.ends import HOSTS
@@ -128,7 +127,7 @@ def _planned(hosts: "Sequence[Joining]", request: "Request", saved: "SavedNetwor
         )
     planned = plan_hosts(hosts, request, saved=saved or saved_network(hosts, request))
     asked = request.all_reduce
-    if asked is not None and planned.target.others and parse(asked).name in OF_ONE_PROCESS:
+    if asked is not None and planned.target.others and parse(asked).name == "nccl_op":
         raise UsageError(
             f"--all-reduce {asked} works within one process, but each host has its own",
             "use --all-reduce hierarchical, or fewer GPUs than one host has: --num-gpus N",

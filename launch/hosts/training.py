@@ -218,7 +218,7 @@ def failed_here(client: RendezvousClient, error: GputopoError) -> int:
 def claim(gpus: Sequence[Gpu], held: contextlib.ExitStack) -> None:
     """Claim GPUs of this host until `held` closes. Raises HardwareError if another run was faster."""
     try:
-        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
+        held.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run"))
     except ClaimedError as error:
         raise never_free() from error
 

@@ -4,8 +4,6 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
 
 import msgspec
 
@@ -14,20 +12,18 @@ from gputopo.launch.job import Job
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.claims import ClaimedError, claimed, claims_folder
 from gputopo.launch.jobs.race import contenders
-from gputopo.launch.jobs.trials import Trial, trial, trial_of, tune
+from gputopo.launch.jobs.trials import Trial, trial_of, tune
 from gputopo.launch.plans import EXPLAINS
-from gputopo.launch.site import Site, warn
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.target import Target
 from gputopo.planner import LISTED, Request, plan_environment, require_prediction
 from gputopo.report.document import document_text, of_sections
-from gputopo.report.layout import plain
 from gputopo.report.plan_parts import autotune_blocks, autotune_note
-from gputopo.report.stderr import note, to_stderr
-from gputopo.report.units import images_per_sec
+from gputopo.report.stderr import to_stderr
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.options import OutputOptions
-from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun, mode_words
+from gputopo.values.run.plan import Autotune, Candidate, Plan
 from gputopo.values.run.spec import RunSpec
 
 Train = Callable[[Target, RunSpec, OutputOptions], int]
@@ -38,41 +34,53 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
     """Measure the best placements of the target's plan, `train` with the fastest; return the exit code."""
     spec = runnable(job, target, options)
     with contextlib.ExitStack() as claims:
-        trials = _trials(job, target, spec, options, claims)
-        found, code, folder = _measured(target, trials, options)
-        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
-        to_stderr(f"{autotune_note(found)}\n")
+        trials = _trials(job, target, options.autotune or 0, claims)
+        folder = runs.folder_for(options.output, trials[0].spec.model)
+        tuning, code = tune(trials, folder)
+        to_stderr(document_text(of_sections([("", autotune_blocks(tuning))])))
+        to_stderr(f"{autotune_note(tuning)}\n")
         if code:
             return code
-        winner = trials[found.winner or 0]
+        winner = trials[tuning.winner or 0]
         if set(winner.candidate.gpus) <= set(target.plan.choice.gpus):
             claims.close()
-        tuned = replace(target, plan=_plan_with(winner, found, target.plan))
+        tuned = replace(target, plan=_plan_with(winner, tuning, target.plan))
         # If all placements fail, the run itself reports the failure, because it then fails too.
-        final = spec if found.winner is None else job.spec_of(tuned)
-        final = msgspec.structs.replace(final, says=(*final.says, autotune_note(found)))
+        final = spec if tuning.winner is None else runnable(job, tuned, options)
+        final = msgspec.structs.replace(final, says=(*final.says, autotune_note(tuning)))
         return train(tuned, final, msgspec.structs.replace(options, output=str(folder)))
 
 
 def plan_by_runs(
     job: Job, site: Site, request: Request, *, candidates: int | None, count: int
 ) -> tuple[Plan, int]:
-    """Return the plan of a request after short runs of its `count` best placements, and the code of a signal.
+    """Return the plan of a request after short runs of its `count` best placements, and an exit code.
 
-    Like `run`, it uses CPU devices if there is no GPU. Raises GputopoError.
+    The code is 0, or 128 + n if signal n ended the runs. Like `run`, it uses CPU devices if there is no GPU.
+    Raises UsageError if there is nothing to compare, and HardwareError if no placement could be run.
     """
-    request = site.with_costs(request)
     site.keep = None if candidates is None or candidates < LISTED else candidates
     with contextlib.ExitStack() as claims:
-        chosen = site.claimed(request, claims)
-        warn(chosen)
+        target = job.planned_on(site, claims, request)
+        plan = before = target.plan
         if request.explain:
-            require_prediction(chosen.plan, EXPLAINS)
-        found, code = plan_fastest(job, chosen, count)
-    if request.explain and found.choice != chosen.plan.choice:
+            require_prediction(plan, EXPLAINS)
+        runnable(job, target, OutputOptions())
+        trials = _trials(job, target, count, claims)
+        folder = runs.folder_for(None, trials[0].spec.model)
+        tuning, code = tune(trials, folder)
+    if tuning.winner is not None:
+        plan = _plan_with(trials[tuning.winner], tuning, before)
+    elif not code:
+        cause = next(
+            measurement.failure for measurement in tuning.measured if measurement.failure is not None
+        )
+        raise HardwareError(f"no placement could be run: {cause}", f"see the logs of the runs in {folder}")
+    if request.explain and plan.choice != before.choice:
         site.keep = 1
-        found = msgspec.structs.replace(found, line=site.target(_only(request, found.choice)).plan.line)
-    return found, code
+        only = _only(site.with_costs(request), plan.choice)
+        plan = msgspec.structs.replace(plan, line=site.target(only).plan.line)
+    return plan, code
 
 
 def _only(request: Request, choice: Candidate) -> Request:
@@ -88,65 +96,25 @@ def _only(request: Request, choice: Candidate) -> Request:
     )
 
 
-def plan_fastest(job: Job, target: Target, count: int) -> tuple[Plan, int]:
-    """Measure the best placements of the target's plan; return the plan of the fastest, and an exit code.
-
-    The code is 0, or 128 + n if signal n ended the runs. Raises UsageError if there is nothing to compare,
-    and HardwareError if no placement could be run.
-    """
-    plan, options = target.plan, OutputOptions(autotune=count)
-    spec = runnable(job, target, options)
-    with contextlib.ExitStack() as claims:
-        trials = _trials(job, target, spec, options, claims)
-        found, code, folder = _measured(target, trials, options)
-    if found.winner is not None:
-        return _plan_with(trials[found.winner], found, plan), code
-    if not code:
-        cause = next(one.failure for one in found.measured if one.failure is not None)
-        raise HardwareError(f"no placement could be run: {cause}", f"see the logs of the runs in {folder}")
-    return plan, code
-
-
-def _measured(target: Target, trials: Sequence[Trial], options: OutputOptions) -> tuple[Autotune, int, Path]:
-    """Run the trials; return the measurements, the exit code of a signal, and the folder of the runs."""
-    home = runs.runs_home(os.environ)
-    folder = (
-        runs.new_folder(home, datetime.now(), trials[0].spec.model)
-        if options.output is None
-        else Path(options.output)
-    )
-    found, code = tune(trials, folder, machine=target.machine, on_run=_show_run)
-    return found, code, folder
-
-
-def _trials(
-    job: Job,
-    target: Target,
-    spec: RunSpec,
-    options: OutputOptions,
-    claims: contextlib.ExitStack,
-) -> list[Trial]:
-    """Return the candidates as short runs; claim the GPUs that the plan's choice does not use.
+def _trials(job: Job, target: Target, count: int, claims: contextlib.ExitStack) -> list[Trial]:
+    """Return the `count` best candidates as short runs, with their GPUs claimed until `claims` closes.
 
     Raises UsageError if there is only one candidate.
     """
-    if len(spec.devices) < 2:
+    if target.counted < 2:
         raise UsageError(
             "--autotune has nothing to compare: with one device, every placement is the same",
             "remove --autotune, or use more devices: --num-gpus 2",
         )
-    found = contenders(target.plan, options.autotune or 0)
     trials, past = [], past_of(target)
-    for one in _claimed(found, target, claims):
-        plan = msgspec.structs.replace(target.plan, choice=one)
+    for candidate in claimable(contenders(target.plan, count), target, claims):
+        plan = msgspec.structs.replace(target.plan, choice=candidate)
         if target.machine is not None:
-            plan = msgspec.structs.replace(plan, environment=plan_environment(target.machine, one.gpus))
+            plan = msgspec.structs.replace(plan, environment=plan_environment(target.machine, candidate.gpus))
         planned = replace(target, plan=plan)
-        try:
+        with contextlib.suppress(UsageError):  # the other options do not allow this placement
             short = trial_of(job.spec_of(planned))
-        except UsageError:
-            continue  # the other options do not allow this placement
-        trials.append(trial(planned, short, os.environ, known_of(planned, short, past)))
+            trials.append(Trial(planned, short, known_of(planned, short, past)))
     if len(trials) < 2:
         raise UsageError(
             "--autotune has nothing to compare: the options allow only one placement",
@@ -155,37 +123,33 @@ def _trials(
     return trials
 
 
-def _claimed(found: Sequence[Candidate], target: Target, claims: contextlib.ExitStack) -> Iterator[Candidate]:
-    """Yield the candidates whose GPUs can be claimed now; skip candidates with GPUs of other processes."""
+def claimable(
+    candidates: Sequence[Candidate], target: Target, claims: contextlib.ExitStack
+) -> Iterator[Candidate]:
+    """Yield the candidates whose GPUs can be claimed now, claimed until `claims` closes; skip the others.
+
+    The GPUs of the target's choice are already claimed.
+    """
     ours = set(target.plan.choice.gpus)
-    for one in found:
-        more = set(one.gpus) - ours
-        gpus = [gpu for gpu in (target.machine.gpus if target.machine else ()) if gpu.index in more]
-        try:
-            claims.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run", on_problem=note))
-        except ClaimedError:
-            continue
-        ours |= more
-        yield one
+    for candidate in candidates:
+        more = set(candidate.gpus) - ours
+        gpus = [gpu for gpu in target.site.machine.gpus if gpu.index in more]
+        with contextlib.suppress(ClaimedError):
+            claims.enter_context(claimed(gpus, claims_folder(os.environ), "gputopo run"))
+            ours |= more
+            yield candidate
 
 
 def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
     """Return the plan with the fastest placement as its choice. `before`: the plan that was measured."""
-    plan = winner.plan
+    plan = winner.target.plan
     alike = winner.candidate.gpus == before.choice.gpus
     reasons = before.choice.reasons if alike else winner.candidate.reasons
     choice = msgspec.structs.replace(winner.candidate, reasons=(autotune_note(found), *reasons))
-    others = tuple(one for one in before.candidates if one != winner.candidate)
+    others = tuple(candidate for candidate in before.candidates if candidate != winner.candidate)
     prediction = plan.prediction
     if prediction is not None:
         prediction = msgspec.structs.replace(prediction, margin=None)
     return msgspec.structs.replace(
         plan, choice=choice, candidates=(choice, *others), prediction=prediction, autotune=found
     )
-
-
-def _show_run(number: int, trial: Trial, found: TimedRun | str) -> None:
-
-    speed = "" if isinstance(found, str) else f"{images_per_sec(found.images_per_sec)} images/sec"
-    outcome = speed or f"failed: {plain(str(found))}"
-    to_stderr(f"autotune round {number}: {mode_words(trial.candidate)}: {outcome}\n")

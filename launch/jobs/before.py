@@ -39,31 +39,27 @@ def measured_before(machine: "Machine", request: "Request") -> Before:
 
 
 def past_of(target: "Target") -> "list[Result]":
-    """Return the latest runs on a target's machine, latest first; with other hosts if the target has them."""
+    """Return the latest runs on a target's machine, latest first; with other hosts if the target has them.
+
+    Empty for a rehearsal, which shows nothing about a machine.
+    """
     from gputopo.runs import BoxHistory
 
-    machine = _box(target)
-    if machine is None:
+    if target.rehearsal_of is not None:
         return []
-    found = BoxHistory().past(machine, of_hosts=bool(target.others), with_short=True)
-    return [one.result for one in found]
+    runs = BoxHistory().past(target.site.machine, of_hosts=bool(target.others), with_short=True)
+    return [run.result for run in runs]
 
 
 def known_of(target: "Target", spec: "RunSpec", past: "Sequence[Result]") -> "Known | None":
     """Return the values that a run is judged by; None for a rehearsal."""
     from gputopo.runs import known_before
 
-    machine = _box(target)
-    if machine is None:
+    if target.rehearsal_of is not None:
         return None
     if target.others:
-        return known_before(spec, [one.machine for one in (target, *target.others)], target.plan, past)
-    return known_before(spec, [machine], target.plan, past, _workload_of(spec.model))
-
-
-def _box(target: "Target") -> "Machine | None":
-    """Return the machine that runs the target; None for a rehearsal, which shows nothing about a machine."""
-    return None if target.rehearsal_of is not None else target.machine or target.box
+        return known_before(spec, [host.machine for host in target.hosts], target.plan, past)
+    return known_before(spec, [target.site.machine], target.plan, past, _workload_of(spec.model))
 
 
 def _workload_of(model: str) -> "Workload | None":

@@ -13,19 +13,19 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import msgspec
 
 from gputopo.launch.locks import try_lock
 from gputopo.planner import hidden_gpus, require_unclaimed
+from gputopo.report.stderr import note
 from gputopo.values.errors import HardwareError
 from gputopo.values.machine import Gpu, Machine
 
-if TYPE_CHECKING:
-    from gputopo.launch.target import Target
+T = TypeVar("T")
 
 MAX_ATTEMPTS = 20  # an attempt may fail only because another process is reading the holder
 _SHARED = Path("/run/lock")
@@ -68,17 +68,17 @@ def claims_folder(environ: Mapping[str, str]) -> Path:
 def held_handles(environ: Mapping[str, str]) -> tuple[int, ...]:
     """Return the file descriptors of this process's claims. A child that inherits one keeps the claim."""
     folder = f"{claims_folder(environ)}/"
-    found = []
+    handles = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if os.readlink(f"/proc/self/fd/{name}").startswith(folder):
-                found.append(int(name))
-    return tuple(found)
+                handles.append(int(name))
+    return tuple(handles)
 
 
 def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
     """Return the GPUs that other processes have claimed, with a description of the holder."""
-    found: dict[int, str] = {}
+    holders: dict[int, str] = {}
     ours = _ancestors()
     for gpu in machine.gpus:
         name = _file_name(gpu)
@@ -90,20 +90,18 @@ def claimed_by_others(machine: Machine, folder: Path) -> dict[int, str]:
             continue
         try:
             if not try_lock(handle, fcntl.LOCK_SH) and (holder := _read(handle)).pid not in ours:
-                found[gpu.index] = holder.words
+                holders[gpu.index] = holder.words
         finally:
             os.close(handle)
-    return found
+    return holders
 
 
 @contextlib.contextmanager
-def claimed(
-    gpus: Iterable[Gpu], folder: Path, command: str, *, on_problem: Callable[[str], None]
-) -> Iterator[None]:
+def claimed(gpus: Iterable[Gpu], folder: Path, command: str) -> Iterator[None]:
     """Claim GPUs while in the context.
 
     Raises ClaimedError if another process has claimed one of them; then no GPU is claimed. If no folder for
-    locks can be written, there are no claims, and `on_problem` gets the reason.
+    locks can be written, there are no claims, and the reason is printed to stderr.
     """
     names = sorted({name for gpu in gpus if (name := _file_name(gpu)) is not None})
     with contextlib.ExitStack() as held:
@@ -114,66 +112,53 @@ def claimed(
                 _claim(folder / name, command, held)
         except OSError as error:
             held.close()
-            on_problem(f"no GPU is claimed: cannot write {folder}: {error.strerror}")
+            note(f"no GPU is claimed: cannot write {folder}: {error.strerror}")
         yield
-
-
-def claim_free(
-    machine: Machine,
-    named: tuple[int, ...] | None,
-    environ: Mapping[str, str],
-    command: str,
-    held: contextlib.ExitStack,
-    *,
-    on_problem: Callable[[str], None],
-) -> dict[int, str]:
-    """Claim the named GPUs, or all free GPUs of the machine, until `held` closes.
-
-    Return the skipped GPUs with their holders. Raises HardwareError if another process has claimed a named
-    GPU, or other processes have claimed all GPUs.
-    """
-    folder = claims_folder(environ)
-    hidden = hidden_gpus(environ, machine)
-    for _ in range(MAX_ATTEMPTS):
-        others = claimed_by_others(machine, folder)
-        require_unclaimed(named or (), others, machine)
-        wanted = [gpu for gpu in machine.gpus if named is None or gpu.index in named]
-        gpus = [gpu for gpu in wanted if not gpu.lost and gpu.index not in {*others, *hidden}]
-        if not gpus and others:
-            raise HardwareError(
-                f"no GPU is free: GPU {min(others)} is {others[min(others)]}", "wait until these have ended"
-            )
-        try:
-            held.enter_context(claimed(gpus, folder, command, on_problem=on_problem))
-        except ClaimedError:
-            continue
-        return others if named is None else {}
-    raise never_free()
 
 
 def choose_and_claim(
     machine: Machine,
-    choose: "Callable[[Mapping[int, str]], Target]",
+    choose: Callable[[Mapping[int, str]], tuple[T, Collection[int]]],
     held: contextlib.ExitStack | None,
-    environ: Mapping[str, str],
     command: str,
-    *,
-    on_problem: Callable[[str], None],
-) -> "Target":
-    """Choose GPUs that no other process has claimed, and claim them until `held` closes (None: no claim).
+) -> T:
+    """Choose GPUs that no other process has claimed, claim them until `held` closes, and return the choice.
 
-    If another process is faster, choose again. Raises GputopoError.
+    `choose`: gets the GPUs of other processes with the holders; returns the choice and its GPUs. If another
+    process is faster, it chooses again. `held` None: nothing is claimed. Raises GputopoError.
     """
-    folder = claims_folder(environ)
+    folder = claims_folder(os.environ)
     for _ in range(MAX_ATTEMPTS):
-        chosen = choose(claimed_by_others(machine, folder))
-        if held is None or chosen.backend == "cpu":
-            return chosen
-        gpus = [gpu for gpu in machine.gpus if gpu.index in chosen.plan.choice.gpus]
+        choice, indices = choose(claimed_by_others(machine, folder))
+        gpus = [gpu for gpu in machine.gpus if gpu.index in indices]
         with contextlib.suppress(ClaimedError):
-            held.enter_context(claimed(gpus, folder, command, on_problem=on_problem))
-            return chosen
+            if held is not None:
+                held.enter_context(claimed(gpus, folder, command))
+            return choice
     raise never_free()
+
+
+def claim_free(
+    machine: Machine, named: tuple[int, ...] | None, held: contextlib.ExitStack
+) -> Mapping[int, str]:
+    """Claim the named GPUs, or all free GPUs of the machine, for a measurement until `held` closes.
+
+    Return the skipped GPUs with their holders. Raises HardwareError if another process has claimed a named
+    GPU, or other processes have claimed all GPUs.
+    """
+    hidden = hidden_gpus(os.environ, machine)
+
+    def free(others: Mapping[int, str]) -> tuple[Mapping[int, str], list[int]]:
+        require_unclaimed(named or (), others, machine)
+        wanted = [gpu.index for gpu in machine.gpus if not gpu.lost and (named is None or gpu.index in named)]
+        gpus = [index for index in wanted if index not in {*others, *hidden}]
+        if not gpus and others:
+            raise HardwareError(
+                f"no GPU is free: GPU {min(others)} is {others[min(others)]}", "wait until these have ended"
+            )
+        return others if named is None else {}, gpus
+
+    return choose_and_claim(machine, free, held, "gputopo bandwidth")
 
 
 def never_free() -> HardwareError:
@@ -183,17 +168,11 @@ def never_free() -> HardwareError:
 
 def _claim(file: Path, command: str, held: contextlib.ExitStack) -> None:
     """Lock the file of a GPU until `held` closes, and write its holder. Raises ClaimedError and OSError."""
-    for _ in range(MAX_ATTEMPTS):
-        handle = _opened(file)
-        held.callback(os.close, handle)
-        if not try_lock(handle, fcntl.LOCK_EX):
-            if _read(handle).pid in _ancestors():
-                return
-            raise ClaimedError
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(handle), os.stat(file)):
-                break
-    else:  # another process removed the file at each attempt
+    handle = _opened(file)
+    held.callback(os.close, handle)
+    if not try_lock(handle):
+        if _read(handle).pid in _ancestors():
+            return
         raise ClaimedError
     with contextlib.suppress(OSError):  # of another user, or the disk is full: only the lock matters
         os.ftruncate(handle, 0)
@@ -210,8 +189,8 @@ def _opened(file: Path) -> int:
         handle = os.open(file, _FLAGS | os.O_RDWR)
     except PermissionError:
         return os.open(file, _FLAGS | os.O_RDONLY)
-    found = os.fstat(handle)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:  # gputopo has not created it
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:  # gputopo has not created it
         os.close(handle)
         raise OSError(0, "not a file of a claim", str(file))
     return handle
@@ -244,12 +223,12 @@ def _file_name(gpu: Gpu) -> str | None:
 
 def _ancestors() -> set[int]:
     """Return the ids of this process and its ancestors, whose claims it may use."""
-    found = {os.getpid()}
+    ancestors = {os.getpid()}
     pid = os.getppid()
-    while pid > 1 and pid not in found:
-        found.add(pid)
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             break
-    return found
+    return ancestors

@@ -11,7 +11,7 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -42,23 +42,23 @@ class _Costs(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag=
     failed: str | None = None
 
 
-def workload_of(name: str, environ: Mapping[str, str] = os.environ) -> Workload:
+def workload_of(name: str) -> Workload:
     """Return the costs of any model by its name: from a table, as stored, or by building it in a child.
 
     Raises UsageError for an unknown name or a model that cannot be built, and InputError if the child fails.
     """
-    known = known_workload(name, environ)
+    known = known_workload(name)
     if known is not None:
         return known
-    found = _built(name)
-    file = _file(model_names.read(name), environ)
+    workload = _built(name)
+    file = _file(model_names.read(name))
     with contextlib.suppress(OSError, InputError):  # the next plan builds the model again
         file.parent.mkdir(parents=True, exist_ok=True)
-        schema.write(file, _Costs(workload=found))
-    return found
+        schema.write(file, _Costs(workload=workload))
+    return workload
 
 
-def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Workload | None:
+def known_workload(name: str) -> Workload | None:
     """Return the costs of a model from a table or as stored; None if it has not been built yet.
 
     Raises UsageError for an unknown name.
@@ -66,16 +66,11 @@ def known_workload(name: str, environ: Mapping[str, str] = os.environ) -> Worklo
     asked = model_names.read(name)
     if asked.kind == "network":
         return require_workload(asked.attribute)
-    file = _file(asked, environ)
+    file = _file(asked)
     try:
         return schema.decode(file.read_bytes(), _Costs, origin=str(file)).workload
     except (OSError, InputError):
         return None
-
-
-def models_home(environ: Mapping[str, str]) -> Path:
-    """Return the folder of stored costs: `$GPUTOPO_HOME/models`, else in the user's data folder."""
-    return data_folder(environ) / "models"
 
 
 def content_of(asked: ModelName) -> str:
@@ -93,8 +88,8 @@ def content_of(asked: ModelName) -> str:
     return digest.hexdigest()
 
 
-def _file(asked: ModelName, environ: Mapping[str, str]) -> Path:
-    return models_home(environ) / f"{content_of(asked)}.json"
+def _file(asked: ModelName) -> Path:
+    return data_folder(os.environ) / "models" / f"{content_of(asked)}.json"
 
 
 def _keras_version() -> str:
@@ -147,7 +142,7 @@ class Sized(NamedTuple):
 NO_MODEL = Sized()
 
 
-def sized(model: object, environ: Mapping[str, str]) -> Sized:
+def sized(model: object) -> Sized:
     """Return the sizes of a model: a name, a number of parameters, a function that builds it, or a model.
 
     For a number, the nearest model of the table is used. If TensorFlow has looked for devices, nothing is
@@ -167,11 +162,11 @@ def sized(model: object, environ: Mapping[str, str]) -> Sized:
             f"a model cannot be a {type(model).__name__}",
             "give a name, a number of parameters, or the function that builds a Keras model",
         )
-    is_stored = isinstance(model, str) and known_workload(model, environ) is not None
+    is_stored = isinstance(model, str) and known_workload(model) is not None
     if not is_stored and of_tensorflow("_physical_devices"):
         return Sized(says="the costs of the model are not counted, since TensorFlow has started")
     if isinstance(model, str):
-        return Sized(model, workload_of(model, environ))
+        return Sized(model, workload_of(model))
     return _counted(in_child(model))
 
 
@@ -197,7 +192,7 @@ def cost_of(model: Any) -> "Workload | int":
     try:
         return count_costs(KerasModel(model, name=OWN), OWN)
     except GputopoError:
-        return sum(math.prod(map(int, one.shape)) for one in model.trainable_weights)
+        return sum(math.prod(map(int, weight.shape)) for weight in model.trainable_weights)
 
 
 def in_child(build: Callable[[], Any]) -> "Workload | int":
@@ -210,13 +205,13 @@ def in_child(build: Callable[[], Any]) -> "Workload | int":
         return cost_of(model)
 
     answer = _answer_of(count)
-    found = answer.parameters if answer.workload is None else answer.workload
-    if found is None:
+    costs = answer.parameters if answer.workload is None else answer.workload
+    if costs is None:
         raise UsageError(
             f"the model cannot be built: {answer.failed}",
             "call its function separately to see where it fails",
         )
-    return found
+    return costs
 
 
 def _answer_of(count: Callable[[], "Workload | int"]) -> _Costs:
@@ -251,8 +246,8 @@ def _count(count: Callable[[], "Workload | int"], answers: Connection) -> None:
     for stream in (1, 2):
         os.dup2(null, stream)
     try:
-        found = count()
-        answer = _Costs(parameters=found) if isinstance(found, int) else _Costs(workload=found)
+        costs = count()
+        answer = _Costs(parameters=costs) if isinstance(costs, int) else _Costs(workload=costs)
     except GputopoError as error:
         answer = _Costs(refused=(error.what, error.hint))
     except BaseException as error:  # noqa: BLE001  whatever the user's code raises is the answer
@@ -272,6 +267,6 @@ def _nearest(parameters: int) -> Sized:
             "give the number from model.count_params(), 1 or more",
         )
     known = [require_workload(name) for name in workload_names()]
-    near = min(known, key=lambda one: abs(math.log(one.parameters / parameters)))
+    near = min(known, key=lambda workload: abs(math.log(workload.parameters / parameters)))
     says = f"{parameters:,} parameters: planned as {near.name} with {near.parameters:,}"
     return Sized(near.name, None, says)

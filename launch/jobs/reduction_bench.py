@@ -13,12 +13,14 @@ import os
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from gputopo.findings import driver_broken, support_of
 from gputopo.launch.failure import last_words
 from gputopo.launch.jobs.reduction_worker import (
     EMPTY_CALLS,
@@ -28,16 +30,19 @@ from gputopo.launch.jobs.reduction_worker import (
     ReductionJob,
 )
 from gputopo.launch.jobs.trials import StoppedError, until_stopped
+from gputopo.launch.site import Site
 from gputopo.launch.spec.env import worker_env
 from gputopo.launch.supervise.job import workers
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.watchdog import START_S, HangLimits
 from gputopo.launch.supervise.worker_life import WorkerLimits
-from gputopo.planner import MAX_CPU_DEVICES
-from gputopo.topology import Groups
-from gputopo.values.bandwidth import Failure, NotMeasured, Sample
+from gputopo.planner import hidden_gpus, plan_environment
+from gputopo.report.stderr import to_stderr
+from gputopo.topology import Groups, reduction_groups
+from gputopo.values.bandwidth import Bandwidth, Failure, NotMeasured, Sample
 from gputopo.values.ends import End
-from gputopo.values.errors import UsageError
+from gputopo.values.errors import HardwareError, UsageError
+from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import NAMES, parse
 from gputopo.values.run.events import Device, Event, ModelBuilt, PhaseBegun, RankFailed, Step
 from gputopo.values.run.plan import CPU_DEVICES
@@ -55,9 +60,6 @@ _SHARED_MEMORY = (
     "the arithmetic of the methods, not links"
 )
 
-Command = Callable[[ReductionJob, int], Sequence[str]]
-"""Makes the command line that runs a job and writes its events to a file descriptor."""
-
 
 def worker_command(job: ReductionJob, events: int) -> Sequence[str]:
     """Return the command of the worker. -P: files of the current folder do not shadow packages."""
@@ -72,62 +74,137 @@ class ReductionTimes(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()  # methods with wrong sums (reason WRONG_DATA)
     not_measured: tuple[NotMeasured, ...] = ()
     fixed_cost_us: dict[str, float] = {}  # by method: median of the same call without a reduction
-    notes: tuple[str, ...] = ()
     complete: bool = True  # False if it was interrupted (Ctrl-C)
+
+
+def measure_reduction(
+    machine: Machine, model: str, method: str | None, chosen: tuple[int, ...] | None
+) -> Bandwidth:
+    """Time the reduction over the chosen GPUs, or over CPU devices if there is no GPU.
+
+    Raises HardwareError for an NVIDIA device whose driver does not work, and UsageError for fewer than two
+    devices or an unknown method.
+    """
+    gpus = _gpus(chosen, machine)
+    began = time.time()
+    times = measure(
+        model,
+        gpus,
+        methods=METHODS if method is None else (method,),
+        visible={} if gpus is None else plan_environment(machine, gpus),
+        groups=() if gpus is None else reduction_groups(machine, gpus),
+        compiles=gpus is not None and any(support_of(machine, machine.gpus[gpu]).compiles for gpu in gpus),
+    )
+    costs = ", ".join(f"{name} {us / 1000:.2f} ms" for name, us in times.fixed_cost_us.items())
+    return Bandwidth(
+        source="live",
+        samples=times.samples,
+        failures=times.failures,
+        not_measured=times.not_measured,
+        complete=times.complete,
+        measured_at=began,
+        duration_s=time.time() - began,
+        driver_version=machine.driver.version,
+        cuda_version=machine.driver.cuda_version,
+        notes=(
+            *(() if gpus is not None else ("No NVIDIA device: the reduction was timed on CPU devices.",)),
+            *((_SHARED_MEMORY,) if gpus is None and times.samples else ()),
+            *((f"Overhead of a call, included in the times above: {costs}.",) if costs else ()),
+        ),
+    )
+
+
+def _gpus(chosen: tuple[int, ...] | None, machine: Machine) -> tuple[int, ...] | None:
+    """Return the chosen GPUs, else all GPUs that respond and that this process may see."""
+    broken = driver_broken(machine)
+    if broken is not None:
+        raise HardwareError(broken.says, broken.remedy or "gputopo inspect shows more")
+    left_out = {*hidden_gpus(os.environ, machine), *Site(machine, trains=True).unusable}
+    usable = tuple(gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in left_out)
+    if chosen is None:
+        return usable or None
+    missing = [index for index in chosen if index not in usable]
+    if missing:
+        raise UsageError(
+            f"--gpus lists GPU {missing[0]}, which cannot be used here",
+            "gputopo inspect shows the GPUs; CUDA_VISIBLE_DEVICES may hide some",
+        )
+    return chosen
 
 
 def measure(
     model: str,
     gpus: Sequence[int] | None,
-    cpu_devices: int = CPU_DEVICES,
-    methods: Sequence[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    repeats: int = REPEATS,
     *,
-    visible: Mapping[str, str] | None = None,
+    methods: Sequence[str] = METHODS,
+    visible: Mapping[str, str] = {},
     groups: Groups = (),
-    progress: Callable[[str, int, int], None] | None = None,
-    silence_limit_s: float = SILENCE_LIMIT_S,
     compiles: bool = False,
-    command: Command = worker_command,
 ) -> ReductionTimes:
     """Time the reduction of the model's gradients over GPUs, or over CPU devices if `gpus` is None.
 
-    `gpus`: indices in the machine (PCI order). `methods`: names from `METHODS`, all if None. `environment`:
-    of the parent (`os.environ` if None). `visible`: the variables that show only the chosen GPUs, by default
-    their indices. `groups`: for the hierarchical method (see `reduction_groups`). `progress` is called before
-    each method with its name, its number from 0 and the number of methods. Call this function from the main
-    thread.
-
-    `silence_limit_s`: a process is ended after this many seconds without an event. `compiles`: the limit does
-    not apply while a process starts, because the driver compiles kernels then.
+    `gpus`: indices in the machine (PCI order). `visible`: the variables that show only these GPUs. `groups`:
+    for the hierarchical method (see `reduction_groups`). `compiles`: the limit of silence does not apply
+    while a process starts, because the driver compiles kernels then. Call this function from the main thread.
 
     A sample's `source` and `destination` are the set of devices: `gpu:0,1` or `cpu:0,1`. Its `bytes` are the
     bytes of one replica's gradients. Raises UsageError for an unknown model or method, for fewer than two
     devices, and for a device that is given twice.
     """
-    chosen = [parse(name).written for name in (METHODS if methods is None else dict.fromkeys(methods))]
-    run = _run_spec(model, gpus, cpu_devices)
-    start_s = START_S if compiles else silence_limit_s
-    silence = HangLimits(min_s=silence_limit_s, phase_s=silence_limit_s, start_s=start_s)
-    if visible is None:
-        indices = ",".join(map(str, gpus or ()))
-        visible = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
-    environment = worker_env(os.environ if environment is None else environment, run, visible)
-    session = _Session(run, command, environment, WorkerLimits(patience=silence))
+    chosen = [parse(name).written for name in methods]
+    run = _run_spec(model, gpus)
+    start_s = START_S if compiles else SILENCE_LIMIT_S
+    limits = WorkerLimits(
+        patience=HangLimits(min_s=SILENCE_LIMIT_S, phase_s=SILENCE_LIMIT_S, start_s=start_s)
+    )
+    environment = worker_env(os.environ, run, visible)
+    samples: list[Sample] = []
+    failures: dict[str, Failure] = {}
+    reasons: dict[str, str] = {}  # why methods were not measured
+    fixed_cost_us: dict[str, float] = {}
+    refused: str | None = None  # why no method can be measured
+    place = place_of(run)
     with until_stopped() as ending:
         for number, method in enumerate(chosen):
-            if progress is not None:
-                progress(method, number, len(chosen))
-            session.measure(
-                ReductionJob(run=run, method=method, groups=groups, repeats=repeats, warm_up=WARM_UP)
-            )
-    if ending.code:
-        for missed in chosen[session.done :]:
-            session.leave_out(missed, "interrupted")
+            to_stderr(f"gputopo: reduction {number + 1} of {len(chosen)}: {method}\n")
+            cannot = parse(method).why_not(run.backend, len(run.devices))
+            if refused is not None or cannot is not None:
+                reasons[method] = refused or (cannot or "")[0]
+                continue
+            job = ReductionJob(run=run, method=method, groups=groups, repeats=REPEATS, warm_up=WARM_UP)
+            events: list[Event] = []
+            record = Record(None, events.append)
+            with workers(environment, limits=limits) as running:
+                running.run(run, partial(worker_command, job), record, Path(os.devnull))
+            failed, timed = record.failure, timed_of(job, events)
+            if timed is not None:
+                size, repeats_us, fixed_cost_us[method] = timed
+                samples.append(sample_of(run, method, size, repeats_us))
+            elif running.stopped is None and failed is not None and failed.kind == WRONG_SUM:
+                failures[method] = Failure(
+                    kind="allreduce", source=place, destination=place, reason="WRONG_DATA", says=failed.cause
+                )
+            elif running.stopped is None:
+                reasons[method] = _reason(failed, events)
+                refused = reasons[method] if failed and failed.kind == REFUSED_FOR_ALL else None
+            if running.stopped is not None:
+                raise StoppedError(running.stopped.exit_code)
     if ending.code not in (0, 128 + signal.SIGINT):
         signal.raise_signal(ending.code - 128)  # SIGTERM or SIGHUP ends this process too
-    return session.times(complete=not ending.code)
+    return ReductionTimes(
+        samples=tuple(samples),
+        failures=tuple(failures.values()),
+        not_measured=tuple(
+            NotMeasured(
+                what=f"{method} reduction of {run.model}'s gradients over {place}",
+                reason=reasons.get(method, "interrupted"),
+            )
+            for method in chosen
+            if method not in {*fixed_cost_us, *failures}
+        ),
+        fixed_cost_us=fixed_cost_us,
+        complete=not ending.code,
+    )
 
 
 def bus_factor(devices: int) -> float:
@@ -186,81 +263,6 @@ def timed_of(job: ReductionJob, events: Sequence[Event]) -> tuple[int, list[floa
     return size, reduced_us, statistics.median(empty_us)
 
 
-class _Session:
-    """The outcomes so far. `done`: how many methods have an outcome."""
-
-    def __init__(
-        self, run: RunSpec, command: Command, environment: Mapping[str, str], limits: WorkerLimits
-    ) -> None:
-        self.done = 0
-        self._run = run
-        self._command = command
-        self._environment = environment
-        self._limits = limits
-        self._samples: list[Sample] = []
-        self._failures: list[Failure] = []
-        self._not_measured: list[NotMeasured] = []
-        self._fixed_cost_us: dict[str, float] = {}
-        self._for_all: str | None = None
-
-    def measure(self, job: ReductionJob) -> None:
-        """Time one method, or note why it cannot be timed. Raises StoppedError if a signal ended it."""
-        cannot = parse(job.method).why_not(self._run.backend, len(self._run.devices))
-        why_not = self._for_all or (None if cannot is None else cannot[0])
-        if why_not is not None:
-            self.leave_out(job.method, why_not)
-            self.done += 1
-            return
-        events: list[Event] = []
-        record = Record(None, events.append)
-        with workers(self._environment, limits=self._limits) as running:
-            running.run(self._run, partial(self._command, job), record, Path(os.devnull))
-        timed = timed_of(job, events)
-        if timed is not None:
-            size, repeats_us, self._fixed_cost_us[job.method] = timed
-            self._samples.append(sample_of(self._run, job.method, size, repeats_us))
-        elif running.stopped is None:
-            self._failed(job.method, record.failure, events)
-        self.done += timed is not None or running.stopped is None
-        if running.stopped is not None:
-            raise StoppedError(running.stopped.exit_code)
-
-    def leave_out(self, method: str, reason: str) -> None:
-        """Note that a method was not measured."""
-        place = place_of(self._run)
-        what = f"{method} reduction of {self._run.model}'s gradients over {place}"
-        self._not_measured.append(NotMeasured(what=what, reason=reason))
-
-    def times(self, *, complete: bool = True) -> ReductionTimes:
-        """Return everything that was measured."""
-        return ReductionTimes(
-            samples=tuple(self._samples),
-            failures=tuple(self._failures),
-            not_measured=tuple(self._not_measured),
-            fixed_cost_us=self._fixed_cost_us,
-            notes=(_SHARED_MEMORY,) if self._samples and self._run.backend == "cpu" else (),
-            complete=complete,
-        )
-
-    def _failed(self, method: str, failed: RankFailed | None, events: Sequence[Event]) -> None:
-        if failed is not None and failed.kind == WRONG_SUM:
-            place = place_of(self._run)
-            self._failures.append(
-                Failure(
-                    kind="allreduce",
-                    source=place,
-                    destination=place,
-                    reason="WRONG_DATA",
-                    says=failed.cause,
-                )
-            )
-            return
-        reason = _reason(failed, events)
-        self.leave_out(method, reason)
-        if failed is not None and failed.kind == REFUSED_FOR_ALL:
-            self._for_all = reason
-
-
 def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
     """Return why there are no times: the worker's cause, or its end with the phase and the last line."""
     if failed is None:
@@ -273,22 +275,17 @@ def _reason(failed: RankFailed | None, events: Sequence[Event]) -> str:
     return f"{cause}: {last}" if last and last not in cause else cause
 
 
-def _run_spec(model: str, gpus: Sequence[int] | None, cpu_devices: int) -> RunSpec:
+def _run_spec(model: str, gpus: Sequence[int] | None) -> RunSpec:
     name = require_workload(model).name
-    if gpus is not None and len(set(gpus)) != len(gpus):
+    if gpus is None:
+        devices = [Device(tower=tower, device=f"/CPU:{tower}") for tower in range(CPU_DEVICES)]
+        return RunSpec(model=name, devices=tuple(devices), backend="cpu", batch_size=1)
+    if len(set(gpus)) != len(gpus):
         raise UsageError(f"--gpus {','.join(map(str, gpus))} lists a GPU twice", "list each once")
-    count = cpu_devices if gpus is None else len(gpus)
-    if count < 2:
+    if len(gpus) < 2:
         raise UsageError(
-            f"{count} device{'' if count == 1 else 's'}: nothing is reduced",
+            f"{len(gpus)} device{'' if len(gpus) == 1 else 's'}: nothing is reduced",
             "a reduction needs at least two devices",
         )
-    if gpus is None:
-        if count > MAX_CPU_DEVICES:
-            raise UsageError(f"{count} CPU devices are too many", f"ask for 2 to {MAX_CPU_DEVICES}")
-        devices = tuple(Device(tower=tower, device=f"/CPU:{tower}") for tower in range(count))
-    else:
-        devices = tuple(
-            Device(tower=tower, device=f"/GPU:{tower}", gpu=gpu) for tower, gpu in enumerate(gpus)
-        )
-    return RunSpec(model=name, devices=devices, backend="cpu" if gpus is None else "gpu", batch_size=1)
+    devices = [Device(tower=tower, device=f"/GPU:{tower}", gpu=gpu) for tower, gpu in enumerate(gpus)]
+    return RunSpec(model=name, devices=tuple(devices), backend="gpu", batch_size=1)

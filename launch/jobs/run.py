@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ import msgspec
 
 from gputopo.launch import failure
 from gputopo.launch.jobs import restarting
-from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.job import Workers, workers
 from gputopo.launch.supervise.record import NOTHING_KNOWN, Record
 from gputopo.launch.supervise.run_folder import EventLog, RunFolder
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 # minute on CPU devices, and no more than ten are needed.
 SEARCH_S = 120.0
 
-WorkerCommand = Callable[[Path, int], Sequence[str]]
-"""Makes the command line of a worker from the path of its spec and the file descriptor for its events."""
+Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
+"""Shows a run while it lasts: the value of its `with` block gets each event."""
 
 
 def find_batch(
@@ -56,7 +55,6 @@ def find_batch(
     folder: RunFolder,
     record: Record,
     workers: Workers,
-    command: WorkerCommand,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
@@ -75,7 +73,7 @@ def find_batch(
             return None
         says = f"trying batch size {batch_words(batch_size)} (tries begin for {left_s:.0f} s more)"
         record.add(Noticed(time_s=time.time(), says=says))
-        answer = try_batch(spec, batch_size, folder, workers, command)
+        answer = try_batch(spec, batch_size, folder, workers)
         if answer is not None:
             record.add(BatchTried(time_s=time.time(), batch_size=batch_size, fits=answer))
         return answer
@@ -113,9 +111,7 @@ def trial_of(spec: RunSpec, batch_size: BatchSize) -> RunSpec:
     )
 
 
-def try_batch(
-    spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers, command: WorkerCommand
-) -> bool | None:
+def try_batch(spec: RunSpec, batch_size: BatchSize, folder: RunFolder, workers: Workers) -> bool | None:
     """Try a batch in a separate worker, because a worker that ran out of memory cannot continue.
 
     None if it failed for another reason, or a signal stopped it.
@@ -126,7 +122,7 @@ def try_batch(
     record = Record(None, lambda event: None)
     try:
         schema.write(file, trial)
-        workers.run(trial, lambda events: command(file, events), record, log)
+        workers.run(trial, partial(worker_command, file), record, log)
     except (InputError, OSError):  # the disk is full: earlier results are still reported
         return None
     finally:
@@ -165,7 +161,10 @@ class RunOutcome:
 
 
 def worker_command(spec_path: Path, events_fd: int) -> Sequence[str]:
-    """Return the command of the training worker. -P: files of the current folder do not shadow packages."""
+    """Return the command of the training worker, which reads its spec and writes events to a descriptor.
+
+    -P: files of the current folder do not shadow packages.
+    """
     return (sys.executable, "-P", "-m", "gputopo.launch.train.worker", str(spec_path), str(events_fd))
 
 
@@ -177,11 +176,8 @@ class RunJob:
     folder: RunFolder
     on_event: Callable[[Event], None]  # gets every event when it is recorded
     environment: Mapping[str, str]  # the complete environment of the worker
-    command: WorkerCommand = field(default_factory=lambda: worker_command)
     sampler: RunSampler | None = None
     limits: WorkerLimits = LIMITS
-    count_oom_kills: Callable[[], int | None] = oom_kills
-    open_log: Callable[[Path], EventLog] = EventLog
     finds_batch: bool = True  # try smaller batches after out of memory
     restarts: int = 0  # how often to continue from the latest checkpoint after a failure by chance
     known: Known = NOTHING_KNOWN  # known before the run
@@ -195,7 +191,7 @@ def supervise(job: RunJob) -> RunOutcome:
     Raises InputError if the events file cannot be opened. Later failures are events.
     """
     try:
-        log = job.open_log(job.folder.events)
+        log = EventLog(job.folder.events)
     except OSError as error:
         raise InputError(
             f"cannot write {job.folder.events}: {error.strerror}",
@@ -215,17 +211,17 @@ def supervise(job: RunJob) -> RunOutcome:
 
     with (
         contextlib.closing(Record(log, noted, may_restart=may_restart, may_replan=may_replan)) as record,
-        workers(job.environment, limits=job.limits, count_oom_kills=job.count_oom_kills) as running,
+        workers(job.environment, limits=job.limits) as running,
         sampled(job.sampler) as samples,
     ):
-        sources = tuple(one for one in (job.others, samples) if one is not None)
+        sources = tuple(source for source in (job.others, samples) if source is not None)
         record.begin(job.spec, job.known)
         if not record.unwritable:
-            running.run(job.spec, partial(job.command, job.folder.spec), record, job.folder.log, sources)
+            running.run(job.spec, partial(worker_command, job.folder.spec), record, job.folder.log, sources)
             job = _replanned(job, record, running, sources)
             _restart(job, record, running, sources, saved)
         if job.finds_batch and record.failure is not None and record.failure.kind == failure.OUT_OF_MEMORY:
-            find_batch(job.spec, job.folder, record, running, job.command)
+            find_batch(job.spec, job.folder, record, running)
         record.finish()
     code = 0 if record.failure is None else record.failure.exit_code
     return RunOutcome(code, record.summary.result(), running.stopped is not None)
@@ -240,24 +236,16 @@ def _replanned(job: RunJob, record: Record, running: Workers, sources: Sequence[
     if failed is None or fallback is None:
         return job
     known = msgspec.structs.replace(job.known, expected=None, unexpected=_UNEXPECTED)
-    file = job.folder.path / "without-nccl.json"
-    try:
-        schema.write(file, fallback.spec)
-    except InputError:  # the disk is full: the failure remains
-        return job
-    record.restart()
-    record.add(
-        Replanned(
-            time_s=time.time(),
-            planned=fallback.planned,
-            cause=failed.cause,
-            choice=fallback.choice,
-            spec=msgspec.json.decode(schema.encode(fallback.spec)),  # as a reader of the file sees it
-            known=known,
-        )
+    event = Replanned(
+        time_s=time.time(),
+        planned=fallback.planned,
+        cause=failed.cause,
+        choice=fallback.choice,
+        spec=msgspec.json.decode(schema.encode(fallback.spec)),  # as a reader of the file sees it
+        known=known,
     )
-    running.run(fallback.spec, partial(job.command, file), record, job.folder.log, sources)
-    return replace(job, spec=fallback.spec, known=known, fallback=None)
+    changed = replace(job, spec=fallback.spec, known=known, fallback=None)
+    return changed if _run_again(changed, "without-nccl.json", event, record, running, sources) else job
 
 
 def _restart(
@@ -270,28 +258,39 @@ def _restart(
     """Continue from the latest checkpoint after each failure by chance, up to `job.restarts` times."""
     for number in range(1, job.restarts + 1):
         failed = record.restartable
-        if failed is None:
+        rest = None if failed is None else restarting.continued(job.spec, saved.counted)
+        if failed is None or rest is None:
             return
-        rest = restarting.continued(job.spec, saved.counted)
-        if rest is None:
-            return
-        file = job.folder.path / f"restart-{number}.json"
-        with contextlib.suppress(InputError):  # the disk is full: the failure remains
-            schema.write(file, rest)
-            record.restart()
-            record.add(
-                Restarted(
-                    time_s=time.time(),
-                    number=number,
-                    of=job.restarts,
-                    cause=failed.cause,
-                    steps=saved.trained,
-                )
-            )
-            saved.begin_again()
-            running.run(rest, partial(job.command, file), record, job.folder.log, sources)
+        event = Restarted(
+            time_s=time.time(), number=number, of=job.restarts, cause=failed.cause, steps=saved.trained
+        )
+        saved.begin_again()
+        _run_again(replace(job, spec=rest), f"restart-{number}.json", event, record, running, sources)
+
+
+def _run_again(
+    job: RunJob,
+    file_name: str,
+    event: Event,
+    record: Record,
+    running: Workers,
+    sources: Sequence[EventSource],
+) -> bool:
+    """Run another worker after a failure, with the event that says so; False if its spec cannot be stored.
+
+    Then the disk is full, and the failure remains.
+    """
+    file = job.folder.path / file_name
+    try:
+        schema.write(file, job.spec)
+    except InputError:
+        return False
+    record.restart()
+    record.add(event)
+    running.run(job.spec, partial(worker_command, file), record, job.folder.log, sources)
+    return True
 
 
 def halved(batch: BatchSize) -> BatchSize:
     """Return half of each batch, rounded down, at least 1."""
-    return tuple(max(1, one // 2) for one in batch) if isinstance(batch, tuple) else max(1, batch // 2)
+    return tuple(max(1, size // 2) for size in batch) if isinstance(batch, tuple) else max(1, batch // 2)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
@@ -14,9 +13,10 @@ from gputopo.launch.checks import runnable
 from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs import screen as screening
 from gputopo.launch.jobs.before import known_of, past_of
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.screen import FILE, QUICK_COUNTED_S, ScreenCell
-from gputopo.launch.jobs.trials import COUNTED_S, Display, trial, trial_of
-from gputopo.launch.site import Site, warn
+from gputopo.launch.jobs.trials import COUNTED_S, Trial, trial_of
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
 from gputopo.launch.target import Target
@@ -24,6 +24,7 @@ from gputopo.runs import device_rows
 from gputopo.topology import fingerprint, without_identities
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError
+from gputopo.values.machine import Machine
 from gputopo.values.option import Given
 from gputopo.values.run.options import OutputOptions, ScreenOptions
 from gputopo.values.run.several_runs import SCREEN_RUNS, Kind, Screen, ScreenRun
@@ -32,45 +33,32 @@ from gputopo.values.run.spec import RunSpec
 MakeCell = Callable[[Kind, Sequence[int], str], ScreenCell]
 
 
-def require_new(output: str | None) -> None:
-    """Raise InputError if the folder has a run or a screen."""
-    if output is None:
-        return
-    runs.check_output(Path(output))
-    if (Path(output) / FILE).exists() or (Path(output) / SCREEN_RUNS).exists():
-        raise InputError(f"{output} holds another screen", "use a new folder with --output")
-
-
-def screen_job(options: ScreenOptions) -> Job:
-    """Return the training that is used for the screen. Raises UsageError for an unknown model."""
-    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
-    placement = Given({"gpus": options.gpus, "exclude": options.exclude})
-    return Job(parse_model("--model", options.model), placement, Given(batch, batch))
-
-
-def screen(
-    job: Job,
-    site: Site,
+def screen_devices(
     options: ScreenOptions,
+    read_machine: Callable[[], Machine],
     *,
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, Path, int]:
-    """Screen the devices of a site, and store the screen; return it, its folder, and a signal's exit code.
+    """Screen the devices of a machine, and store the screen.
 
-    `on_run`: gets each run, and the noun for its devices. Raises GputopoError.
+    Return it, its folder, and a signal's exit code (0: none). `read_machine`: called after the options are
+    checked. `on_run`: gets each run, and the noun for its devices. Raises GputopoError.
     """
+    batch = {} if options.batch_size is None else {"batch_size": options.batch_size}
+    placement = Given({"gpus": options.gpus, "exclude": options.exclude})
+    job = Job(parse_model("--model", options.model), placement, Given(batch, batch))
+    runs.check_output(options.output)
+    if options.output is not None and any(
+        (Path(options.output) / name).exists() for name in (FILE, SCREEN_RUNS)
+    ):
+        raise InputError(f"{options.output} holds another screen", "use a new folder with --output")
+    site = Site(read_machine(), cpu=options.cpu, keep=1, trains=True)
     with contextlib.ExitStack() as claims:
         chosen, cells, make = _cells(job, site, options, claims)
-        home = runs.runs_home(os.environ)
-        if options.output is None:
-            folder = runs.new_folder(home, datetime.now(), options.model)
-        else:
-            folder = Path(options.output)
-        found, code = _screened(
-            chosen, cells, make, folder, home, quick=options.quick, on_run=on_run, display=display
-        )
-    return found, folder, code
+        folder = runs.folder_for(options.output, options.model)
+        screen, code = _screened(chosen, cells, make, folder, options.quick, on_run, display)
+    return screen, folder, code
 
 
 def _cells(
@@ -80,9 +68,8 @@ def _cells(
     counted_s = options.seconds or (QUICK_COUNTED_S if options.quick else COUNTED_S)
     request = site.with_costs(job.request)
     chosen = job.planned_on(site, claims, request)
-    warn(chosen)
     past = past_of(chosen)
-    count = len(chosen.plan.choice.gpus) or chosen.cpu_devices
+    count = chosen.counted
     numbers = chosen.plan.choice.gpus or tuple(range(count))
     on_gpu = chosen.backend == "gpu"
 
@@ -94,11 +81,11 @@ def _cells(
             exclude=(),
             variable_update=update,
         )
-        one = site.target(wanted)
-        spec = runnable(job, one, OutputOptions())
+        target = site.target(wanted)
+        spec = runnable(job, target, OutputOptions())
         short = trial_of(spec, counted_s=counted_s, num_batches=options.num_batches)
-        order = one.plan.choice.gpus or tuple(some)
-        return ScreenCell(kind, order, trial(one, short, os.environ, known_of(one, short, past)))
+        order = target.plan.choice.gpus or tuple(some)
+        return ScreenCell(kind, order, Trial(target, short, known_of(target, short, past)))
 
     cells = [cell("alone", (number,)) for number in numbers]
     if count > 1:
@@ -113,23 +100,21 @@ def _screened(
     cells: Sequence[ScreenCell],
     make: MakeCell,
     folder: Path,
-    home: Path,
-    *,
     quick: bool,
     on_run: Callable[[ScreenRun, str], None],
     display: Display,
 ) -> tuple[Screen, int]:
     """Run the cells and store the screen; return it with the exit code of a signal."""
-    from gputopo.probes import RunWatch
-
-    began, names = time.monotonic(), _names(chosen, cells)
+    began = time.monotonic()
+    models = {gpu.index: gpu.name for gpu in chosen.site.machine.gpus} if chosen.machine is not None else {}
+    names = {cell.numbers[0]: models.get(cell.numbers[0]) for cell in cells if cell.kind == "alone"}
     blank = _blank(chosen, cells[0].trial.spec, len(names), quick=quick)
-    path, last = _last(home, folder, blank)
+    path, last = _last(folder, blank)
     noun = "GPU" if chosen.backend == "gpu" else "CPU device"
 
     def store(measured: tuple[ScreenRun, ...], complete: bool) -> Screen:
         """Store the runs so far, so that a screen that is killed leaves them."""
-        found = msgspec.structs.replace(
+        screen = msgspec.structs.replace(
             blank,
             devices=device_rows(names, measured, last, noun=noun),
             runs=measured,
@@ -139,10 +124,9 @@ def _screened(
         )
         with signals.deferred():
             folder.mkdir(parents=True, exist_ok=True)
-            if chosen.box is not None:
-                schema.write(folder / "machine.json", without_identities(chosen.box))
-            schema.write(folder / screening.FILE, found)
-        return found
+            schema.write(folder / "machine.json", without_identities(chosen.site.machine))
+            schema.write(folder / screening.FILE, screen)
+        return screen
 
     def ran(run: ScreenRun, measured: tuple[ScreenRun, ...]) -> None:
         on_run(run, noun)
@@ -157,20 +141,12 @@ def _screened(
     measured, code, complete = screening.measure(
         cells,
         folder,
-        machine=chosen.machine,
-        open_sampler=RunWatch,
         budget_s=screening.QUICK_S if quick else None,
         without=without,
         on_run=ran,
         display=display,
     )
     return store(measured, complete), code
-
-
-def _names(chosen: Target, cells: Sequence[ScreenCell]) -> dict[int, str | None]:
-    """Return the models of the devices, by number."""
-    known = {} if chosen.machine is None else {gpu.index: gpu.name for gpu in chosen.machine.gpus}
-    return {one.numbers[0]: known.get(one.numbers[0]) for one in cells if one.kind == "alone"}
 
 
 def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
@@ -193,15 +169,15 @@ def _blank(chosen: Target, spec: RunSpec, count: int, *, quick: bool) -> Screen:
     )
 
 
-def _last(home: Path, folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
+def _last(folder: Path, now: Screen) -> tuple[str | None, Screen | None]:
     """Return the folder and contents of the last screen of this job on this machine."""
 
-    def job(one: Screen) -> object:
-        return one.model, one.batch_size, one.backend, one.fingerprint
+    def job(screen: Screen) -> object:
+        return screen.model, screen.batch_size, screen.backend, screen.fingerprint
 
     if now.fingerprint is None:
         return None, None
-    for path, then in runs.latest_screens(home):
+    for path, then in runs.latest_screens(runs.runs_home(os.environ)):
         if path != folder and job(then) == job(now):
             return str(path), then
     return None, None

@@ -82,9 +82,9 @@ def serve(
         sources: list[EventSource] = [_RunEnd(client), *([] if samples is None else [samples])]
         running.run(spec, partial(server_command, file, rank), record, log, sources)
     assert record.failure is not None, "a server without a failure serves"
-    own = _of_host(record.failure, spec, rank, log)
-    assert isinstance(own, RankFailed)
-    return client.end or RunEnd(exit_code=own.exit_code, cause=own.cause, hint=own.remedy)
+    failed = _of_host(record.failure, spec, rank, log)
+    assert isinstance(failed, RankFailed)
+    return client.end or RunEnd(exit_code=failed.exit_code, cause=failed.cause, hint=failed.remedy)
 
 
 def _of_host(event: HostEvent, spec: RunSpec, rank: int, log: Path) -> HostEvent:

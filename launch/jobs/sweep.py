@@ -10,19 +10,16 @@ from typing import Any
 import msgspec
 
 from gputopo.launch.jobs.budget import TimeBudget
-from gputopo.launch.jobs.screen import OpenSampler
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.trials import (
-    Display,
     Trial,
     mode_ran,
-    no_display,
     run_trial,
     timed,
     until_stopped,
 )
 from gputopo.launch.supervise import signals
 from gputopo.values import schema
-from gputopo.values.machine import Machine
 from gputopo.values.run.events import OTHER_CPU_SHARE
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, EXAMPLES, MANIFEST, Sweep, SweepCell
@@ -58,10 +55,10 @@ class Course:
 
     def change(self, number: int, **fields: Any) -> SweepCell:
         """Change a cell and write the manifest; return the cell. Raises InputError."""
-        found = msgspec.structs.replace(self.cell(number), **fields)
-        cells = tuple(found if cell.number == number else cell for cell in self.sweep.cells)
+        changed = msgspec.structs.replace(self.cell(number), **fields)
+        cells = tuple(changed if cell.number == number else cell for cell in self.sweep.cells)
         self.write(cells=cells)
-        return found
+        return changed
 
     def write(self, **fields: Any) -> None:
         """Change the manifest and write it completely or not at all. Raises InputError."""
@@ -77,12 +74,10 @@ def run_cells(
     trials: Mapping[int, Trial],
     folder: Path,
     *,
-    open_sampler: OpenSampler,
-    machine: Machine | None = None,
     pause: Pause = Pause(),
     on_cell: Callable[[SweepCell, Result, Sweep], None] = lambda cell, result, sweep: None,
     on_wait: Callable[[str], None] = lambda says: None,
-    display: Display = no_display,
+    display: Display | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[Sweep, int]:
     """Run the pending cells of a sweep; return it and a signal's exit code (0: none).
@@ -103,10 +98,7 @@ def run_cells(
         )
         shutil.rmtree(folder / cell.folder, ignore_errors=True)
         before, trial = course.budget.used, trials[number]
-        gpus = [device.gpu for device in trial.spec.devices if device.gpu is not None]
-        with open_sampler(gpus if trial.spec.backend == "gpu" else ()) as sampler, display() as on_event:
-            place = folder / cell.folder
-            result = run_trial(trial, place, machine, sampler=sampler, on_event=on_event)
+        result = run_trial(trial, folder / cell.folder, display=display)
         with signals.deferred():
             seconds = round(course.budget.used - before, 3)
             mode = {} if cell.mode is None else {"mode": mode_ran(trial, result)}
@@ -150,20 +142,22 @@ def _cooled(pause: Pause, on_wait: Callable[[str], None], *, first: bool) -> flo
 
 def _outcome(result: Result, before: float | None) -> dict[str, Any]:
     """Return the fields of a cell from a result. `before`: share of the cores used by others before it."""
-    found = timed(result)
+    speed = timed(result)
     load = result.host_load
-    shares = [one for one in (before, None if load is None else load.other_cpu_share) if one is not None]
+    shares = [
+        share for share in (before, None if load is None else load.other_cpu_share) if share is not None
+    ]
     other = max(shares, default=None)
     common = {
         "other_cpu_share": other,
         "beside_other_work": other is not None and other > OTHER_CPU_SHARE,
     }
-    if isinstance(found, str):
-        return {"state": "failed", "reason": found, **common}
+    if isinstance(speed, str):
+        return {"state": "failed", "reason": speed, **common}
     return {
         "state": "done",
-        "images_per_sec": found.images_per_sec,
+        "images_per_sec": speed.images_per_sec,
         "steps": result.steps,
-        "noise": found.noise if result.steps > 1 else None,
+        "noise": speed.noise if result.steps > 1 else None,
         **common,
     }

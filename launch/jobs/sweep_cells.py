@@ -15,8 +15,8 @@ from gputopo.launch.job import Job, parse_model
 from gputopo.launch.jobs.before import known_of, past_of
 from gputopo.launch.jobs.sweep import DATA, FILE
 from gputopo.launch.jobs.sweep_seconds import predicted_s
-from gputopo.launch.jobs.trials import Trial, trial, trial_of
-from gputopo.launch.site import Site, why_cpu
+from gputopo.launch.jobs.trials import Trial, trial_of
+from gputopo.launch.site import Site
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
 from gputopo.report.stderr import note
@@ -32,7 +32,6 @@ from gputopo.sweeps import (
 )
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError, InputError, UsageError
-from gputopo.values.machine import Machine
 from gputopo.values.option import Declared, Given, Option, given_of, listed, options_of
 from gputopo.values.run.options import OutputOptions, SweepOptions
 from gputopo.values.run.placement import PlanOptions
@@ -59,19 +58,18 @@ _MODEL = Declared(
 def known_options() -> Mapping[str, Declared]:
     """Return the options of a cell by name."""
     declared = (*options_of(PlanOptions), *options_of(RunSpec))
-    found = {one.name.rstrip("_"): one for one in declared}
-    return {"model": _MODEL, **{name: one for name, one in found.items() if name not in UNFIT}}
+    options = {option.name.rstrip("_"): option for option in declared}
+    return {"model": _MODEL, **{name: option for name, option in options.items() if name not in UNFIT}}
 
 
-def box_of(machine: Machine, *, cpu: bool, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
+def cell_box(site: Site, *, asked: frozenset[str], taken: Mapping[int, str] = {}) -> CellBox:
     """Return the properties of this machine that cells depend on. Raises HardwareError for a broken driver.
 
     `taken`: GPUs that cells cannot use.
     """
-    why = why_cpu(machine, os.environ, cpu=cpu)
-    if why is not None:
-        return CellBox(backend="cpu", why_cpu=why, asked=asked)
-    hidden = hidden_gpus(os.environ, machine)
+    if site.why_cpu is not None:
+        return CellBox(backend="cpu", why_cpu=site.why_cpu, asked=asked)
+    machine, hidden = site.machine, hidden_gpus(os.environ, site.machine)
     gpus = [gpu.index for gpu in machine.gpus if not gpu.lost and gpu.index not in {*hidden, *taken}]
     links = {}
     for link in machine.links:
@@ -90,22 +88,13 @@ class Planned(NamedTuple):
 class Cells:
     """Makes runs from cells. `folder`: of the sweep. `claimed`: GPUs of other processes, with the holder.
 
-    `imagenet`: folder of records; if None, images are generated later. `trains`: the cells will run. Raises
-    HardwareError if TensorFlow can use none of the GPUs.
+    `imagenet`: folder of records; if None, images are generated later.
     """
 
     def __init__(
-        self,
-        machine: Machine,
-        folder: Path,
-        *,
-        cpu: bool,
-        claimed: Mapping[int, str],
-        imagenet: str | None = None,
-        trains: bool = False,
+        self, site: Site, folder: Path, *, claimed: Mapping[int, str], imagenet: str | None = None
     ) -> None:
-        self._site = Site(machine, cpu=cpu, keep=1, trains=trains)
-        self.unusable = self._site.unusable
+        self._site = site
         self._folder = folder
         self._claimed = claimed
         self._imagenet = imagenet
@@ -115,17 +104,17 @@ class Cells:
     def planned(self, cells: Sequence[SweepCell], *, dry: bool = False) -> Planned:
         """Return the cells with their plans, or with the reason of a refusal. `dry`: makes no runs."""
         past: list[Result] | None = None
-        found: list[SweepCell] = []
+        cells_planned: list[SweepCell] = []
         trials: dict[int, Trial] = {}
         for cell in cells:
             if cell.state not in ("pending", "running"):
-                found.append(cell)
+                cells_planned.append(cell)
                 continue
             try:
                 target, spec = self._run_of(cell)
             except GputopoError as error:
                 reason = f"{error.what}; {error.hint}"
-                found.append(msgspec.structs.replace(cell, state="refused", reason=reason))
+                cells_planned.append(msgspec.structs.replace(cell, state="refused", reason=reason))
                 continue
             for warning in target.plan.warnings:
                 if warning not in self._warnings:
@@ -133,13 +122,17 @@ class Cells:
                     note(warning)
             if not dry:
                 past = past_of(target) if past is None else past
-                trials[cell.number] = trial(target, spec, os.environ, known_of(target, spec, past))
-            found.append(_with_plan(cell, target, spec))
-        return Planned(tuple(found), trials)
+                trials[cell.number] = Trial(target, spec, known_of(target, spec, past))
+            cells_planned.append(_with_plan(cell, target, spec))
+        return Planned(tuple(cells_planned), trials)
 
     def _run_of(self, cell: SweepCell) -> tuple[Target, RunSpec]:
         """Plan for a cell. Raises GputopoError if its options do not go together, or do not work here."""
-        texts = {known_options()[name].name: _typed(name, value) for name, value in cell.options.items()}
+        texts: dict[str, Any] = {}
+        for name, value in cell.options.items():
+            declared = known_options()[name]
+            is_list = declared.option.repeated and value is not True
+            texts[declared.name] = str(value).split(",") if is_list else value
         model = texts.pop("model", None)
         if model is None:
             raise UsageError("the cell has no model", 'add model = "alexnet" to the matrix')
@@ -147,7 +140,10 @@ class Cells:
         placement, training = given_of(PlanOptions, texts), given_of(RunSpec, texts)
         fields, typed = dict(training.fields), dict(training.typed)
         if made is not None:
-            fields["data"], typed = self._with_made(str(made), fields.get("data", Data()), typed)
+            name = str(made).removeprefix("made:")
+            folder = self._imagenet if made == IMAGENET and self._imagenet else self._made_folder(name)
+            data = msgspec.structs.replace(fields.get("data", Data()), folder=folder, name=name)
+            fields["data"], typed = data, {**typed, "data_dir": folder, "data_name": name}
         job = Job(str(model), placement, Given(fields, typed))
         request = self._site.with_costs(job.request)
         key = repr(request)  # many cells have the same request
@@ -162,13 +158,8 @@ class Cells:
         require_runnable(chosen, as_made, OutputOptions())
         return chosen, spec if cell.counted_s is None else trial_of(spec, counted_s=cell.counted_s)
 
-    def _with_made(self, made: str, data: Data, typed: dict[str, Any]) -> tuple[Data, dict[str, Any]]:
-        """Return the data, and the typed options, with the folder of images."""
-        name = made.removeprefix("made:")
-        drawn = str((self._folder / DATA / name).absolute())
-        folder = self._imagenet or drawn if made == IMAGENET else drawn
-        named = {**typed, "data_dir": folder, "data_name": name}
-        return msgspec.structs.replace(data, folder=folder, name=name), named
+    def _made_folder(self, name: str) -> str:
+        return str((self._folder / DATA / name).absolute())
 
 
 def made_data(sweep: Sweep) -> tuple[str, ...]:
@@ -176,7 +167,7 @@ def made_data(sweep: Sweep) -> tuple[str, ...]:
     wanted = {cell.options.get("data_dir") for cell in sweep.cells if cell.state in ("pending", "running")}
     if "data_dir" in sweep.asked:
         wanted.discard(IMAGENET)
-    return tuple(one.removeprefix("made:") for one in MADE if one in wanted)
+    return tuple(data.removeprefix("made:") for data in MADE if data in wanted)
 
 
 def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
@@ -196,16 +187,11 @@ def _with_plan(cell: SweepCell, target: Target, spec: RunSpec) -> SweepCell:
     )
 
 
-def _typed(name: str, value: Any) -> Any:
-    """Return the value as text of the command line; an option that may be repeated has a list."""
-    return str(value).split(",") if known_options()[name].option.repeated and value is not True else value
-
-
-def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
+def new_sweep(options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of a new sweep, without cells, and its matrix. Raises GputopoError."""
-    given = [one for one in (options.preset, options.matrix, options.typed) if one is not None]
-    if len(given) != 1:
-        what = "a preset, --matrix and --model cannot be combined" if given else "nothing to sweep"
+    sources = [source for source in (options.preset, options.matrix, options.typed) if source is not None]
+    if len(sources) != 1:
+        what = "a preset, --matrix and --model cannot be combined" if sources else "nothing to sweep"
         raise UsageError(
             what, f"give a preset ({listed(PRESETS)}), a file with --matrix, or models: --model alexnet"
         )
@@ -216,7 +202,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     if matrix.order != "random" and seed is not None:
         raise UsageError("--seed is for a random order", "add --order random, or remove --seed")
     if matrix.order == "random":
-        seed = next(one for one in (seed, matrix.seed, int(time.time())) if one is not None)
+        seed = next(chosen for chosen in (seed, matrix.seed, int(time.time())) if chosen is not None)
     blank = Sweep(
         title=matrix.title,
         origin=origin,
@@ -236,7 +222,7 @@ def begun(options: SweepOptions) -> tuple[Sweep, Matrix]:
     return blank, matrix
 
 
-def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
+def stored_sweep(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     """Return the manifest of the sweep in a folder, and its matrix. Raises GputopoError.
 
     A preset or file that is also given must be the sweep's own, unchanged. Refused cells are tried again,
@@ -244,32 +230,32 @@ def resumed(folder: Path, options: SweepOptions) -> tuple[Sweep, Matrix]:
     """
     path = folder / FILE
     try:
-        found = schema.decode(path.read_bytes(), Sweep, origin=str(path))
+        sweep = schema.decode(path.read_bytes(), Sweep, origin=str(path))
     except OSError as error:
         raise InputError(
             f"{folder} holds no sweep: {path.name}: {error.strerror}", "give the folder of a sweep"
         ) from error
     if options.preset is not None or options.matrix is not None or options.typed is not None:
         origin, text = matrix_source(options)
-        if _matrix(text, origin, {}) != _matrix(found.matrix, found.origin, {}):
+        if _matrix(text, origin, {}) != _matrix(sweep.matrix, sweep.origin, {}):
             raise InputError(
                 f"{origin} is no longer the matrix of the sweep in {folder}",
                 f"remove it to continue with the stored matrix ({FILE} has it), or start a new sweep",
             )
     asked = {name: value for name, value in options.of_cells.items() if name != "seed"}
-    if options.resume is None and (asked != found.asked or options.seed not in (None, found.seed)):
+    if options.resume is None and (asked != sweep.asked or options.seed not in (None, sweep.seed)):
         raise InputError(
             f"{folder} holds a sweep with other options",
             f"continue it unchanged with --resume {folder}, or use a new folder with --output",
         )
     again = ("refused", "failed") if options.retry_failed else ("refused",)
     blank: dict[str, Any] = {"state": "pending", "reason": None, "began_at": None, "seconds": None}
-    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in found.cells)
-    found = msgspec.structs.replace(found, cells=tuple(cells))
-    return found, _matrix(found.matrix, found.origin, found.asked)
+    cells = (msgspec.structs.replace(cell, **blank) if cell.state in again else cell for cell in sweep.cells)
+    sweep = msgspec.structs.replace(sweep, cells=tuple(cells))
+    return sweep, _matrix(sweep.matrix, sweep.origin, sweep.asked)
 
 
-def paced(blank: Sweep, pace: SweepOptions) -> Sweep:
+def with_pauses(blank: Sweep, pace: SweepOptions) -> Sweep:
     """Return the manifest with the given pauses and time budget; options that are not given do not change.
 
     The time budget continues with its remaining seconds. If it ended the sweep, it starts again.
@@ -286,22 +272,22 @@ def with_cells(blank: Sweep, matrix: Matrix, box: CellBox, machine: str | None) 
 
     `machine`: its fingerprint. Raises InputError if the cells of a resumed sweep are no longer the same.
     """
-    found = expand_matrix(matrix, box)
+    expanded = expand_matrix(matrix, box)
     if not blank.cells:
         return msgspec.structs.replace(
             blank,
-            cells=found.cells,
-            excluded=found.excluded,
-            duplicates=found.duplicates,
+            cells=expanded.cells,
+            excluded=expanded.excluded,
+            duplicates=expanded.duplicates,
             backend=box.backend,
             fingerprint=machine,
-            says=_says(blank, box, found.cells),
+            says=_says(blank, box, expanded.cells),
         )
     if blank.fingerprint != machine or blank.backend != box.backend:
         raise InputError(
             "the sweep began on another machine", "start a new sweep: speeds of two machines cannot be mixed"
         )
-    new, gone = found.differences(blank.cells)
+    new, gone = expanded.differences(blank.cells)
     if new or gone:
         raise InputError(
             f"the cells differ from those of the sweep: {new} are new, {gone} are gone",
@@ -324,5 +310,5 @@ def _says(blank: Sweep, box: CellBox, cells: Sequence[SweepCell]) -> tuple[str, 
 
 
 def _matrix(text: str, origin: str, asked: dict[str, Any]) -> Matrix:
-    found = parse_matrix(text, known_options(), origin=origin, unfit=UNFIT)
-    return msgspec.structs.replace(found, order=asked.get("order", found.order))
+    matrix = parse_matrix(text, known_options(), origin=origin, unfit=UNFIT)
+    return msgspec.structs.replace(matrix, order=asked.get("order", matrix.order))

@@ -5,38 +5,31 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.jobs import sweep
-from gputopo.launch.jobs.claims import (
-    MAX_ATTEMPTS,
-    ClaimedError,
-    claimed,
-    claimed_by_others,
-    claims_folder,
-    never_free,
-)
+from gputopo.launch.jobs.claims import choose_and_claim
+from gputopo.launch.jobs.run import Display
 from gputopo.launch.jobs.sweep import DATA, FILE, Pause
 from gputopo.launch.jobs.sweep_cells import (
     Cells,
     Planned,
-    begun,
-    box_of,
+    cell_box,
     made_data,
-    paced,
-    resumed,
+    new_sweep,
+    stored_sweep,
     with_cells,
+    with_pauses,
 )
 from gputopo.launch.jobs.training import remember
-from gputopo.launch.jobs.trials import Display
 from gputopo.launch.locks import locked_folder
+from gputopo.launch.site import Site
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes import HostReader
-from gputopo.report.stderr import note
+from gputopo.report.stderr import note, to_stderr
 from gputopo.sweeps import Matrix
 from gputopo.topology import fingerprint
 from gputopo.values import schema
@@ -49,26 +42,46 @@ from gputopo.values.run.several_runs import FOLDER, Sweep, SweepCell
 LOAD_S = 1.0  # time for measuring the load of the host before a cell
 
 
-def open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
+def run_sweep(
+    options: SweepOptions,
+    read_machine: Callable[[], Machine],
+    *,
+    on_cell: Callable[[SweepCell, Sweep], None],
+    display: Display,
+) -> tuple[Sweep, Path, int]:
+    """Start or continue a sweep, and run its cells; a dry run only plans them.
+
+    Return the sweep, its folder, and a signal's exit code (0: none). `read_machine`: called after the options
+    are checked. `on_cell`: gets each ended cell, and the sweep so far. Raises GputopoError.
+    """
+    with contextlib.ExitStack() as held:
+        blank, matrix, folder = _open_sweep(options, held)
+        machine = read_machine()
+        sweep, planned = _plan_sweep(blank, matrix, machine, folder, None if options.dry_run else held)
+        if options.dry_run:
+            return sweep, folder, 0
+        to_stderr(f"Sweep folder: {folder}\n")
+        sweep, code = _run_cells(sweep, matrix, planned, machine, folder, on_cell=on_cell, display=display)
+        return sweep, folder, code
+
+
+def _open_sweep(options: SweepOptions, held: contextlib.ExitStack) -> tuple[Sweep, Matrix, Path]:
     """Start a sweep, or continue the sweep in its folder, which is locked until `held` closes.
 
     Return its manifest, matrix and folder. A dry run creates and locks nothing. Raises GputopoError.
     """
-    started = options.resume or _sweep_in(options.output)
+    started = options.resume
+    if started is None and options.output is not None and (Path(options.output) / FILE).exists():
+        started = options.output  # the same command continues its sweep
     if started is None:
-        blank, matrix = begun(options)
+        blank, matrix = new_sweep(options)
         folder = _new_folder(blank, options.output, held, dry_run=options.dry_run)
     else:
         folder = Path(started)
         if folder.is_dir() and not options.dry_run:
             held.enter_context(locked_folder(folder, "--output"))
-        blank, matrix = resumed(folder, options)
-    return paced(blank, options), matrix, folder
-
-
-def _sweep_in(output: str | None) -> str | None:
-    """Return the folder if it has a sweep, which the same command continues."""
-    return output if output is not None and (Path(output) / FILE).exists() else None
+        blank, matrix = stored_sweep(folder, options)
+    return with_pauses(blank, options), matrix, folder
 
 
 def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *, dry_run: bool) -> Path:
@@ -77,16 +90,17 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
     If it is empty then, it is removed. Raises InputError for a folder that has a run.
     """
 
-    home = runs.runs_home(os.environ)
     if output is not None:
-        runs.check_output(Path(output))
+        runs.check_output(output)
         if (Path(output) / FOLDER).exists():
             raise InputError(f"{output} holds a folder {FOLDER}", "use a new folder with --output")
     if dry_run:
-        return home / "SWEEP" if output is None else Path(output)
+        return runs.runs_home(os.environ) / "SWEEP" if output is None else Path(output)
     if output is None:
-        name = "".join(one if one.isalnum() or one in "-_" else "-" for one in Path(blank.origin).stem)
-        folder = runs.new_folder(home, datetime.now(), f"sweep-{name}")
+        name = "".join(
+            letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(blank.origin).stem
+        )
+        folder = runs.folder_for(None, f"sweep-{name}")
     else:
         folder = Path(output)
         try:
@@ -95,17 +109,17 @@ def _new_folder(blank: Sweep, output: str | None, held: contextlib.ExitStack, *,
             raise InputError(
                 f"cannot make {folder}: {error.strerror}", "use a writable folder with --output"
             ) from error
-    held.callback(_remove_empty, folder)
+    held.callback(_rmdir_if_empty, folder)
     held.enter_context(locked_folder(folder, "--output"))
     return folder
 
 
-def _remove_empty(folder: Path) -> None:
+def _rmdir_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
 
 
-def plan_sweep(
+def _plan_sweep(
     blank: Sweep, matrix: Matrix, machine: Machine, folder: Path, held: contextlib.ExitStack | None
 ) -> tuple[Sweep, Planned]:
     """Return the sweep with its cells planned, and their runs; claim their GPUs until `held` closes.
@@ -113,27 +127,22 @@ def plan_sweep(
     Raises GputopoError, also if the cells of a resumed sweep are no longer the same.
     """
 
-    cpu, claims = bool(blank.asked.get("cpu")), claims_folder(os.environ)
-    for _ in range(MAX_ATTEMPTS):
-        others = {} if cpu else claimed_by_others(machine, claims)
-        data = blank.asked.get("data_dir")
-        cells = Cells(machine, folder, cpu=cpu, claimed=others, imagenet=data, trains=held is not None)
-        taken = {**others, **cells.unusable}
-        box = box_of(machine, cpu=cpu, asked=frozenset(blank.asked), taken=taken)
-        found = with_cells(blank, matrix, box, fingerprint(machine))
-        planned = cells.planned(found.cells, dry=held is None)
-        found = msgspec.structs.replace(found, cells=planned.cells)
-        used = {gpu for trial in planned.trials.values() for gpu in trial.plan.choice.gpus}
-        if held is None or box.backend == "cpu":
-            return found, planned
-        with contextlib.suppress(ClaimedError):
-            gpus = [gpu for gpu in machine.gpus if gpu.index in used]
-            held.enter_context(claimed(gpus, claims, "gputopo sweep", on_problem=note))
-            return found, planned
-    raise never_free()
+    asked, trains = blank.asked, held is not None
+
+    def choose(others: Mapping[int, str]) -> tuple[tuple[Sweep, Planned], set[int]]:
+        site = Site(machine, cpu=bool(asked.get("cpu")), keep=1, trains=trains)
+        box = cell_box(site, asked=frozenset(asked), taken={**others, **site.unusable})
+        sweep = with_cells(blank, matrix, box, fingerprint(machine))
+        cells = Cells(site, folder, claimed=others, imagenet=asked.get("data_dir"))
+        planned = cells.planned(sweep.cells, dry=not trains)
+        sweep = msgspec.structs.replace(sweep, cells=planned.cells)
+        used = {gpu for trial in planned.trials.values() for gpu in trial.candidate.gpus}
+        return (sweep, planned), used if box.backend == "gpu" else set()
+
+    return choose_and_claim(machine, choose, held, "gputopo sweep")
 
 
-def run_sweep(
+def _run_cells(
     found: Sweep,
     matrix: Matrix,
     planned: Planned,
@@ -144,8 +153,6 @@ def run_sweep(
     display: Display,
 ) -> tuple[Sweep, int]:
     """Run the cells; return the sweep and a signal's exit code (0: none). `on_cell`: gets each ended cell."""
-    from gputopo.probes import RunWatch
-
     pause = _pause(found, machine if found.backend == "gpu" else None)
 
     def ended(cell: SweepCell, result: Result, now: Sweep) -> None:
@@ -160,8 +167,6 @@ def run_sweep(
         numbers,
         planned.trials,
         folder,
-        open_sampler=RunWatch,
-        machine=machine,
         pause=pause,
         on_cell=ended,
         on_wait=note,
@@ -179,8 +184,10 @@ def _pause(found: Sweep, machine: Machine | None) -> Pause:
         if not gpus:
             return None
         with RunWatch(gpus) as watch:
-            samples = [one for one in watch.look() if hasattr(one, "gpus")]
-        known = [gpu.temperature_c for one in samples for gpu in one.gpus if gpu.temperature_c is not None]
+            samples = [sample for sample in watch.look() if hasattr(sample, "gpus")]
+        known = [
+            gpu.temperature_c for sample in samples for gpu in sample.gpus if gpu.temperature_c is not None
+        ]
         return max(known, default=None)
 
     def other_share() -> float | None:

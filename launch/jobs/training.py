@@ -1,10 +1,6 @@
 """A training from its target to its stored result: its folder, its supervision, and later verdicts."""
 
-import contextlib
 import os
-import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,10 +8,12 @@ import msgspec
 
 from gputopo.launch.hosts.messages import RunEnd
 from gputopo.launch.jobs.before import known_of, past_of
-from gputopo.launch.jobs.run import RunJob, RunOutcome, supervise
+from gputopo.launch.jobs.run import Display, RunJob, RunOutcome, supervise
 from gputopo.launch.spec.prepare import without_nccl
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
+from gputopo.launch.supervise.deliveries import delivering
+from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
@@ -34,9 +32,6 @@ from gputopo.values.run.verdict import Known
 if TYPE_CHECKING:
     from gputopo.launch.hosts.rendezvous_server import RendezvousServer
 
-Watch = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
-"""Shows a run while it lasts: the value of its `with` block gets each event."""
-
 
 class Ran(NamedTuple):
     """A run that has ended. `stopped`: by a signal."""
@@ -46,40 +41,72 @@ class Ran(NamedTuple):
     stopped: bool
 
 
-def train(
+def train_once(
     target: Target,
     spec: RunSpec,
-    output: Path | None,
     options: OutputOptions,
-    watch: Watch,
-    ran: list[Ran],
+    display: Display,
     *,
+    rendezvous: "RendezvousServer | None" = None,
+) -> Ran:
+    """Train once, and save the result.
+
+    `rendezvous`: with the other hosts of the run, which are told its end. Raises GputopoError if a file
+    cannot be read or written.
+    """
+    require_files_of(spec)
+    ran: list[Ran] = []
+    output = None if options.output is None else Path(options.output)
+    try:
+        train_into(output, target, spec, options, display, ran, rendezvous)
+    except KeyboardInterrupt:  # a Ctrl-C after the end of training changes nothing
+        if not ran:
+            raise
+    return ran[0]
+
+
+def require_files_of(spec: RunSpec) -> None:
+    """Check the folders of saved files, as the worker does much later. Raises GputopoError."""
+    saved = spec.lifecycle
+    trains = spec.task == "train" and (saved.checkpoints or saved.export or saved.tensorboard)
+    if spec.task == "eval" or trains:
+        from gputopo.launch.train.lifecycle.checkpoint_files import require_files  # loads NumPy
+
+        require_files(spec)
+
+
+def train_into(
+    output: Path | None,
+    target: Target,
+    spec: RunSpec,
+    options: OutputOptions,
+    display: Display,
+    ran: list[Ran],
     rendezvous: "RendezvousServer | None" = None,
 ) -> None:
     """Train in the folder `output` (None: a new folder), save the result there, and add the run to `ran`.
 
-    A signal after training is deferred until this is done, and is raised then. `rendezvous`: with the other
-    hosts of the run, which are told its end. Raises GputopoError if a file cannot be written.
+    A signal after training is deferred until this is done, and is raised then.
     """
-    folder = runs.create(
-        output,
-        home=runs.runs_home(os.environ),
-        now=datetime.now(),
-        spec=spec,
-        plan=target.plan,
-        machine=target.machine or target.box,
-    )
-    spec = _traced_into(folder, spec)
-    outcome = _supervised(target, spec, folder, options, watch, rendezvous)
+    folder = runs.create(output, spec=spec, plan=target.plan, machine=target.site.machine)
+    if spec.lifecycle.trace_steps and spec.lifecycle.trace is None:  # the trace is in the run's folder
+        trace = str(folder.path.absolute() / "trace")
+        spec = msgspec.structs.replace(spec, lifecycle=msgspec.structs.replace(spec.lifecycle, trace=trace))
+        schema.write(folder.spec, spec)
+    outcome = _supervised(target, spec, folder, options, display, rendezvous)
     if rendezvous is not None:
         rendezvous.end(_end_of(outcome, spec))
     with signals.deferred():
-        result = with_prediction(_judged(outcome.result), target.plan)
+        result = outcome.result
+        earlier = BoxHistory().past(model=result.spec.get("model"), of_hosts=result.of_several_hosts)
+        verdict = judge_input(result, ((run.folder, run.result) for run in earlier))
+        if verdict is not None:
+            result = msgspec.structs.replace(result, input_verdict=verdict)
+        result = with_prediction(result, target.plan)
         screens = runs.latest_screens(runs.runs_home(os.environ))
-        result = with_alone(result, target.machine, screens, BoxHistory())
-        result = runs.save_result(folder, result, time_s=time.time())
+        result = runs.save_result(folder, with_alone(result, target.machine, screens, BoxHistory()))
         if not target.others:
-            remember(result, folder.path, target.box)
+            remember(result, folder.path, None if target.rehearsal_of else target.site.machine)
         ran.append(Ran(result, folder.path, outcome.stopped))
 
 
@@ -88,15 +115,18 @@ def _supervised(
     spec: RunSpec,
     folder: runs.RunFolder,
     options: OutputOptions,
-    watch: Watch,
+    display: Display,
     rendezvous: "RendezvousServer | None",
 ) -> RunOutcome:
-    from gputopo.probes import RunWatch
-
     stall = options.stall_timeout
     known = known_of(target, spec, past_of(target))
-    own = (device for device in spec.devices if device.rank == 0 and spec.backend == "gpu")
-    with RunWatch([one.gpu for one in own if one.gpu is not None]) as sampler, watch() as on_event:
+    # Deliveries end before the display, which shows their messages.
+    with watch_of(spec) as sampler, display() as show, delivering(options) as deliver:
+
+        def on_event(event: Event) -> None:
+            show(event)
+            deliver(event)
+
         job = RunJob(
             spec=spec,
             folder=folder,
@@ -111,23 +141,6 @@ def _supervised(
             fallback=without_nccl(target, spec),
         )
         return supervise(job)
-
-
-def _traced_into(folder: runs.RunFolder, spec: RunSpec) -> RunSpec:
-    """Return the spec with the folder of its trace, which is in the run's folder."""
-    if not spec.lifecycle.trace_steps or spec.lifecycle.trace is not None:
-        return spec
-    placed = msgspec.structs.replace(spec.lifecycle, trace=str(folder.path.absolute() / "trace"))
-    spec = msgspec.structs.replace(spec, lifecycle=placed)
-    schema.write(folder.spec, spec)
-    return spec
-
-
-def _judged(result: Result) -> Result:
-    """Add a verdict on the input pipeline of this run, from an earlier run."""
-    earlier = BoxHistory().past(model=result.spec.get("model"), of_hosts=result.of_several_hosts)
-    found = judge_input(result, ((one.folder, one.result) for one in earlier))
-    return result if found is None else msgspec.structs.replace(result, input_verdict=found)
 
 
 def remember(result: Result, folder: Path, box: Machine | None) -> None:

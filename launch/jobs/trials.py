@@ -1,26 +1,28 @@
 """Short runs in separate workers, for `sweep`, `screen`, `--autotune` and `bench-reduction`."""
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from gputopo.launch.jobs.budget import TimeBudget
 from gputopo.launch.jobs.race import Race
-from gputopo.launch.jobs.run import RunJob, supervise
-from gputopo.launch.spec.prepare import MIN_WARMUP_S, Fallback, without_nccl
+from gputopo.launch.jobs.run import Display, RunJob, supervise
+from gputopo.launch.spec.prepare import MIN_WARMUP_S, without_nccl
 from gputopo.launch.supervise import run_folder, signals
-from gputopo.launch.supervise.sampling import RunSampler
+from gputopo.launch.supervise.sampling import watch_of
 from gputopo.launch.target import Target
+from gputopo.report.layout import plain
+from gputopo.report.stderr import to_stderr
+from gputopo.report.units import images_per_sec
 from gputopo.runs import with_prediction
 from gputopo.values import schema
-from gputopo.values.machine import Machine
 from gputopo.values.run.events import Event
-from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, Plan, TimedRun, mode_words
+from gputopo.values.run.plan import Autotune, Candidate, MeasuredPlacement, TimedRun, mode_words
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import AUTOTUNE_RUNS
 from gputopo.values.run.spec import Lifecycle, RunSpec
@@ -33,25 +35,16 @@ MAX_WARMUP = 10  # steps: the first steps choose kernels and allocate buffers
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate as a run."""
+    """A target and its spec as a short run. `known`: what its result is compared with."""
 
-    plan: Plan
+    target: Target
     spec: RunSpec
-    environment: Mapping[str, str]  # the complete environment of its worker
-    known: Known | None = None  # what its result is compared with
-    fallback: Fallback | None = None  # used if NCCL fails
+    known: Known | None = None
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate."""
-        return self.plan.choice
-
-
-def trial(target: Target, spec: RunSpec, environ: Mapping[str, str], known: Known | None = None) -> Trial:
-    """Return a target and its spec as a run. `environ`: of this process."""
-    return Trial(
-        target.plan, spec, target.environment(environ, spec), known, fallback=without_nccl(target, spec)
-    )
+        """The placement that is measured."""
+        return self.target.plan.choice
 
 
 class StoppedError(Exception):
@@ -101,46 +94,43 @@ def until_stopped() -> Iterator[SeriesEnd]:
         ending.code = 128 + ended.number
 
 
-Display = Callable[[], contextlib.AbstractContextManager[Callable[[Event], None]]]
-
-
-def no_display() -> contextlib.AbstractContextManager[Callable[[Event], None]]:
-    """Show nothing of a trial while it lasts."""
-    return contextlib.nullcontext(lambda event: None)
-
-
 def run_trial(
     trial: Trial,
     path: Path,
-    machine: Machine | None,
     *,
-    sampler: RunSampler | None = None,
-    on_event: Callable[[Event], None] = lambda event: None,
+    display: Display | None = None,
+    note: Callable[[Event], None] = lambda event: None,
+    may_replan: bool = True,
 ) -> Result:
-    """Run one trial in the folder `path`; return its result. Raises StoppedError if a signal ended it."""
-    folder = run_folder.create(
-        path,
-        home=path.parent,
-        now=datetime.now(),
-        spec=trial.spec,
-        plan=trial.plan,
-        machine=machine,
-    )
-    job = RunJob(
-        spec=trial.spec,
-        folder=folder,
-        on_event=on_event,
-        environment=trial.environment,
-        sampler=sampler,
-        finds_batch=False,
-        known=trial.known or Known(),
-        fallback=trial.fallback,
-    )
-    outcome = supervise(job)
+    """Run one trial in the folder `path`; return its result. Raises StoppedError if a signal ended it.
+
+    `display`: shows the run, whose GPUs are then sampled. `note`: gets each event. `may_replan`: train with
+    another placement if NCCL fails.
+    """
+    spec, plan = trial.spec, trial.target.plan
+    folder = run_folder.create(path, spec=spec, plan=plan, machine=trial.target.site.machine)
+    with contextlib.ExitStack() as shown:
+        sampler = None if display is None else shown.enter_context(watch_of(spec))
+        show = note if display is None else shown.enter_context(display())
+
+        def on_event(event: Event) -> None:
+            note(event)
+            show(event)
+
+        job = RunJob(
+            spec=spec,
+            folder=folder,
+            on_event=note if display is None else on_event,
+            environment=trial.target.environment(os.environ, spec),
+            sampler=sampler,
+            finds_batch=False,
+            known=trial.known or Known(),
+            fallback=without_nccl(trial.target, spec) if may_replan else None,
+        )
+        outcome = supervise(job)
     if outcome.stopped:
         raise StoppedError(outcome.exit_code)
-    result = with_prediction(outcome.result, trial.plan)
-    return run_folder.save_result(folder, result, time_s=time.time())
+    return run_folder.save_result(folder, with_prediction(outcome.result, plan))
 
 
 def mode_ran(trial: Trial, result: Result) -> str:
@@ -164,28 +154,24 @@ FILE = "autotune.json"
 BUDGET_S = 110.0  # for all runs together; most of it is the start of TensorFlow
 
 
-def tune(
-    trials: Sequence[Trial],
-    folder: Path,
-    *,
-    machine: Machine | None = None,
-    on_run: Callable[[int, Trial, TimedRun | str], None] = lambda *_: None,
-    budget_s: float = BUDGET_S,
-) -> tuple[Autotune, int]:
+def tune(trials: Sequence[Trial], folder: Path) -> tuple[Autotune, int]:
     """Run the trials in alternating order until the fastest is known; return that and the exit code.
 
     The code is 0, or 128 plus the number of the signal that ended it. The runs are in
-    `folder`/autotune/ROUND-PLACE. The outcome is in `folder`/autotune.json, also if it was stopped. `on_run`
-    gets the round, the trial and the measurement, or why it failed. Raises GputopoError if the files cannot
-    be written.
+    `folder`/autotune/ROUND-PLACE, and a line about each is printed to stderr. The outcome is in
+    `folder`/autotune.json, also if it was stopped. Raises GputopoError if the files cannot be written.
     """
-    race, budget = Race(len(trials)), TimeBudget(budget_s, time.monotonic)
+    race, budget = Race(len(trials)), TimeBudget(BUDGET_S, time.monotonic)
 
     def measure(place: int, number: int) -> TimedRun | str:
         path = folder / AUTOTUNE_RUNS / f"{number}-{place + 1}"
-        # No fallback: another placement must not be timed under this one's name.
-        found = timed(run_trial(replace(trials[place], fallback=None), path, machine))
-        on_run(number, trials[place], found)
+        # Another placement must not be timed under this one's name.
+        found = timed(run_trial(trials[place], path, may_replan=False))
+        if isinstance(found, str):
+            outcome = f"failed: {plain(found)}"
+        else:
+            outcome = f"{images_per_sec(found.images_per_sec)} images/sec"
+        to_stderr(f"autotune round {number}: {mode_words(trials[place].candidate)}: {outcome}\n")
         return found
 
     with until_stopped() as ending:
@@ -203,7 +189,7 @@ def tune(
                 for place, trial in enumerate(trials)
             ),
             seconds=round(budget.used, 3),
-            budget_s=budget_s,
+            budget_s=BUDGET_S,
             model=trials[0].spec.model,
             batch_size=trials[0].spec.batch_size,
         )

@@ -66,8 +66,8 @@ def worker_env(
     asked = {} if default else threads
     if runtime.memory_limit_mib is not None:
         asked[ALLOW_GROWTH] = "false"  # a memory limit and growth exclude each other
-    own = threads if default and not {GPU_THREAD_MODE, GPU_THREAD_COUNT} & {*parent} else {}
-    defaults = {**_WORKER_DEFAULTS, **_CUDA_CACHE, BATCH_NORM: "1", **own}
+    chosen = threads if default and not {GPU_THREAD_MODE, GPU_THREAD_COUNT} & {*parent} else {}
+    defaults = {**_WORKER_DEFAULTS, **_CUDA_CACHE, BATCH_NORM: "1", **chosen}
     return {
         **defaults,
         **parent,

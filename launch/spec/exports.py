@@ -5,6 +5,7 @@ container only the planned GPUs exist, numbered from 0 in PCI order.
 """
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import msgspec
 from gputopo.launch.hosts.agent import SECRET
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.spec.host_place import HostPlace
+from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.values.errors import UsageError
 from gputopo.values.index_ranges import host_ranges
 from gputopo.values.machine import Machine
@@ -60,7 +62,10 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
     place: HostPlace = HostPlace()  # of one host, like the following fields
     environment: Mapping[str, str] = {}  # from the plan
     folders: tuple[str, ...] = ()  # other folders that it reads or writes
-    home: str | None = None  # GPUTOPO_HOME for its record
+
+    def script(self, shape: str) -> str:
+        """Return how another program starts the run: `sbatch`, `hostfile` or `docker`. Raises UsageError."""
+        return {"sbatch": _sbatch, "hostfile": _hostfile, "docker": _docker}[shape](self)
 
     def command(self, *where: str, choice: Candidate | None = None, named: bool = True) -> list[str]:
         """Return the command for a host. `where`: options of hosts. `choice`: replaces the run's choice.
@@ -76,8 +81,8 @@ class ExportedRun(msgspec.Struct, frozen=True, kw_only=True):
             words += ["--variable-update", choice.variable_update]
             words += [] if choice.ps_device is None else ["--ps", choice.ps_device]
             words += [] if choice.all_reduce is None else ["--all-reduce", choice.all_reduce]
-        own = ["gputopo", "run", *self.words, *words]
-        return [*own, "--", *self.program] if self.program else own
+        words_of_run = ["gputopo", "run", *self.words, *words]
+        return [*words_of_run, "--", *self.program] if self.program else words_of_run
 
 
 def renumbered(choice: Candidate) -> Candidate:
@@ -90,7 +95,7 @@ def renumbered(choice: Candidate) -> Candidate:
     return msgspec.structs.replace(choice, gpus=gpus, ps_device=holder)
 
 
-def sbatch(start: ExportedRun) -> str:
+def _sbatch(start: ExportedRun) -> str:
     """Return a batch script, for whole nodes if GPUs are listed or all are used. Raises UsageError."""
     machine, has, takes = start.machine, len(start.machine.gpus), len(start.choice.gpus)
     whole = start.named or takes == has
@@ -123,7 +128,7 @@ def sbatch(start: ExportedRun) -> str:
         *(["exclusive", "mem=0"] if whole else shares),
         *([] if limit is None else [f"time={limit}"]),
     ]
-    given = {one.partition("=")[0] for one in start.options}
+    given = {option.partition("=")[0] for option in start.options}
     given |= {name for names in _ONE_OF if given & {*names} for name in names}
     why = "Slurm chooses the GPUs; with --gpus LIST the script takes whole nodes and these."
     if whole:
@@ -136,10 +141,10 @@ def sbatch(start: ExportedRun) -> str:
         remarks.append("CPUs and memory of the nodes are unknown: correct the request per GPU.")
     lines = [
         "#!/bin/bash",
-        *(f"#SBATCH --{one}" for one in start.options),
-        *(f"#SBATCH --{one}" for one in options if one.partition("=")[0] not in given),
+        *(f"#SBATCH --{option}" for option in start.options),
+        *(f"#SBATCH --{option}" for option in options if option.partition("=")[0] not in given),
         *(["##SBATCH --time=HH:MM:SS"] if untimed else []),
-        *(f"# {one}" for one in remarks),
+        *(f"# {remark}" for remark in remarks),
         f"cd -- {shlex.quote(start.folder)} || exit",
         *exports,
         f"exec {shlex.join(command)}",
@@ -157,24 +162,24 @@ def _time_limit(start: ExportedRun) -> str | None:
     return f"{minutes // 60}:{minutes % 60:02}:00"
 
 
-def docker(start: ExportedRun) -> str:
+def _docker(start: ExportedRun) -> str:
     """Return a shell command line. Raises UsageError for a folder that docker refuses."""
     choice = renumbered(start.choice)
     uuids = {gpu.index: gpu.uuid for gpu in start.machine.gpus}
     named = [uuids.get(gpu) for gpu in start.choice.gpus]
     by_uuid = all(named)
-    devices = ",".join(str(one) for one in (named if by_uuid else start.choice.gpus))
+    devices = ",".join(str(device) for device in (named if by_uuid else start.choice.gpus))
     visible = devices if by_uuid else ",".join(map(str, choice.gpus))
     inside = {**start.environment, "CUDA_VISIBLE_DEVICES": visible}
-    if start.home is not None and not start.program:
-        inside["GPUTOPO_HOME"] = start.home
+    home = [] if start.program else [str(runs_home(os.environ).parent.absolute())]
+    if home:
+        inside["GPUTOPO_HOME"] = home[0]
     words = ["docker", "run", "--rm", "--init", "--gpus", f'"device={devices}"', *_FOR_NCCL]
     if start.place.cpus is not None:
         words += ["--cpuset-cpus", start.place.cpus]
     for name, value in inside.items():
         words += ["--env", f"{name}={value}"]
-    homes = [start.home] if start.home is not None and not start.program else []
-    for folder in dict.fromkeys((start.folder, *start.folders, *homes)):
+    for folder in dict.fromkeys((start.folder, *start.folders, *home)):
         if ":" in folder:
             raise UsageError(
                 f"docker cannot mount {folder}: its name has a colon", "use a folder without one, or a link"
@@ -187,7 +192,7 @@ def docker(start: ExportedRun) -> str:
     return f"{shlex.join(words)} {image} {shlex.join(command)}\n"
 
 
-def hostfile(start: ExportedRun) -> str:
+def _hostfile(start: ExportedRun) -> str:
     """Return a hostfile of Open MPI, with the command line in a comment.
 
     Raises UsageError if the hosts are unknown, and for words that a comment cannot contain.
@@ -205,4 +210,4 @@ def hostfile(start: ExportedRun) -> str:
             "put it into a script, and run the script",
         )
     text = [f"# {line}", *(f"{host.name} slots=1" for host in start.hosts)]
-    return "".join(f"{one}\n" for one in text)
+    return "".join(f"{line_of_file}\n" for line_of_file in text)

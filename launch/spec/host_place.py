@@ -35,12 +35,9 @@ class HostPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self, parent: Mapping[str, str]) -> dict[str, str]:
         """Return the variables for the child, except thread numbers that the user has set."""
-        found = {}
-        if self.cpus is not None:
-            found[CPUS] = self.cpus
-        if self.memory_node is not None:
-            found[MEMORY_NODE] = str(self.memory_node)
-        return found | self.thread_variables(parent)
+        places = {CPUS: self.cpus, MEMORY_NODE: self.memory_node}
+        known = {name: str(value) for name, value in places.items() if value is not None}
+        return known | self.thread_variables(parent)
 
     def thread_variables(self, parent: Mapping[str, str]) -> dict[str, str]:
         """Return the thread variables that the user has not set."""
@@ -61,42 +58,37 @@ def host_place(machine: Machine, gpus: Sequence[int], usable: Usable | None) -> 
         if (cpus := parse_cpus(node.cpus or "")) is not None
     }
     allowed = usable.cpus if usable is not None else frozenset[int]().union(*nodes.values())
-    threads, quota_says = _threads(usable)
-    found = HostPlace(threads=threads, says=quota_says)
+    place = HostPlace()
+    if usable is not None and usable.quota is not None and usable.quota < len(usable.cpus):
+        threads = max(round(usable.quota), 1)
+        says = f"{threads} threads for a quota of {usable.quota:g} CPUs (cgroup)"
+        place = HostPlace(threads=threads, says=(says,))
     if len(nodes) < 2:
-        return found
+        return place
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
     near = [_near(gpu, nodes) for gpu in chosen]
     known = [cpus for cpus in near if cpus]
     if len(known) < len(near):
         lacking = index_ranges(gpu.index for gpu, cpus in zip(chosen, near, strict=True) if not cpus)
-        return _with(found, f"CPUs are not changed: the NUMA node of GPU {lacking} is unknown")
+        return _with(place, f"CPUs are not changed: the NUMA node of GPU {lacking} is unknown")
     wanted = frozenset[int]().union(*known) & allowed
     named = f"GPU{'' if len(chosen) == 1 else 's'} {index_ranges(gpus)}"
     given = f"CPUs {index_ranges(allowed)}, all that this process may use,"
     if not wanted:
-        return _with(found, f"{given} are not changed: none of them is near {named}")
+        return _with(place, f"{given} are not changed: none of them is near {named}")
     if wanted == allowed:
         narrowed = allowed < frozenset[int]().union(*nodes.values())
-        return _with(found, f"{given} are near {named}") if narrowed else found
+        return _with(place, f"{given} are near {named}") if narrowed else place
     if len(wanted) < MIN_CPUS_PER_GPU * len(chosen):
         few = f"only {index_ranges(wanted)} of them near {named}"
-        return _with(found, f"{given} are not changed: {few}")
-    own = {gpu.numa_node for gpu in chosen}
-    node = own.pop() if len(own) == 1 else None
+        return _with(place, f"{given} are not changed: {few}")
+    nodes_used = {gpu.numa_node for gpu in chosen}
+    node = nodes_used.pop() if len(nodes_used) == 1 else None
     memory = "" if node is None else f", memory of NUMA node {node} preferred"
     return _with(
-        msgspec.structs.replace(found, cpus=index_ranges(wanted), memory_node=node),
+        msgspec.structs.replace(place, cpus=index_ranges(wanted), memory_node=node),
         f"runs on CPUs {index_ranges(wanted)}, near {named}{memory} (--no-affinity: on all)",
     )
-
-
-def _threads(usable: Usable | None) -> tuple[int | None, tuple[str, ...]]:
-    """Return the number of threads for a quota; None if there is no quota below the number of CPUs."""
-    if usable is None or usable.quota is None or usable.quota >= len(usable.cpus):
-        return None, ()
-    threads = max(round(usable.quota), 1)
-    return threads, (f"{threads} threads for a quota of {usable.quota:g} CPUs (cgroup)",)
 
 
 def _near(gpu: Gpu, nodes: Mapping[int, frozenset[int]]) -> frozenset[int] | None:

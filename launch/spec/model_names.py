@@ -42,12 +42,21 @@ class ModelName:
 def read(name: str) -> ModelName:
     """Parse a name. Raises UsageError with the nearest valid name."""
     if name.lower().startswith(KERAS_PREFIX):
-        return _keras(name, name[len(KERAS_PREFIX) :])
-    found = _IMPORT.fullmatch(name)
-    if found:
-        return ModelName("own", found["attribute"], found["module"])
+        attribute = name[len(KERAS_PREFIX) :]
+        if not re.fullmatch(_NAME, attribute):
+            raise UsageError(
+                f"'{name}' is not a model of keras.applications", "write it as in Keras: keras:ResNet50"
+            )
+        return ModelName("keras", attribute)
+    imported = _IMPORT.fullmatch(name)
+    if imported:
+        return ModelName("own", imported["attribute"], imported["module"])
     if ":" in name or name.endswith(".py"):
-        raise UsageError(f"'{name}' is not a function of a module", _nearest_import(name))
+        hint = "write the module, a colon and the function: mypackage.models:build"
+        if file := _FILE.fullmatch(name):
+            module = re.sub(r"[\\/]+", ".", file["path"]).strip(".")
+            hint = f"write the module as Python imports it: {module}:{file['attribute'] or 'build'}"
+        raise UsageError(f"'{name}' is not a function of a module", hint)
     return ModelName("network", require_workload(name).name)
 
 
@@ -70,33 +79,16 @@ def no_module(name: str) -> UsageError:
 
 def no_attribute(asked: ModelName, missing: str, known: Iterable[str]) -> UsageError:
     """Return the error for a module without the function `missing`. `known`: its functions."""
-    near = nearest(missing, [one for one in known if one[0] != "_"])
+    near = nearest(missing, [name for name in known if name[0] != "_"])
     hint = f"did you mean {asked.module}:{near[0]}?" if near else "use one of its functions"
     return UsageError(f"{asked.module} has no '{asked.attribute}'", hint)
 
 
 def no_application(name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown name of keras.applications. `known`: the valid names."""
-    near = [f"keras:{one}" for one in nearest(name, sorted(known))]
+    near = [f"keras:{application}" for application in nearest(name, sorted(known))]
     hint = f"did you mean {listed(near)}?" if near else f"there are: {', '.join(sorted(known))}"
     return UsageError(f"keras.applications has no model '{name}'", hint)
-
-
-def _keras(name: str, attribute: str) -> ModelName:
-    if not re.fullmatch(_NAME, attribute):
-        raise UsageError(
-            f"'{name}' is not a model of keras.applications", "write it as in Keras: keras:ResNet50"
-        )
-    return ModelName("keras", attribute)
-
-
-def _nearest_import(name: str) -> str:
-    """Return a hint with the import name for a file's path."""
-    found = _FILE.fullmatch(name)
-    if not found:
-        return "write the module, a colon and the function: mypackage.models:build"
-    module = re.sub(r"[\\/]+", ".", found["path"]).strip(".")
-    return f"write the module as Python imports it: {module}:{found['attribute'] or 'build'}"
 
 
 def model_for(name: str, data_name: str | None) -> str:

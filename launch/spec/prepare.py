@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -90,11 +91,19 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         target = replace(target, plan=reduced_by_strategy(target.plan))
         given = {**given, "strategy": f"{MULTI_WORKER}:{NCCL}"}
     backend, choice = target.backend, target.plan.choice
-    count = sum(one.counted for one in (target, *target.others))
+    count = sum(host.counted for host in target.hosts)
     fields = {"batch_size": 1, **given}
     requested = RunSpec(model=model, devices=(), backend=backend, asked=dict(asked or {}), **fields)
     model = model_for(model, requested.data.name)
     data_name = None if requested.data.folder is None else requested.data.name or data_of(model)
+    all_reduce = choice.all_reduce
+    if all_reduce is not None and "all_reduce" not in requested.asked:
+        why_not = parse(all_reduce).why_not(backend, count)  # CPU devices lack some reductions
+        all_reduce = all_reduce if why_not is None else why_not[1]
+    precision = requested.precision
+    has_loss_scale = "loss_scale" in requested.asked or precision.loss_scale != Precision().loss_scale
+    if precision.compute == "fp16" and not has_loss_scale:
+        precision = msgspec.structs.replace(precision, loss_scale=FP16_LOSS_SCALE)
     spec = msgspec.structs.replace(
         requested,
         model=model,
@@ -102,11 +111,11 @@ def spec_of(target: Target, model: str, asked: Mapping[str, Any] | None = None, 
         servers=target.servers,
         variable_update=choice.variable_update,
         ps_device=_server_device(target),
-        all_reduce=_all_reduce(target, requested, count),
+        all_reduce=all_reduce,
         data_format=given.get("data_format", _DEFAULT_FORMAT[backend]),
         exchange=_exchange(target, requested),
         data=msgspec.structs.replace(requested.data, name=data_name),
-        precision=_precision(requested),
+        precision=precision,
         max_clocks_mhz={} if backend == "cpu" else max_clocks_of_all(target),
         rehearsal_of=target.rehearsal_of,
         versions=driver_versions(target),
@@ -150,8 +159,8 @@ def without_nccl(target: Target, spec: RunSpec) -> Fallback | None:
     if spec.all_reduce != NCCL or "all_reduce" in spec.asked or spec.servers:
         return None
     gpus = plan.choice.gpus
-    same_gpus = (one for one in plan.candidates if set(one.gpus) == set(gpus))
-    others = (one for one in same_gpus if one.all_reduce not in (None, NCCL))
+    same_gpus = (candidate for candidate in plan.candidates if set(candidate.gpus) == set(gpus))
+    others = (candidate for candidate in same_gpus if candidate.all_reduce not in (None, NCCL))
     choice = next(others, Candidate(gpus=gpus, variable_update="replicated", all_reduce="copy"))
     # Towers keep their GPUs, which the worker's environment has in this order.
     choice = msgspec.structs.replace(choice, gpus=gpus, batch_sizes=plan.choice.batch_sizes)
@@ -228,23 +237,21 @@ def _steps(
     else:
         number = requested.num_batches or batches
         counted = {"num_batches": number, "time_budget_s": None, "max_batches": number}
-    batch = _cpu_batch(cpu_batch, count) if on_cpu else gpu_batch
-    min_warmup_s = None if "num_warmup_batches" in given else 0.0 if exact else MIN_WARMUP_S
-    return {
-        "batch_size": _batch(target, requested, given.get("batch_size", batch), count),
-        "num_warmup_batches": given.get("num_warmup_batches", warmup),
-        "min_warmup_s": min_warmup_s,
-        **counted,
-    }
-
-
-def _batch(target: Target, requested: RunSpec, batch: BatchSize, count: int) -> BatchSize:
-    """Return the batch of each device: as requested, or with auto in the plan's proportions."""
+    default = gpu_batch
+    if on_cpu:  # the default of two devices, divided among more devices
+        default = cpu_batch if count <= CPU_DEVICES else max(1, cpu_batch * CPU_DEVICES // count)
+    batch: BatchSize = given.get("batch_size", default)
     require_one_each(batch, count)
     planned = target.plan.choice.batch_sizes
     if is_auto(requested.asked.get("batch_size")) and planned:
         batch = shares(sum(batches_of(batch, count)), planned)
-    return plain(batches_of(batch, count))
+    min_warmup_s = None if "num_warmup_batches" in given else 0.0 if exact else MIN_WARMUP_S
+    return {
+        "batch_size": plain(batches_of(batch, count)),
+        "num_warmup_batches": given.get("num_warmup_batches", warmup),
+        "min_warmup_s": min_warmup_s,
+        **counted,
+    }
 
 
 def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
@@ -260,31 +267,15 @@ def _recipe(spec: RunSpec, given: Mapping[str, Any], count: int) -> Recipe:
     return rate * count if spec.asked.get("scale_learning_rate") else rate, schedule
 
 
-def _precision(requested: RunSpec) -> Precision:
-    """Return the precision; fp16 gets the usual loss scale if none is requested."""
-    precision = requested.precision
-    asked = "loss_scale" in requested.asked or precision.loss_scale != Precision().loss_scale
-    if precision.compute != "fp16" or asked:
-        return precision
-    return msgspec.structs.replace(precision, loss_scale=FP16_LOSS_SCALE)
-
-
-def _all_reduce(target: Target, requested: RunSpec, count: int) -> str | None:
-    """Return the plan's reduction, or the nearest one that CPU devices have."""
-    chosen = target.plan.choice.all_reduce
-    if chosen is None or "all_reduce" in requested.asked:
-        return chosen
-    why_not = parse(chosen).why_not(target.backend, count)
-    return chosen if why_not is None else why_not[1]
-
-
 def _exchange(target: Target, requested: RunSpec) -> Exchange:
     exchange = requested.exchange
     choice, groups = target.plan.choice, exchange.groups
-    if choice.all_reduce == "hierarchical" and target.others and not groups:
-        groups = _groups_of_hosts(target)
-    elif choice.all_reduce == "hierarchical" and target.machine is not None and choice.gpus and not groups:
-        groups = reduction_groups(target.machine, choice.gpus)
+    if choice.all_reduce == "hierarchical" and not groups:
+        if target.others:  # the towers of each host
+            towers = iter(range(sum(host.counted for host in target.hosts)))
+            groups = tuple(tuple(islice(towers, host.counted)) for host in target.hosts)
+        elif target.machine is not None:
+            groups = reduction_groups(target.machine, choice.gpus)
     packs = exchange.repacking or any(name.startswith("agg_small_grads") for name in requested.asked)
     if not packs:
         by_nccl = target.backend == "gpu" and parse(choice.all_reduce or "copy").is_by_nccl
@@ -308,8 +299,8 @@ def driver_versions(target: Target) -> dict[str, str]:
 
 def _check_drills(spec: RunSpec) -> None:
     on_cpu = spec.backend == "cpu" or bool(spec.servers)  # several hosts each have a GPU 0
-    known = [one.tower if on_cpu or one.gpu is None else one.gpu for one in spec.devices]
-    stray = next((one for one in spec.drills if one.device is not None and one.device not in known), None)
+    known = [device.tower if on_cpu or device.gpu is None else device.gpu for device in spec.devices]
+    stray = next((drill for drill in spec.drills if drill.device not in (None, *known)), None)
     if stray is not None:
         noun = "device" if on_cpu else "GPU"
         listed = ", ".join(map(str, known))
@@ -319,36 +310,15 @@ def _check_drills(spec: RunSpec) -> None:
         )
 
 
-def _cpu_batch(batch_of_two: int, count: int) -> int:
-    """Return the default batch of a device: the batch of two devices, divided among more devices."""
-    return batch_of_two if count <= CPU_DEVICES else max(1, batch_of_two * CPU_DEVICES // count)
-
-
 def max_clocks_of_all(target: Target) -> dict[str, dict[str, int]]:
     """Return the maximum clocks of the chosen GPUs of all hosts, if NVML reports them, by `gpu_key`."""
-    found = {}
-    for rank, one in enumerate((target, *target.others)):
-        for index in one.plan.choice.gpus:
-            if (gpu := find_gpu(one.machine, index)) is not None:
+    known = {}
+    for rank, host in enumerate(target.hosts):
+        for index in host.plan.choice.gpus:
+            if (gpu := find_gpu(host.machine, index)) is not None:
                 clocks = {"graphics": gpu.clocks_mhz.graphics.max, "memory": gpu.clocks_mhz.memory.max}
-                found[gpu_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
-    return found
-
-
-def tower_device(tower: int, choice: Candidate, machine: Machine | None, backend: Backend) -> Device:
-    """Return tower i's device: `/GPU:i`, the i-th of the plan's GPUs, or `/CPU:i`, which represents it.
-
-    `machine`: the planned machine, None without GPUs.
-    """
-    index = choice.gpus[tower] if choice.gpus else None
-    gpu = find_gpu(machine, index)
-    return Device(
-        tower=tower,
-        device=f"/{'GPU' if backend == 'gpu' else 'CPU'}:{tower}",
-        gpu=index,
-        gpu_name=None if gpu is None else gpu.name,
-        hop_to_variables=_hop(tower, choice, machine),
-    )
+                known[gpu_key(rank, index)] = {name: mhz for name, mhz in clocks.items() if mhz is not None}
+    return known
 
 
 def ps_device(choice: Candidate, backend: Backend) -> str | None:
@@ -360,7 +330,7 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
         return None
     if choice.ps_device == "cpu":
         return "/CPU:0"
-    number = _number(choice.ps_device)
+    number = int(choice.ps_device.removeprefix("gpu:"))
     if not choice.gpus:
         return f"/CPU:{number}"
     if number not in choice.gpus:
@@ -368,34 +338,39 @@ def ps_device(choice: Candidate, backend: Backend) -> str | None:
             f"the variables cannot be on GPU {number}: the run uses GPUs {', '.join(map(str, choice.gpus))}",
             "use one of these with --ps, or add the GPU to --gpus",
         )
-    return f"/{'GPU' if backend == 'gpu' else 'CPU'}:{choice.gpus.index(number)}"
+    return f"/{backend.upper()}:{choice.gpus.index(number)}"
 
 
 def devices_of(target: Target) -> tuple[Device, ...]:
-    """Return the towers of all hosts, rank 0 first."""
-    found: list[Device] = []
-    kind = "GPU" if target.backend == "gpu" else "CPU"
-    holder = rank_of(_server_device(target) or "")
-    hosts = host_names([server.host for server in target.servers])
-    for rank, one in enumerate((target, *target.others)):
-        choice = one.plan.choice
-        if target.others:  # distances to the variables, from this host
-            seen = target.plan.choice.ps_device if holder == rank else None
-            seen = "cpu" if seen is not None and seen.startswith(HOST_PS) else seen
-            choice = msgspec.structs.replace(choice, ps_device=seen)
-        for number in range(one.counted):
-            device = tower_device(number, choice, one.machine, target.backend)
-            if target.others:
-                device = msgspec.structs.replace(
-                    device,
-                    tower=len(found),
-                    device=device_name(kind, number, rank),
-                    rank=rank,
-                    host=hosts[rank],
-                    hop_to_variables=device.hop_to_variables if holder in (None, rank) else NETWORK,
-                )
-            found.append(device)
-    return tuple(found)
+    """Return the towers of all hosts, rank 0 first.
+
+    Tower i of a host is `/GPU:i`, the i-th of its planned GPUs, or `/CPU:i`, which represents that GPU.
+    """
+    devices: list[Device] = []
+    is_alone = not target.others
+    holder = rank_of(_server_device(target) or "")  # None for one host
+    names = host_names([server.host for server in target.servers])
+    held_by = target.plan.choice.ps_device
+    if not is_alone and held_by is not None and held_by.startswith(HOST_PS):
+        held_by = "cpu"
+    for rank, host in enumerate(target.hosts):
+        gpus = host.plan.choice.gpus
+        for number in range(host.counted):
+            gpu = find_gpu(host.machine, gpus[number]) if gpus else None
+            hop: str | None = NETWORK
+            if holder in (None, rank):
+                hop = _hop(number, gpus, held_by if is_alone or holder == rank else None, host.machine)
+            device = Device(
+                tower=len(devices),
+                device=device_name(target.backend.upper(), number, None if is_alone else rank),
+                rank=rank,
+                host=None if is_alone else names[rank],
+                gpu=gpus[number] if gpus else None,
+                gpu_name=None if gpu is None else gpu.name,
+                hop_to_variables=hop,
+            )
+            devices.append(device)
+    return tuple(devices)
 
 
 def _server_device(target: Target) -> str | None:
@@ -404,22 +379,12 @@ def _server_device(target: Target) -> str | None:
     if not target.others:
         return ps_device(choice, target.backend)
     if choice.ps_device is not None and choice.ps_device.startswith(HOST_PS):
-        rank = rank_of_place(choice.ps_device, len(target.others) + 1)
-        return device_name("CPU", 0, rank)
-    own = ps_device(choice, target.backend)
-    if own is None:
+        return device_name("CPU", 0, rank_of_place(choice.ps_device, len(target.hosts)))
+    here = ps_device(choice, target.backend)
+    if here is None:
         return None
-    kind, _, number = own.removeprefix("/").partition(":")
+    kind, _, number = here.removeprefix("/").partition(":")
     return device_name(kind, int(number), 0)
-
-
-def _groups_of_hosts(target: Target) -> tuple[tuple[int, ...], ...]:
-    """Return the towers of each host."""
-    groups: list[tuple[int, ...]] = []
-    for one in (target, *target.others):
-        first = sum(map(len, groups))
-        groups.append(tuple(range(first, first + one.counted)))
-    return tuple(groups)
 
 
 def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:
@@ -427,30 +392,26 @@ def find_gpu(machine: Machine | None, index: int | None) -> Gpu | None:
     return None if machine is None else next((gpu for gpu in machine.gpus if gpu.index == index), None)
 
 
-def _hop(tower: int, choice: Candidate, machine: Machine | None) -> str | None:
-    """Distance from a tower to the variables: a link of the planned machine, also in a rehearsal."""
-    if choice.ps_device is None:
+def _hop(tower: int, gpus: Sequence[int], held_by: str | None, machine: Machine | None) -> str | None:
+    """Return the distance from a tower to the variables: a link of the planned machine, also in a rehearsal.
+
+    `gpus`: planned on the host; empty without GPUs. `held_by`: the place of the variables, as in a Candidate.
+    """
+    if held_by is None:
         return None
-    if choice.ps_device == SPREAD:
+    if held_by == SPREAD:
         return "spread"
-    if not choice.gpus:
-        return "local" if tower == (0 if choice.ps_device == "cpu" else _number(choice.ps_device)) else "host"
-    if choice.ps_device == "cpu":
+    holder = None if held_by == "cpu" else int(held_by.removeprefix("gpu:"))
+    if not gpus:
+        return "local" if tower == (holder or 0) else "host"
+    if holder is None:
         return "host"
-    own, holder = choice.gpus[tower], _number(choice.ps_device)
-    if own == holder:
+    if gpus[tower] == holder:
         return "local"
-    link = None if machine is None else machine.link(own, holder)
-    if link is None:
-        return "unknown"
-    if link.nvlinks:
+    link = None if machine is None else machine.link(gpus[tower], holder)
+    if link is not None and link.nvlinks:
         return f"NV{link.nvlinks}"
-    return "unknown" if link.hop is None else link.hop.value
-
-
-def _number(place: str | None) -> int:
-    assert place is not None
-    return int(place.removeprefix("gpu:"))
+    return "unknown" if link is None or link.hop is None else link.hop.value
 
 
 def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = ()) -> ProgramSpec:
@@ -458,7 +419,9 @@ def program_spec(target: Target, command: Sequence[str], says: Sequence[str] = (
     on_gpus = target.backend == "gpu"
     words = words_of(command)
     # for the name of the run's folder
-    name = "".join(one if one.isalnum() or one in "._-" else "_" for one in PurePath(words[0]).name)[:40]
+    name = "".join(
+        letter if letter.isalnum() or letter in "._-" else "_" for letter in PurePath(words[0]).name
+    )[:40]
     return ProgramSpec(
         model=name,
         command=words,

@@ -12,7 +12,6 @@ from gputopo.values.run.drill import SLOW_WEIGHTS
 from gputopo.values.run.names import MULTI_WORKER, Kind, Reduction, read
 from gputopo.values.run.spec import Exchange, RunSpec
 
-OF_ONE_PROCESS = ("nccl_op",)
 _ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 # Flags of CPUs with instructions for bfloat16, fastest first. Measured with AMX on two cores that other
 # programs also used, medians of 3 runs: lenet 2.2, resnet20 1.5, alexnet 1.8 times as fast as fp32.
@@ -77,10 +76,10 @@ def _has_copies(spec: RunSpec) -> bool:
 
 def _moves(spec: RunSpec) -> bool:
     """Whether an exchange of weights and gradients other than the trainer's default was requested."""
-    own = "replicated" if _has_copies(spec) else "parameter_server"
+    default = "replicated" if _has_copies(spec) else "parameter_server"
     exchange = spec.exchange
     plain = Exchange(ps_spread=exchange.ps_spread, groups=exchange.groups, small_group=exchange.small_group)
-    return spec.variable_update != own or spec.all_reduce is not None or exchange != plain
+    return spec.variable_update != default or spec.all_reduce is not None or exchange != plain
 
 
 def _last_step(spec: RunSpec) -> float:
@@ -92,10 +91,6 @@ def _last_step(spec: RunSpec) -> float:
 
 def _reduction(spec: RunSpec) -> Reduction | None:
     return None if spec.strategy is None else read(spec.strategy).reduction
-
-
-def _has_late_drill(spec: RunSpec) -> bool:
-    return max((one.step for one in spec.drills), default=0) > _last_step(spec)
 
 
 def _has_late_trace(spec: RunSpec) -> bool:
@@ -291,14 +286,15 @@ REFUSALS: tuple[Refusal[RunSpec], ...] = (
         "use an input: --data-dir DIR, --data-source cpu or --data-source python",
     ),
     Refusal(
-        (lambda s: _has_late_drill(s),),
+        (lambda s: max((drill.step for drill in s.drills), default=0) > _last_step(s),),
         "--drill uses a step after the end of the run, which has at most {spec.batch_limit} counted steps",
         "use earlier steps with --drill, or give more steps with --num-batches",
     ),
     Refusal(
         (
             lambda s: (
-                any(one.fault == SLOW_WEIGHTS for one in s.drills) and s.variable_update != "parameter_server"
+                any(drill.fault == SLOW_WEIGHTS for drill in s.drills)
+                and s.variable_update != "parameter_server"
             ),
         ),
         "--drill slow-weights cannot be combined with --variable-update {spec.variable_update}: each "

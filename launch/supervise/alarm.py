@@ -123,6 +123,6 @@ def variables_of(event: Event) -> Mapping[str, str]:
         "TIME": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event.time_s)),
     }
     if isinstance(event, Anomaly):
-        found = event.causes.found if event.causes is not None else ()
-        values |= {"PERCENT": f"{event.percent_under:.1f}", "CAUSE": found[0].id if found else None}
+        causes = event.causes.found if event.causes is not None else ()
+        values |= {"PERCENT": f"{event.percent_under:.1f}", "CAUSE": causes[0].id if causes else None}
     return {f"GPUTOPO_{name}": str(value) for name, value in values.items() if value is not None}

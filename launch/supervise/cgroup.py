@@ -17,8 +17,8 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
     Sources: `cpu.max` (cgroup 2), `cpu.cfs_quota_us` and `cpu.cfs_period_us` (cgroup 1) of each group.
     """
-    found = (_quota(folder) for folder in _cgroup_folders(root, "cpu"))
-    return min((quota for quota in found if quota is not None), default=None)
+    quotas = (_quota(folder) for folder in _cgroup_folders(root, "cpu"))
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:

@@ -24,7 +24,10 @@ class EventLines:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if line.strip():
-                yield _read(line)
+                try:
+                    yield decode_line(line)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise NotAnEventError(_shown(line)) from error
         if len(self._rest) > MAX_LINE_BYTES:
             raise NotAnEventError(_shown(self._rest))
 
@@ -32,13 +35,6 @@ class EventLines:
     def unfinished(self) -> bool:
         """Whether the last line is incomplete."""
         return bool(self._rest.strip())
-
-
-def _read(line: bytes) -> Event:
-    try:
-        return decode_line(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAnEventError(_shown(line)) from error
 
 
 def _shown(line: bytes) -> str:

@@ -5,12 +5,11 @@ the record has its first failure with the cause, and no process is left.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.cgroup import oom_kills
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLife, WorkerLimits
@@ -29,7 +28,6 @@ class Workers:
 
     environment: Mapping[str, str]
     limits: WorkerLimits
-    count_oom_kills: Callable[[], int | None]
     signals: int  # to the launcher (`signals.caught`)
     stopped: RankFailed | None = None  # the failure of the last worker that a signal to the launcher ended
 
@@ -38,7 +36,7 @@ class Workers:
     ) -> None:
         """Run one worker to its end; record its events and the sources' events, and log its output."""
         with contextlib.closing(WorkerOutput(log)) as output:
-            life = WorkerLife(spec, record, output, self.limits, self.count_oom_kills)
+            life = WorkerLife(spec, record, output, self.limits)
             life.watch(command, self.environment, self.signals, sources)
         if record.failure is not None and record.failure.kind in STOPPED_FROM_OUTSIDE:
             self.stopped = record.failure
@@ -49,7 +47,6 @@ def workers(
     environment: Mapping[str, str],
     *,
     limits: WorkerLimits = LIMITS,
-    count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> Iterator[Workers]:
     """Yield an object that runs workers; signals to the launcher end the running worker.
 
@@ -57,4 +54,4 @@ def workers(
     next one. Use it in the main thread.
     """
     with signals.caught() as came, adopting():
-        yield Workers(environment, limits, count_oom_kills, came)
+        yield Workers(environment, limits, came)

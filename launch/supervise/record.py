@@ -165,13 +165,13 @@ class EventRecord:
         self._on_event(event)
         if log is not None and lost is not None:
             self._lost(log.path, lost)
-        for found in self._looks.add(event):
-            self.add(found)
+        for finding in self._looks.add(event):
+            self.add(finding)
 
     def _add_verdict(self) -> None:
         """Check for slow devices over all steps."""
-        for found in self._looks.end(self.summary.judgement()):
-            self.add(found)
+        for finding in self._looks.end(self.summary.judgement()):
+            self.add(finding)
 
     def _finished(self, status: str, exit_code: int) -> RunFinished:
         wall_s = time.monotonic() - self._began

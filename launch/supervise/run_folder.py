@@ -13,13 +13,13 @@
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from gputopo.launch.locks import is_left_over, locked_spec
 from gputopo.runs import BoxHistory, data_folder
 from gputopo.topology import without_identities
 from gputopo.values import schema
@@ -64,14 +64,15 @@ def runs_home(environ: Mapping[str, str]) -> Path:
     return BoxHistory(data_folder(environ)).runs
 
 
-def check_output(output: Path | None) -> None:
+def check_output(folder: str | Path | None) -> None:
     """Raise InputError if the user's output folder is a file or has files of a run. Changes nothing."""
-    if output is None:
+    if folder is None:
         return
+    output = Path(folder)
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is not a folder", "use a new folder with --output")
     try:
-        found = next((name for name in _WRITTEN if _is_taken(output / name)), None)
+        found = next((name for name in _WRITTEN if (output / name).exists()), None)
     except OSError as error:
         raise InputError(f"cannot look into {output}: {error.strerror}", "use another --output") from error
     if found is not None:
@@ -79,31 +80,26 @@ def check_output(output: Path | None) -> None:
 
 
 def create(
-    output: Path | None,
-    *,
-    home: Path,
-    now: datetime,
-    spec: RunSpec | ProgramSpec,
-    plan: Plan,
-    machine: Machine | None,
+    output: str | Path | None, *, spec: RunSpec | ProgramSpec, plan: Plan, machine: Machine | None
 ) -> RunFolder:
     """Create the folder of a run, with the files that are known before it starts.
 
-    The folder is `output`, or `<timestamp>-<model>-<n>` in `home` with the lowest free n from 1. If several
-    runs start at the same time with one `output`, the first gets it. Raises InputError if the folder has a
-    run or cannot be written, and HardwareError if the disk is full or broken. Then no files are left.
+    The folder is `output`, or a new one (see `folder_for`). If several runs start at the same time with one
+    `output`, the first gets it. Raises InputError if the folder has a run or cannot be written, and
+    HardwareError if the disk is full or broken. Then no files are left.
     """
     check_output(output)
-    made: list[Path] = []  # folders, then files; the first file locks the folder
-    with contextlib.ExitStack() as lock, contextlib.ExitStack() as undone:
+    made: list[Path] = []  # folders, then files
+    with contextlib.ExitStack() as undone:
         undone.callback(_remove, made)
         try:
-            path = _numbered(home, now, spec.model, made) if output is None else _made(output, made)
+            path = _numbered(spec.model, made) if output is None else _made(Path(output), made)
             folder = RunFolder(path)
-            is_ours = lock.enter_context(locked_spec(folder.spec))
+            is_new = _created(folder.spec)
         except OSError as error:
-            raise _unmade(f"cannot make the run folder {output or home}: {error.strerror}", error) from error
-        if not is_ours:
+            where = output or runs_home(os.environ)
+            raise _unmade(f"cannot make the run folder {where}: {error.strerror}", error) from error
+        if not is_new:
             raise _taken(path, folder.spec.name)
         written: list[tuple[Path, msgspec.Struct]] = [
             (folder.spec, spec),
@@ -126,7 +122,7 @@ def write_result(folder: RunFolder, result: Result) -> None:
     schema.write(folder.result, result)
 
 
-def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
+def save_result(folder: RunFolder, result: Result) -> Result:
     """Write result.json and return the result; if writing fails, the result has that failure."""
     try:
         write_result(folder, result)
@@ -134,7 +130,7 @@ def save_result(folder: RunFolder, result: Result, *, time_s: float) -> Result:
         if result.failure is not None:
             return result
         unsaved = RankFailed(
-            time_s=time_s,
+            time_s=time.time(),
             kind="disk_full",
             cause=error.what,
             remedy="start it again, with a folder for --output that stays during the run"
@@ -187,17 +183,23 @@ def latest_screens(home: Path) -> Iterator[tuple[Path, Screen]]:
             yield file.parent, schema.decode(file.read_bytes(), Screen, origin=str(file))
 
 
-def new_folder(home: Path, now: datetime, model: str) -> Path:
-    """Create an empty folder for a run: `<timestamp>-<model>-<n>` in `home`. Raises GputopoError."""
+def folder_for(output: str | None, name: str) -> Path:
+    """Return `output`; if that is None, create `<timestamp>-<name>-<n>` in the folder of all runs.
+
+    n is the lowest free number from 1. Raises GputopoError.
+    """
+    if output is not None:
+        return Path(output)
     try:
-        return _numbered(home, now, model, [])
+        return _numbered(name, [])
     except OSError as error:
+        home = runs_home(os.environ)
         raise _unmade(f"cannot make a run folder in {home}: {error.strerror}", error) from error
 
 
-def _numbered(home: Path, now: datetime, model: str, made: list[Path]) -> Path:
-    _made(home, made)
-    stem = f"{now:%Y%m%d-%H%M%S}-{model}"
+def _numbered(name: str, made: list[Path]) -> Path:
+    home = _made(runs_home(os.environ), made)
+    stem = f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
     number = 1
     while True:
         path = home / f"{stem}-{number}"
@@ -221,9 +223,13 @@ def _made(path: Path, made: list[Path]) -> Path:
     return path
 
 
-def _is_taken(file: Path) -> bool:
-    """Whether a file with this name belongs to another run. Raises OSError."""
-    return file.exists() and not (file.name == "spec.json" and is_left_over(file))
+def _created(file: Path) -> bool:
+    """Create the file; False if another run was first, which then has the folder. Raises OSError."""
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _unmade(what: str, cause: BaseException | None) -> GputopoError:

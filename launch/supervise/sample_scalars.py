@@ -54,16 +54,16 @@ class SampleScalars:
                 self._folder = Path(folder) if isinstance(folder, str) else None
                 self._towers = _towers(event.devices, batch_sizes(event))
                 self._names = {
-                    (one.rank, one.gpu): _IN_A_PATH.sub("_", one.short_name.lower())
-                    for one in event.devices
-                    if one.gpu is not None
+                    (device.rank, device.gpu): _IN_A_PATH.sub("_", device.short_name.lower())
+                    for device in event.devices
+                    if device.gpu is not None
                 }
             case Step():
                 self._step = event
             case Sample() if self._folder is not None:
-                for one in event.gpus:
-                    place = event.rank, one.gpu
-                    self._gpus[place] = one.with_earlier(self._gpus.get(place))
+                for gpu in event.gpus:
+                    place = event.rank, gpu.gpu
+                    self._gpus[place] = gpu.with_earlier(self._gpus.get(place))
                 # If the clock was set back, points must still be written.
                 due = event.time_s >= self._next_s or event.time_s < self._next_s - EVERY_S
                 if due and self._step is not None:
@@ -106,9 +106,9 @@ class SampleScalars:
 
 def _towers(devices: Sequence[Device], batches: Sequence[int]) -> dict[_Place, tuple[int, int]]:
     return {
-        (one.rank, one.gpu): (one.tower, batch)
-        for one, batch in zip(devices, batches, strict=False)
-        if one.gpu is not None
+        (device.rank, device.gpu): (device.tower, batch)
+        for device, batch in zip(devices, batches, strict=False)
+        if device.gpu is not None
     }
 
 

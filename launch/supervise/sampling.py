@@ -5,9 +5,13 @@ import os
 import queue
 import threading
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gputopo.values.run.events import Event, Noticed, Sample
+from gputopo.values.run.spec import RunSpec
+
+if TYPE_CHECKING:
+    from gputopo.probes import RunWatch
 
 T = TypeVar("T")
 
@@ -67,6 +71,16 @@ class EventQueue(Generic[T]):
             self._is_closed = True
             os.close(self.ready)
             os.close(self._notify)
+
+
+def watch_of(spec: RunSpec) -> "RunWatch":
+    """Return the sampler of this host and its GPUs in a run, which is a context manager."""
+    from gputopo.probes import RunWatch
+
+    on_gpus = spec.backend == "gpu"
+    return RunWatch(
+        [device.gpu for device in spec.devices if on_gpus and device.rank == 0 and device.gpu is not None]
+    )
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from typing import Literal
 import msgspec
 
 from gputopo.launch import failure
-from gputopo.launch.supervise.cgroup import memory_bytes
+from gputopo.launch.supervise import cgroup
 from gputopo.launch.supervise.event_lines import EventLines, NotAnEventError
 from gputopo.launch.supervise.record import Record
 from gputopo.launch.supervise.sampling import EventSource
@@ -32,7 +32,6 @@ from gputopo.launch.supervise.worker_process import Command, WorkerProcess
 from gputopo.runs import STOPPED_FROM_OUTSIDE
 from gputopo.values.run.events import (
     SERVING,
-    Event,
     Noticed,
     PhaseBegun,
     PlacementChecked,
@@ -79,14 +78,12 @@ class WorkerLife:
         record: Record,
         output: WorkerOutput,
         limits: WorkerLimits,
-        count_oom_kills: Callable[[], int | None],
     ) -> None:
         self._spec = spec
         self._record = record
         self._output = output
         self._limits = limits
-        self._count_oom_kills = count_oom_kills
-        self._oom_kills_before = count_oom_kills()
+        self._oom_kills_before = cgroup.oom_kills()
         self._lines = EventLines()
         self._watchdog = Watchdog(limits.patience, time.monotonic())
         self._stage: Stage = "running"
@@ -190,7 +187,9 @@ class WorkerLife:
             for event in self._lines.take(data):
                 self._watchdog.record_event(event, time.monotonic())
                 self._cpu, self._stuck = None, {}
-                self._has_begun = self._has_begun or _begins(event)
+                # A worker starts its steps, or a server starts to serve another host's steps.
+                serves = isinstance(event, PhaseBegun) and event.phase == SERVING
+                self._has_begun = self._has_begun or serves or isinstance(event, PlacementChecked)
                 if isinstance(event, RankFailed):
                     if self._stage == "asked" and event.kind in STOPPED_FROM_OUTSIDE:
                         continue  # caused by our SIGTERM, whose cause is already recorded
@@ -280,9 +279,9 @@ class WorkerLife:
             self._watchdog.record_life(time.monotonic())
         if self._cpu is None and self._watchdog.silent_s(time.monotonic()) >= CPU_S:
             self._cpu = time.monotonic(), self._child.state()[1]
-        found = self._watchdog.sign(time.monotonic())
-        if found is not None:
-            seconds, during = found
+        sign = self._watchdog.sign(time.monotonic())
+        if sign is not None:
+            seconds, during = sign
             does = self._process()
             self._record.add(Silent(time_s=time.time(), seconds=seconds, during=during, process=does))
 
@@ -345,22 +344,19 @@ class WorkerLife:
         elif status == 0 and self._lines.unfinished:
             self._record.add(self._broken("the worker's last event was cut short"))
         elif status != 0 or not (self._record.has_steps or self._spec.after(self._record.resumed) is None):
+            kills, before = cgroup.oom_kills(), self._oom_kills_before
             self._record.add(
                 failure.of_exit(
                     status,
                     self._spec,
                     time_s=time.time(),
                     last_lines=self._output.last_lines,
-                    oom_kills=self._oom_kills_since(),
+                    oom_kills=0 if kills is None or before is None else kills - before,
                     peak_bytes=self._child.peak_bytes,
-                    memory_bytes=memory_bytes(),
+                    memory_bytes=cgroup.memory_bytes(),
                     phase=self._watchdog.phase,
                 )
             )
-
-    def _oom_kills_since(self) -> int:
-        now, before = self._count_oom_kills(), self._oom_kills_before
-        return 0 if now is None or before is None else now - before
 
     def _broken(self, cause: str) -> RankFailed:
         return failure.broken(cause, time_s=time.time(), last_lines=self._output.last_lines)
@@ -380,11 +376,6 @@ def _read(handle: int) -> bytes | None:
         return os.read(handle, _CHUNK_BYTES)
     except BlockingIOError:
         return None
-
-
-def _begins(event: Event) -> bool:
-    """Whether a worker starts its steps, or a server starts to serve another host's steps."""
-    return isinstance(event, PlacementChecked) or (isinstance(event, PhaseBegun) and event.phase == SERVING)
 
 
 def answer(signum: int, stage: Stage, *, worth_a_step: bool) -> Answer:

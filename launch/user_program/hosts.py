@@ -52,7 +52,7 @@ def require_all(environ: Mapping[str, str], hosts: int, taking_part: int) -> Non
 
     The program would wait for hosts that are not started.
     """
-    named = next((one for one in starters.claims(environ) if one.source in _OF_PROGRAMS), None)
+    named = next((claim for claim in starters.claims(environ) if claim.source in _OF_PROGRAMS), None)
     if named is not None and taking_part < hosts:
         raise UsageError(
             f"the plan uses {taking_part} of {hosts} hosts, but the program waits for all of {named.source}",
@@ -66,7 +66,7 @@ def nccl_variables(interface: str | None, machine: Machine | None, gpus: Sequenc
     `interface`: of this host's address on rank 0's network. The RDMA ports are the active ports of the cards
     nearest to each of the GPUs.
     """
-    found = {} if interface is None else {_INTERFACE: f"={interface}"}
+    variables = {} if interface is None else {_INTERFACE: f"={interface}"}
     near = near_rdma_ports(machine, gpus) if machine is not None else ()
     ports = ",".join(f"{port.rdma_device}:{port.rdma_port or 1}" for port, _ in near)
-    return {**found, **({_HCA: f"={ports}"} if ports else {})}
+    return {**variables, **({_HCA: f"={ports}"} if ports else {})}

@@ -19,7 +19,7 @@ from gputopo.launch.hosts.training import HostOfRun, claim, failed_here, near_to
 from gputopo.launch.spec import env
 from gputopo.launch.spec.prepare import program_spec, words_of
 from gputopo.launch.user_program.hosts import cluster_variables, nccl_variables, require_all, unset
-from gputopo.launch.user_program.running import make_folder, other_gpus, run_own, run_recorded, runs_on
+from gputopo.launch.user_program.running import make_folder, other_gpus, run_program, run_recorded, runs_on
 from gputopo.probes import interface_of
 from gputopo.report.stderr import to_stderr
 from gputopo.values import schema
@@ -60,7 +60,7 @@ def _lead(host: HostOfRun, program: tuple[str, ...], request: "Request") -> int:
             _await_ready(rendezvous, ranks)
             rendezvous.end(RunEnd(exit_code=ExitCode.OK))
         if len(ranks) == 1:
-            return run_own(program, target, host.options)
+            return run_program(program, target, host.options)
         address = address_of_leader([joined[1]])
         return _run(host, program, parts[0], target.plan.environment, address, folder)
 
@@ -109,17 +109,17 @@ def _parts(target: "Target", program: tuple[str, ...], master: tuple[str, int]) 
     name, names = program[0], host_names([server.host for server in target.servers])
     of_all = runs_on(name, target)
     if len(hosts) > 1 and target.backend == "gpu":
-        gpus = (", ".join(map(str, one.plan.choice.gpus)) for one in hosts)
+        gpus = (", ".join(map(str, host_target.plan.choice.gpus)) for host_target in hosts)
         each = (f"{host} GPU {of}" for host, of in zip(names, gpus, strict=True))
         of_all = f"{name} runs on {'; '.join(each)}"
-    says = [of_all, *(runs_on(name, one) for one in hosts[1:])]
+    says = [of_all, *(runs_on(name, host_target) for host_target in hosts[1:])]
     return [
         ProgramPart(
-            spec=program_spec(one, program, [sentence]),
-            plan=msgspec.structs.replace(one.plan, candidates=(one.plan.choice,)),
+            spec=program_spec(host_target, program, [sentence]),
+            plan=msgspec.structs.replace(host_target.plan, candidates=(host_target.plan.choice,)),
             cluster=cluster_variables(workers, place, master),
         )
-        for place, (one, sentence) in enumerate(zip(hosts, says, strict=True))
+        for place, (host_target, sentence) in enumerate(zip(hosts, says, strict=True))
     ]
 
 

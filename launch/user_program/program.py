@@ -110,7 +110,7 @@ def failure_lines(failure: RankFailed) -> Iterator[str]:
 
 
 class ProgramStop:
-    """Lets another thread end the program of `run_program`, for example because it hangs."""
+    """Lets another thread end the program of `run_to_end`, for example because it hangs."""
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
@@ -121,7 +121,7 @@ class ProgramStop:
         if not self._decided.acquire(blocking=False):
             return False
         self.asked = True
-        # Wakes `run_program`. If that is over, SIGCHLD is ignored by default.
+        # Wakes `run_to_end`. If that is over, SIGCHLD is ignored by default.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
         return True
 
@@ -148,7 +148,7 @@ def check_program(command: Sequence[str], environment: Mapping[str, str]) -> Non
     )
 
 
-def run_program(
+def run_to_end(
     command: Sequence[str],
     environment: Mapping[str, str],
     *,
@@ -156,7 +156,6 @@ def run_program(
     ours: OwnChildren | None = None,
     stop: ProgramStop | None = None,
     errors: ErrorOutput | None = None,
-    count_oom_kills: Callable[[], int | None] = oom_kills,
 ) -> ProgramEnd:
     """Run a program to its end. Main thread only. Raises UsageError if there is no such program.
 
@@ -167,7 +166,7 @@ def run_program(
     seconds. `errors`: the program's stderr.
     """
     check_program(command, environment)
-    kills_before = count_oom_kills()
+    kills_before = oom_kills()
     ours = OwnChildren() if ours is None else ours
     stop = ProgramStop() if stop is None else stop
     errors = ErrorOutput() if errors is None else errors
@@ -189,11 +188,11 @@ def run_program(
             if stopped is not None:
                 stuck = end_descendants(ours, came, program=process.pid)
                 _report_stuck(stuck, report)
-                if any(one.pid == process.pid for one in stuck):
+                if any(left_process.pid == process.pid for left_process in stuck):
                     process.returncode = -signal.SIGKILL  # it will not end, so do not wait
             status = process.wait()
             errors.program_ended(came)
-            kills_after = count_oom_kills()
+            kills_after = oom_kills()
             kills = 0 if kills_before is None or kills_after is None else kills_after - kills_before
             killed = -status == signal.SIGKILL and kills > 0 and stopped is None
             ending = ProgramEnd(status, frozenset(passed), killed, errors.last_lines, stopped=stopped)
@@ -205,7 +204,10 @@ def _passed_on(
 ) -> set[int]:
     """Pass signals on until the program ends or its end is requested; return the signals for the program."""
     passed: set[int] = set()
-    while not _has_ended(ours, program) and not stop.asked:
+    while not stop.asked:
+        _reap(ours, program)
+        if os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            break
         numbers = _waited(came, None)
         if set(numbers) & {*_PASSED_ON}:
             time.sleep(ONE_REQUEST_S)
@@ -300,7 +302,7 @@ class Descendant:
 
 def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
     """Return the running descendants of this process, without `ours` and their descendants."""
-    found: list[Descendant] = []
+    running: list[Descendant] = []
     with ours.starting:
         waiting = [pid for pid in _children(os.getpid()) if pid not in ours and not ours.has_session_of(pid)]
     while waiting:
@@ -308,8 +310,8 @@ def descendants(ours: OwnChildren) -> tuple[Descendant, ...]:
         waiting += _children(pid)
         command = _command(pid)
         if command is not None:
-            found.append(Descendant(pid, command))
-    return tuple(found)
+            running.append(Descendant(pid, command))
+    return tuple(running)
 
 
 def end_descendants(
@@ -354,17 +356,11 @@ def _children(pid: int) -> list[int]:
 
     Source: /proc/PID/task/TID/children. The command: `ps --ppid PID`.
     """
-    found: list[int] = []
+    children: list[int] = []
     with contextlib.suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return sorted(found)
-
-
-def _has_ended(ours: OwnChildren, program: int) -> bool:
-    """Reap orphans that have ended; return whether the program, which its own waiter reaps, has ended."""
-    _reap(ours, program)
-    return os.waitid(os.P_PID, program, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            children += map(int, (thread / "children").read_text().split())
+    return sorted(children)
 
 
 def _reap(ours: OwnChildren, program: int | None) -> None:

@@ -246,33 +246,28 @@ def recording(
     that does not end within `END_S` is left behind with its record.
     """
     over, end = os.pipe()
-    state = Recording()
     with contextlib.ExitStack() as stack:
         with signals.blocked(signal.valid_signals()):
             samples = stack.enter_context(sampled(sampler))
-            work = _Work(record, samples, pipe, spec, stall, over, state)
+            work = Recording(record, samples, pipe, spec, stall, over)
             thread = threading.Thread(target=work.run, name="recording", daemon=True)
             thread.start()
         try:
-            yield state
+            yield work
         finally:
             os.close(end)
             thread.join(END_S)
-            state.stuck = thread.is_alive()
-            if not state.stuck:
+            work.stuck = thread.is_alive()
+            if not work.stuck:
                 os.close(over)
 
 
 @dataclass
 class Recording:
-    """`stuck`: the thread could not be ended, so its record must not be used any more."""
+    """The work of the recording thread.
 
-    stuck: bool = False
-
-
-@dataclass
-class _Work:
-    """The work of the recording thread."""
+    `stuck`: the thread could not be ended, so its record must not be used any more.
+    """
 
     record: ProgramRecord
     samples: EventQueue[Sample | Noticed] | None
@@ -280,7 +275,7 @@ class _Work:
     spec: ProgramSpec
     stall: StallWatch | None
     over: int
-    state: Recording
+    stuck: bool = False
 
     def __post_init__(self) -> None:
         self._joined = Joined(self.spec.towers)
@@ -289,9 +284,11 @@ class _Work:
         """Record until `over` is readable."""
         waiting = select.poll()
         waiting.register(self.over, select.POLLIN | select.POLLHUP)
-        for handle in self._handles():
-            waiting.register(handle, select.POLLIN)
-        while not self.state.stuck and self.over not in self._waited(waiting):
+        if self.samples is not None:
+            waiting.register(self.samples.ready, select.POLLIN)
+        if self.pipe is not None:
+            waiting.register(self.pipe.handle, select.POLLIN)
+        while not self.stuck and self.over not in self._waited(waiting):
             self._take()
             if self.stall is not None and (found := self.stall.look(time.monotonic())) is not None:
                 self.record.add(found)
@@ -310,20 +307,14 @@ class _Work:
             self.stall.end_wait(time.monotonic())
         return {handle for handle, _ in came}
 
-    def _handles(self) -> Iterator[int]:
-        if self.samples is not None:
-            yield self.samples.ready
-        if self.pipe is not None:
-            yield self.pipe.handle
-
     def _take(self) -> None:
         """Take the available data."""
-        if self.samples is not None and not self.state.stuck:  # if stuck, the record is closed
+        if self.samples is not None and not self.stuck:  # if stuck, the record is closed
             for event in self.samples.take():
                 self.record.add(event)
                 if self.stall is not None and isinstance(event, Sample):
                     self.stall.sampled(event)
-        if self.pipe is not None and not self.state.stuck:
+        if self.pipe is not None and not self.stuck:
             for report in self.pipe.take():
                 if self.stall is not None:
                     self.stall.reported(report, time.monotonic())

@@ -7,15 +7,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from gputopo.launch.spec.prepare import program_spec
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.launch.supervise import signals
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.metrics_file import MetricsFile
+from gputopo.launch.supervise.deliveries import delivering
 from gputopo.launch.supervise.watchdog import PROGRAM_PATIENCE, of_seconds
 from gputopo.launch.supervise.worker_process import OwnChildren
 from gputopo.launch.target import Target
@@ -26,7 +24,7 @@ from gputopo.launch.user_program.program import (
     ProgramStop,
     check_program,
     failure_lines,
-    run_program,
+    run_to_end,
 )
 from gputopo.launch.user_program.recording import ProgramRecord, StallWatch, recording
 from gputopo.launch.user_program.steps import StepPipe
@@ -44,7 +42,7 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.verdict import OUTSIDE
 
 
-def run_own(program: tuple[str, ...], target: Target, options: OutputOptions) -> int:
+def run_program(program: tuple[str, ...], target: Target, options: OutputOptions) -> int:
     """Run a program to its end with a record of it, and return its exit code.
 
     1 instead of 0 if there is a problem that --fail-on selects. Raises GputopoError before the start.
@@ -82,14 +80,7 @@ def make_folder(
     Raises GputopoError for a folder that the user gave.
     """
     try:
-        return runs.create(
-            None if options.output is None else Path(options.output),
-            home=runs.runs_home(os.environ),
-            now=datetime.now(),
-            spec=spec,
-            plan=plan,
-            machine=machine,
-        )
+        return runs.create(options.output, spec=spec, plan=plan, machine=machine)
     except GputopoError as error:
         if options.output is not None:
             raise
@@ -113,16 +104,21 @@ def run_recorded(
 
     `others`: GPUs outside the plan, on which the program should not run.
     """
-    ours, stop = OwnChildren(), ProgramStop()
-    display = _Display(options.prometheus, options.on_anomaly, ours)
-    with (
-        contextlib.closing(display),
-        contextlib.closing(ProgramRecord(_log(folder), display.event, note)) as record,
-    ):
+    ours, stop, notices = OwnChildren(), ProgramStop(), _Notices()
+    with contextlib.ExitStack() as ends:
+        deliver = ends.enter_context(delivering(options, ours))
+
+        def on_event(event: Event) -> None:
+            notices.show(event)
+            deliver(event)
+
+        record = ends.enter_context(contextlib.closing(ProgramRecord(_log(folder), on_event, note)))
         with contextlib.ExitStack() as stack:
             from gputopo.probes import RunWatch
 
-            pipe = _pipe(folder, stack)
+            pipe = None
+            with contextlib.suppress(OSError):
+                pipe = stack.enter_context(contextlib.closing(StepPipe()))
             with signals.blocked(_FOR_THE_PROGRAM):
                 watch = stack.enter_context(RunWatch(spec.gpus, others))
             named = {} if pipe is None else {STEPS_FILE: str(pipe.name)}
@@ -137,7 +133,7 @@ def run_recorded(
                 who = PurePath(program[0]).name
                 stall = StallWatch(patience, who, stop, ours, errors, stacks=stacks, now_s=time.monotonic())
             with recording(record, watch, pipe, spec, stall=stall) as state:
-                ending = run_program(
+                ending = run_to_end(
                     program,
                     {**environment, **named},
                     report=note,
@@ -148,7 +144,7 @@ def run_recorded(
         if state.stuck:
             note("the recording of this run could not be finished: no result is written")
             return ending.exit_code
-        display.ends()
+        notices.are_over = True  # the report has them
         with signals.deferred():
             return _finished(record, program[0], ending, folder, options)
 
@@ -199,14 +195,6 @@ def _log(folder: runs.RunFolder | None) -> runs.EventLog | None:
         return None
 
 
-def _pipe(folder: runs.RunFolder | None, stack: contextlib.ExitStack) -> StepPipe | None:
-    """Create the pipe for the program's reports of steps; None if it cannot be created."""
-    try:
-        return stack.enter_context(contextlib.closing(StepPipe(None if folder is None else folder.path)))
-    except OSError:
-        return None
-
-
 @contextlib.contextmanager
 def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
     """Create the file for the program's stacks, and remove it if it stays empty."""
@@ -222,37 +210,17 @@ def _stacks(folder: runs.RunFolder | None) -> Iterator[Path | None]:
             file.unlink()
 
 
-class _Display:
-    """Output while the program runs: notices on stderr, the metrics file, and the alarm."""
+class _Notices:
+    """Shows on stderr what a user wants to read while the program runs, until the notices `are_over`."""
 
-    def __init__(self, prometheus: str | None, on_anomaly: str | None, ours: OwnChildren) -> None:
-        self._alarm: Alarm | None = None
-        if on_anomaly is not None:
-            self._alarm = Alarm(on_anomaly, note, ours)
-        self._metrics: Callable[[Event], None] | None = None
-        self._shows = True
-        if prometheus is not None:
-            self._metrics = MetricsFile(Path(prometheus), note).event
+    are_over = False
 
-    def event(self, event: Event) -> None:
+    def show(self, event: Event) -> None:
         """Show an event that a user wants to read immediately."""
-        if self._shows and isinstance(event, Noticed | Anomaly | AnomalyOver):
+        if not self.are_over and isinstance(event, Noticed | Anomaly | AnomalyOver):
             line = news(event)
             if line is not None:
                 note(line)
         if isinstance(event, RankFailed) and event.kind == "hung":  # while it still runs
             note(event.cause)
             note(event.remedy)
-        if self._metrics is not None:
-            self._metrics(event)
-        if self._alarm is not None:
-            self._alarm.event(event)
-
-    def close(self) -> None:
-        """Wait a short time for pending deliveries."""
-        if self._alarm is not None:
-            self._alarm.close()
-
-    def ends(self) -> None:
-        """Show no more events, because the report has them."""
-        self._shows = False

@@ -77,9 +77,9 @@ class Joined:
             process.heard_s = time_s
             if len(process.waiting) > GONE_STEPS:
                 self._processes = {
-                    pid: one
-                    for pid, one in self._processes.items()
-                    if one.waiting or time_s - one.heard_s <= GONE_S
+                    pid: process
+                    for pid, process in self._processes.items()
+                    if process.waiting or time_s - process.heard_s <= GONE_S
                 }
         yield from self._complete(time_s)
 
@@ -121,18 +121,20 @@ class Joined:
     def _complete(self, time_s: float) -> Iterator[Step | WarmupDone]:
         while True:
             self._processes = {
-                pid: one for pid, one in self._processes.items() if one.waiting or not one.ended
+                pid: process
+                for pid, process in self._processes.items()
+                if process.waiting or not process.ended
             }
-            if not self._processes or not all(one.waiting for one in self._processes.values()):
+            if not self._processes or not all(process.waiting for process in self._processes.values()):
                 return
             if not self._number:
                 yield WarmupDone(
                     time_s=time_s, steps=self._warmup_steps, seconds=self._warmup_s, unit=self._unit
                 )
             self._number += 1
-            taken = [one.take() for one in self._processes.values()]
+            taken = [process.take() for process in self._processes.values()]
             step = _step(taken, self._number, self._towers, time_s)
-            is_first = any(one.after_begin for steps in taken for one in steps)
+            is_first = any(report.after_begin for steps in taken for report in steps)
             self._images[is_first] += step.images
             self._seconds[is_first] += step.seconds
             yield step
@@ -145,12 +147,12 @@ def _step(
     time_s: float,
 ) -> Step:
     """Return the step that combines the taken steps of each process."""
-    reports = [one for steps in taken for one in steps]
-    images = sum(one.examples for one in reports)
-    speed = sum(sum(one.examples for one in steps) / sum(one.seconds for one in steps) for steps in taken)
+    reports = [step for steps in taken for step in steps]
+    images = sum(report.examples for report in reports)
+    speed = sum(sum(step.examples for step in steps) / sum(step.seconds for step in steps) for steps in taken)
     marks = {}
     # Devices with different batches are not compared.
-    if len({one.examples for one in reports}) == 1:
+    if len({report.examples for report in reports}) == 1:
         for steps in taken:
             mark = _mark(steps, towers)
             if mark is not None:
@@ -158,7 +160,7 @@ def _step(
     return Step(
         time_s=time_s,
         step=number,
-        seconds=images / speed if images else fmean(one.seconds for one in reports),
+        seconds=images / speed if images else fmean(report.seconds for report in reports),
         images=images,
         loss=None,
         marks=tuple(marks.values()),
@@ -168,48 +170,32 @@ def _step(
 def _mark(steps: Sequence[StepDone], towers: Sequence[int]) -> TowerMarks | None:
     """Return the busy time of a process; None if it has no device, or a device outside these towers."""
     device = steps[0].device
-    busy_s = [one.busy_s for one in steps if one.busy_s is not None]
+    busy_s = [step.busy_s for step in steps if step.busy_s is not None]
     if device is None or not 0 <= device < len(towers) or len(busy_s) < len(steps):
         return None
     return TowerMarks(tower=towers[device], start_s=0.0, weights_s=0.0, compute_s=fmean(busy_s))
 
 
-PIPE_FILE = "steps.pipe"
 _AT_ONCE = 65_536  # bytes: a full pipe
 
 
 class StepPipe:
     """The reader's end. `name`: the pipe, in a folder of only this user; `handle` becomes readable.
 
-    `folder`: of the run; without a folder, or if it cannot have a pipe, a temporary one is created. A pipe
-    stores nothing on disk. A writer that finds it full loses that report and does not wait. Raises OSError if
-    no pipe can be created.
+    A pipe stores nothing on disk. A writer that finds it full loses that report and does not wait. Raises
+    OSError if no pipe can be created.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._own: str | None = None
+    def __init__(self) -> None:
         self._rest = b""
-        if folder is not None:
-            with contextlib.suppress(OSError):
-                self._make(folder.absolute())  # the program may change its folder
-                return
-        self._own = tempfile.mkdtemp(prefix="gputopo-steps-")
+        self.name = Path(tempfile.mkdtemp(prefix="gputopo-steps-")) / "pipe"
         try:
-            self._make(Path(self._own))
-        except OSError:
-            shutil.rmtree(self._own, ignore_errors=True)
-            raise
-
-    def _make(self, folder: Path) -> None:
-        name = folder / PIPE_FILE
-        os.mkfifo(name, 0o600)
-        try:
+            os.mkfifo(self.name, 0o600)
             # Open for reading and writing, so that there is no end of file when the last writer closes it.
-            self.handle = os.open(name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.handle = os.open(self.name, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            name.unlink()
+            self._remove()
             raise
-        self.name = name
 
     def take(self) -> Iterator[Report]:
         """Yield the reports of one read; invalid lines are skipped."""
@@ -226,7 +212,7 @@ class StepPipe:
     def close(self) -> None:
         """Close and remove the pipe."""
         os.close(self.handle)
-        with contextlib.suppress(OSError):
-            self.name.unlink()
-        if self._own is not None:
-            shutil.rmtree(self._own, ignore_errors=True)
+        self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.name.parent, ignore_errors=True)

@@ -11,27 +11,35 @@ import math
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from gputopo.launch import Site, Target
 from gputopo.launch.jobs.trials import Trial, run_trial, timed, trial_of
-from gputopo.probes import RunWatch
+from gputopo.probes import run_watch
+from gputopo.probes.run_watch import RunWatch
+from gputopo.values.run.events import Event
 from gputopo.values.run.noise import students_t
 from tests.kit.nvml import FakeNvml, installed
 from tests.kit.scenarios import SCENARIOS
-from tests.launch.specs import cpu_spec, plan_for
-from tests.launch.train.worker_process import environment
+from tests.launch.specs import cpu_spec, machine, plan_for
 
 BOX = SCENARIOS["dgx1"]
 MODEL, BATCH = "resnet20", 16
 
 
+def _shows_nothing() -> contextlib.AbstractContextManager[Callable[[Event], None]]:
+    return contextlib.nullcontext(lambda event: None)
+
+
 def images_per_sec(folder: Path, seconds: float, *, watched: bool) -> float:
     """Return the speed of one run."""
     spec = cpu_spec(model=MODEL, batch_size=BATCH)
-    trial = Trial(plan_for((), "cpu"), trial_of(spec, counted_s=seconds), environment())
-    with installed(FakeNvml(BOX)), contextlib.ExitStack() as open_:
-        sampler = open_.enter_context(RunWatch(range(len(BOX.gpus)))) if watched else None
-        found = timed(run_trial(trial, folder, None, sampler=sampler))
+    target = Target("cpu", Site(machine(0)), plan_for((), "cpu"))
+    trial = Trial(target, trial_of(spec, counted_s=seconds))
+    run_watch.RunWatch = lambda gpus: RunWatch(range(len(BOX.gpus)))  # type: ignore[assignment,misc]
+    with installed(FakeNvml(BOX)):
+        found = timed(run_trial(trial, folder, display=_shows_nothing if watched else None))
     if isinstance(found, str):
         sys.exit(f"a run failed: {found}")
     return found.images_per_sec

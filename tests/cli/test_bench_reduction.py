@@ -1,15 +1,15 @@
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from gputopo.launch.jobs import reduction_bench
-from gputopo.launch.jobs.reduction_bench import ReductionTimes
+from gputopo.launch.jobs.reduction_bench import METHODS, ReductionTimes
 from gputopo.values.bandwidth import Sample
 from gputopo.values.ends import End
 from tests.cli.conftest import ByName, Call
 
-Asked = list[tuple[str, Sequence[int] | None, Sequence[str] | None]]
+Asked = list[tuple[str, Sequence[int] | None, Sequence[str]]]
 
 
 @pytest.fixture
@@ -21,17 +21,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         model: str,
         gpus: Sequence[int] | None,
         *,
-        methods: Sequence[str] | None,
-        visible: Mapping[str, str] | None,
+        methods: Sequence[str],
+        visible: Mapping[str, str],
         groups: Sequence[Sequence[int]],
         compiles: bool,
-        progress: Callable[[str, int, int], None],
     ) -> ReductionTimes:
         calls.append((model, gpus, methods))
-        named = () if visible is None else visible["CUDA_VISIBLE_DEVICES"].split(",")
+        named = visible["CUDA_VISIBLE_DEVICES"].split(",") if visible else ()
         assert [name[:4] for name in named] == ["GPU-"] * len(gpus or ())  # by UUID
         assert sorted(tower for group in groups for tower in group) == list(range(len(gpus or ())))
-        progress("copy", 0, 1)
         place = End("cpu:0,1") if gpus is None else End.of_gpus(*gpus)
         sample = Sample(kind="allreduce", source=place, destination=place, algorithm="copy", model=model,
                         bytes=2**27, median_us=50_000.0, median_gb_per_s=2.7, bus_gb_per_s=2.75)  # fmt: skip
@@ -48,9 +46,8 @@ def test_all_gpus_are_reduced_over_unless_some_are_named(
     on_scenario("four")
     done = call("bench-reduction", "--model", "alexnet")
     call("bench-reduction", "--model", "alexnet", "--gpus", "3,1", "--all-reduce", "ring")
-    assert asked == [("alexnet", (0, 1, 2, 3), None), ("alexnet", (3, 1), ("ring",))]
+    assert asked == [("alexnet", (0, 1, 2, 3), METHODS), ("alexnet", (3, 1), ("ring",))]
     assert done.code == 0
-    assert "reduction 1 of 1: copy" in done.err
     assert "Reduction of the gradients of alexnet" in done.out
     for words in ("50.0", "2.70", "2.75", "gpu:0,1,2,3", "copy 0.12 ms"):
         assert words in done.out
@@ -63,7 +60,7 @@ def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
     call("bench-reduction", "--model", "alexnet")
-    assert asked == [("alexnet", (1, 2), None)]
+    assert asked == [("alexnet", (1, 2), METHODS)]
     done = call("bench-reduction", "--model", "alexnet", "--gpus", "0,1")
     assert done.code == 2
     assert "GPU 0" in done.err
@@ -72,7 +69,7 @@ def test_lost_and_hidden_gpus_are_left_out_and_refused_by_name(
 @pytest.mark.usefixtures("without_gpu")
 def test_without_a_gpu_cpu_devices_reduce_and_that_is_reported(call: Call, asked: Asked) -> None:
     done = call("bench-reduction", "--model", "alexnet", "--json")
-    assert asked == [("alexnet", None, None)]
+    assert asked == [("alexnet", None, METHODS)]
     assert done.code == 0
     assert any("CPU devices" in note for note in json.loads(done.out)["notes"])
 

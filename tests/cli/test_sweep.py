@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputopo.launch import runs_home
 from gputopo.launch.jobs import run, sweep_course
 from gputopo.launch.locks import locked_folder
-from gputopo.launch.supervise.run_folder import runs_home
 from gputopo.runs import BoxHistory
-from gputopo.sweeps import PRESETS
+from gputopo.sweeps.matrix import PRESETS
 from gputopo.values import schema
 from gputopo.values.run.events import RunStarted, read_events
 from gputopo.values.run.measurement import Measurement

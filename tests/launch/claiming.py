@@ -13,7 +13,7 @@ from pathlib import Path
 from gputopo.launch.jobs.claims import claimed
 from tests.launch.specs import machine
 gpus = [machine().gpus[int(index)] for index in sys.argv[2:]]
-with claimed(gpus, Path(sys.argv[1]), "gputopo run", on_problem=print):
+with claimed(gpus, Path(sys.argv[1]), "gputopo run"):
     print("claimed", flush=True)
     signal.pause()
 """

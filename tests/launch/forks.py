@@ -12,12 +12,12 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gputopo.launch.jobs.run import WorkerCommand, worker_command
+from gputopo.launch.jobs.run import worker_command
 from tests.kit.forks import ROOT, Done, Server
 from tests.launch.train.worker_process import environment
 
@@ -70,7 +70,7 @@ sys.exit(worker.main([sys.argv[1], str(os.open(sys.argv[2], os.O_WRONLY))]))
 
 
 @contextmanager
-def forked_workers(folder: Path) -> Iterator[WorkerCommand]:
+def forked_workers(folder: Path) -> Iterator[Callable[[Path, int], Sequence[str]]]:
     """Make the command of a worker of the core; where nothing can be forked, the real one."""
     forks = server()
     if forks is None:

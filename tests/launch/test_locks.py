@@ -1,91 +1,14 @@
-import errno
-import fcntl
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gputopo.launch.locks import is_left_over, locked_outputs, locked_spec
+from gputopo.launch.locks import locked_outputs
 from gputopo.launch.train.lifecycle.folders import FolderError
 from gputopo.values.errors import ExitCode, InputError
 from gputopo.values.run.events import RankFailed
 from gputopo.values.run.spec import Lifecycle
 from tests.launch.train.worker_process import run_worker, trivial_spec
-
-ROOT = Path(__file__).parents[3]
-KILLED_WITH_A_LOCK = """
-import os, signal, sys
-from pathlib import Path
-from gputopo.launch.locks import locked_spec
-with locked_spec(Path(sys.argv[1])) as is_ours:
-    assert is_ours
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.fixture
-def spec(tmp_path: Path) -> Path:
-    return tmp_path / "spec.json"
-
-
-def leave_over(spec: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED_WITH_A_LOCK, str(spec)], cwd=ROOT, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    assert is_left_over(spec)
-
-
-def test_a_folder_is_locked_by_one_run_at_a_time(spec: Path) -> None:
-    with locked_spec(spec) as first, locked_spec(spec) as second, locked_spec(spec) as third:
-        assert (first, second, third) == (True, False, False)
-    with locked_spec(spec) as after:
-        assert after
-
-
-def test_a_run_that_was_killed_with_its_lock_leaves_the_folder_to_one_other(spec: Path) -> None:
-    leave_over(spec)
-    with locked_spec(spec) as first, locked_spec(spec) as second:
-        assert (first, second) == (True, False)
-
-
-def test_a_complete_spec_locks_its_folder_for_ever(spec: Path) -> None:
-    spec.write_text("{}")
-    with locked_spec(spec) as is_ours:
-        assert not is_ours
-    assert not is_left_over(spec)
-    assert spec.read_text() == "{}"
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_run_that_comes_after_the_opening_and_before_the_lock_keeps_its_folder(
-    spec: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
-    lock = fcntl.flock
-
-    def overtaken(handle: int, how: int) -> None:
-        spec.unlink()  # what a run does that came to nothing, or that replaces it
-        if whole:
-            spec.write_text("{}")
-        lock(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", overtaken)
-    with locked_spec(spec) as is_ours:
-        assert not is_ours
-    assert spec.exists() == whole
-
-
-def test_where_a_disk_has_no_locks_only_a_new_file_is_a_lock(
-    spec: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", unknown)
-    with locked_spec(spec) as first, locked_spec(spec) as second:
-        assert (first, second) == (True, False)
 
 
 def checkpoints_in(folder: Path) -> Lifecycle:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.site import Site, gpus_without_tensorflow, tensorflow_notes
-from gputopo.launch.target import Target
+from gputopo.launch import Site, Target
+from gputopo.launch.site import tensorflow_notes
 from gputopo.planner import MAX_CPU_DEVICES, Request, cpu_plan
 from gputopo.values.errors import HardwareError, NoPlanError, UsageError
 from gputopo.values.machine import Driver, Machine
@@ -139,13 +139,13 @@ def test_gpus_that_tensorflow_cannot_use_are_left_to_others() -> None:
 def test_without_a_gpu_that_tensorflow_can_use_it_ends_with_the_reason() -> None:
     old = with_tensorflow("Tesla K80", "Tesla K80")
     with pytest.raises(HardwareError, match=r"GPU 0: TensorFlow 2\.21\.0 supports") as error:
-        gpus_without_tensorflow(old, {})
+        _ = Site(old, {}, trains=True).unusable
     assert error.value.exit_code == 3
     mixed = with_tensorflow("Tesla K80", "Tesla T4")
     with pytest.raises(HardwareError, match="GPU 0"):
-        gpus_without_tensorflow(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-00-aa"})
+        _ = Site(mixed, {"CUDA_VISIBLE_DEVICES": "GPU-00-aa"}, trains=True).unusable
     with pytest.raises(HardwareError, match="not installed") as error:
-        gpus_without_tensorflow(machine(), {})
+        _ = Site(machine(), {}, trains=True).unusable
     assert "pip install 'tensorflow[and-cuda]" in error.value.hint
 
 

@@ -119,7 +119,7 @@ print(callback.steps)
 
 SHARES = """
 import os, tensorflow as tf
-from gputopo.launch.throughput import _of_this_worker
+from gputopo.launch.throughput import examples_of_worker
 
 class Worker(tf.distribute.MultiWorkerMirroredStrategy):
     def __init__(self, jobs, kind, index):
@@ -133,8 +133,8 @@ class Worker(tf.distribute.MultiWorkerMirroredStrategy):
 
 jobs = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
 tasks = (("chief", 0), ("worker", 0), ("worker", 1))
-print([_of_this_worker(64, Worker(jobs, kind, index)) for kind, index in tasks])
-print(_of_this_worker(64, Worker({}, "", 0)), _of_this_worker(64, tf.distribute.get_strategy()))
+print([examples_of_worker(64, Worker(jobs, kind, index)) for kind, index in tasks])
+print(examples_of_worker(64, Worker({}, "", 0)), examples_of_worker(64, tf.distribute.get_strategy()))
 """
 
 

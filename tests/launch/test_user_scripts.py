@@ -19,7 +19,7 @@ import gputopo.launch
 from gputopo.launch import user_strategy
 from gputopo.values.machine import Driver, Machine
 
-user_strategy._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+user_strategy.read_machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 folder = tempfile.mkdtemp()
 images = np.random.default_rng(1).random((12, 4, 4, 1), dtype="float32")
 labels = np.arange(12) % 3

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from gputopo.launch import Site, Target
 from gputopo.launch.hosts import starters
 from gputopo.launch.jobs.claims import claimed_by_others
-from gputopo.launch.site import Site
-from gputopo.launch.target import Target
 from gputopo.launch.user_strategy import (
     HIERARCHICAL,
     NCCL,
@@ -140,7 +139,7 @@ import os, tensorflow as tf
 import gputopo.launch
 from gputopo.launch import user_strategy as door
 from gputopo.values.machine import Driver, Machine
-door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+door.read_machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 tf.constant(1.0)
 os.environ["TF_CONFIG"] = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
 try:
@@ -186,7 +185,7 @@ import json, sys
 import gputopo.launch
 from gputopo.launch import user_strategy as door
 from gputopo.values.machine import Driver, Machine
-door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+door.read_machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 import numpy as np, keras, tensorflow as tf
 def build():
     return keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
@@ -226,7 +225,7 @@ import traceback, keras
 import gputopo.launch
 from gputopo.launch import user_strategy as door
 from gputopo.values.machine import Driver, Machine
-door._machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
+door.read_machine = lambda: Machine(source="live", driver=Driver(status="no_device"))
 model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1)])
 try:
     gputopo.launch.strategy(model, num_gpus=2)
@@ -257,8 +256,8 @@ from gputopo.values.machine import TensorFlowInstall
 from msgspec.structs import replace
 from tests.launch.specs import machine
 complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
-door._machine = lambda: replace(machine(), tensorflow=complete)
-door._made = lambda target, model: print(*target.plan.choice.gpus, model.says)
+door.read_machine = lambda: replace(machine(), tensorflow=complete)
+door.make_strategy = lambda target, model: print(*target.plan.choice.gpus, model.says)
 tf.config.list_physical_devices() if sys.argv[1] == "looked" else tf.constant(1.0)
 del os.environ["CUDA_VISIBLE_DEVICES"]
 os.environ["GPUTOPO_HOME"] = sys.argv[2]
@@ -285,8 +284,8 @@ from gputopo.values.machine import TensorFlowInstall
 from msgspec.structs import replace
 from tests.launch.specs import machine
 complete = TensorFlowInstall(is_cuda_build=True, missing_libraries=())
-door._machine = lambda: replace(machine(), tensorflow=complete)
-door._made = lambda target, model: print(*target.plan.choice.gpus, flush=True)
+door.read_machine = lambda: replace(machine(), tensorflow=complete)
+door.make_strategy = lambda target, model: print(*target.plan.choice.gpus, flush=True)
 door.strategy(num_gpus=2, claim=sys.argv[1] == "claim")
 sys.stdin.read()
 """

@@ -6,24 +6,14 @@ For several hosts, a call starts the run on each of them, exports it for another
 import contextlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputopo import launch
 from gputopo.cli.parsing import typed_words
 from gputopo.cli.printing import emit
 from gputopo.cli.refusals import refuse_typed
-from gputopo.launch import (
-    Allocation,
-    HostOptions,
-    Job,
-    Target,
-    find_hosts,
-    planned_machine,
-    runnable,
-    site_for,
-)
-from gputopo.launch.site import warn
-from gputopo.launch.supervise import run_folder
+from gputopo.cli.run.showing import show_dry_run
+from gputopo.launch import Allocation, HostOptions, Job, Target, find_hosts, planned_machine, site_for
 from gputopo.report.stderr import note
 from gputopo.values.errors import UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
@@ -81,7 +71,7 @@ def _run_here(asked: Asked) -> int:
     options, job = asked.options, asked.job
     with contextlib.ExitStack() as claims:
         request = job.request
-        run_folder.check_output(None if options.output is None else Path(options.output))
+        launch.check_output(options.output)
         site = site_for(
             request,
             asked.sources,
@@ -92,34 +82,25 @@ def _run_here(asked: Asked) -> int:
         )
         target = job.planned_on(site, None if options.dry_run else claims)
         if not options.dry_run:
-            warn(target, trains=not job.program)
             for line in target.host_place.says if target.backend == "gpu" else ():
                 note(line)
         if job.program and options.shape not in _STARTS:
             if options.dry_run:
-                from gputopo.cli.run.showing import show_program_only
-
-                return show_program_only(job.program, target, options.shape)
-            from gputopo.launch.user_program.running import run_own
-
-            return run_own(job.program, target, options)
+                dry = launch.dry_run_of_program(target, job.program)
+                return show_dry_run(dry, options.shape)
+            return launch.run_program(job.program, target, options)
         if options.autotune is not None:
             from gputopo.cli.run.training import train
-            from gputopo.launch import train_fastest
 
-            return train_fastest(job, target, options, train)
-        spec = None if job.program else runnable(job, target, options)
+            return launch.train_fastest(job, target, options, train)
+        spec = None if job.program else launch.runnable(job, target, options)
         if spec is None or options.shape in _STARTS:
-            from gputopo.launch import export_run
-
             with_placement = not (job.program or job.is_predicted)
             words = asked.words(with_placement=with_placement)
-            emit(export_run(job, target, options, words, spec))
+            emit(launch.export_run(job, target, options, words, spec))
             return 0
         if options.dry_run:
-            from gputopo.cli.run.showing import show_only
-
-            return show_only(target, spec, options)
+            return show_dry_run(launch.dry_run(target, spec, options.output), options.shape)
         from gputopo.cli.run.training import train
 
         return train(target, spec, options)
@@ -163,9 +144,7 @@ def _lead(
 ) -> int:
     """Train with the hosts that have joined; without a rendezvous, show what would be trained."""
     if rendezvous is None:
-        from gputopo.cli.run.showing import show_only
-
-        return show_only(target, spec, options)
+        return show_dry_run(launch.dry_run(target, spec, options.output), options.shape)
     from gputopo.cli.run.training import train
 
     return train(target, spec, options, rendezvous=rendezvous)

@@ -23,17 +23,15 @@ def screen(options: Annotated[ScreenOptions, OptionsOf(ScreenOptions)]) -> int:
     driver; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
-    from gputopo.launch import Site
-    from gputopo.launch.jobs import screen_course
+    from gputopo.launch import screen_devices
     from gputopo.report.runs.screen import run_line, screen_document
 
     def on_run(run: "ScreenRun", noun: str) -> None:
         to_stderr(f"{run_line(run, noun)}\n")
 
-    job = screen_course.screen_job(options)
-    screen_course.require_new(options.output)
-    site = Site(planned_machine(()), cpu=options.cpu, keep=1, trains=True)
-    result, folder, code = screen_course.screen(job, site, options, on_run=on_run, display=cell_display)
+    result, folder, code = screen_devices(
+        options, lambda: planned_machine(()), on_run=on_run, display=cell_display
+    )
     to_stderr(f"Run folder: {folder}\n")
     show_report(result, lambda: screen_document(result), options.shape)
     if code:

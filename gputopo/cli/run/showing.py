@@ -1,32 +1,22 @@
-"""What a run shows: its display, its dry run, the metrics file."""
+"""What a run shows: its display, and its dry run."""
 
 import contextlib
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gputopo.cli.printing import unwritten
-from gputopo.launch import Target
-from gputopo.launch.checks import require_runnable
-from gputopo.launch.jobs import run
-from gputopo.launch.spec.env import changes
-from gputopo.launch.spec.host_place import HostPlace
-from gputopo.launch.supervise import run_folder as runs
-from gputopo.launch.supervise.alarm import Alarm
-from gputopo.launch.supervise.metrics_file import MetricsFile
-from gputopo.launch.supervise.sample_scalars import SampleScalars
-from gputopo.launch.user_program.program import check_program
-from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
+from gputopo.cli.printing import emit, show_report, unwritten
+from gputopo.report.stderr import is_lost_terminal, tolerating_stderr_errors
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.run.events import Event, RunStarted
 from gputopo.values.run.options import OutputOptions
-from gputopo.values.run.plan import Plan
-from gputopo.values.run.spec import RunSpec
+
+if TYPE_CHECKING:
+    from gputopo.launch import DryRun
 
 
 class RunDisplay:
@@ -48,16 +38,9 @@ class RunDisplay:
         from gputopo.report.runs.progress import Progress
         from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
 
-        options, every = self._options, self._options.display_every
-        log = TfCnnLog(every or DISPLAY_EVERY) if options.shape == "tf-cnn-log" else None
-        metrics = None if options.prometheus is None else MetricsFile(Path(options.prometheus), note)
-        with contextlib.ExitStack() as stack:
-            # It ends before the display, which shows its messages.
-            progress = stack.enter_context(Progress(display_every=every))
-            alarm = None if options.on_anomaly is None else Alarm(options.on_anomaly, note)
-            if alarm is not None:
-                stack.callback(alarm.close)
-            scalars = stack.enter_context(contextlib.closing(SampleScalars(note)))
+        every = self._options.display_every
+        log = TfCnnLog(every or DISPLAY_EVERY) if self._options.shape == "tf-cnn-log" else None
+        with Progress(display_every=every) as progress:
 
             def on_event(event: "Event") -> None:
                 shown = event
@@ -65,11 +48,6 @@ class RunDisplay:
                     shown = msgspec.structs.replace(event, says=(*event.says, *self._predicted))
                 with tolerating_stderr_errors():
                     progress.event(shown)
-                if metrics is not None:
-                    metrics.event(event)
-                if alarm is not None:
-                    alarm.event(event)
-                scalars.event(event)
                 if log is not None:
                     self._print(log.lines(event))
 
@@ -110,48 +88,9 @@ def cell_display() -> "Iterator[Callable[[Event], None]]":
         yield on_event
 
 
-class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
-    """A run that was not started."""
-
-    plan: Plan
-    environment: dict[str, str]  # changes to the environment of the caller
-    command: tuple[str, ...]
-    spec: RunSpec | None = None  # of the built-in core
-    host: HostPlace = HostPlace()  # the CPUs, memory and threads of a run on GPUs
-
-
-_FUTURE_SPEC = Path("RUN_FOLDER/spec.json")
-_FUTURE_EVENTS_FD = 3
-
-
-def show_only(target: Target, spec: RunSpec, options: OutputOptions) -> int:
-    """Print what `train` would start, without starting it."""
-    require_runnable(target, spec, options)
-    environment = target.environment(os.environ, spec)
-    place = _FUTURE_SPEC if options.output is None else runs.RunFolder(Path(options.output)).spec
-    command = run.worker_command(place, _FUTURE_EVENTS_FD)
-    show_dry_run(target, spec, changes(os.environ, environment), command, options.shape)
-    return ExitCode.OK
-
-
-def show_program_only(program: Sequence[str], target: Target, shape: str) -> int:
-    """Print how a program would be started, without starting it. Raises UsageError if there is no program."""
-    environment = target.environment(os.environ, None)
-    check_program(program, environment)
-    show_dry_run(target, None, changes(os.environ, environment), program, shape)
-    return ExitCode.OK
-
-
-def show_dry_run(
-    target: Target, spec: RunSpec | None, environment: Mapping[str, str], command: Sequence[str], shape: str
-) -> None:
-    """Print a dry run as a table or, if `shape` is json, as a DryRun document. Raises InputError."""
-    from gputopo.cli.printing import emit, show_report
-
-    plan = target.plan
-    place = target.host_place if spec is None or spec.backend == "gpu" else HostPlace()
+def show_dry_run(dry: "DryRun", shape: str) -> int:
+    """Print a dry run as a table or, if `shape` is json, as a document. Raises InputError."""
     if shape == "json":
-        dry = DryRun(plan=plan, environment=dict(environment), command=tuple(command), spec=spec, host=place)
         try:
             text = schema.encode_pretty(dry)
         except UnicodeEncodeError as error:  # the arguments of a program may be any bytes
@@ -159,7 +98,8 @@ def show_dry_run(
                 "the command is not UTF-8, as JSON must be", "remove --json to see it"
             ) from error
         emit(text)
-        return
+        return ExitCode.OK
+    plan, spec = dry.plan, dry.spec
     says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
     emit("".join(f"{line}\n" for line in says) + "\n")
     if plan.choice.gpus:
@@ -167,7 +107,8 @@ def show_dry_run(
 
         show_report(plan, lambda: plan_document(plan), "table")
         emit("\n")
-    sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in environment.items())
-    if place.says:
-        emit("Host\n" + "".join(f"  {line}\n" for line in place.says) + "\n")
-    emit(f"Environment\n{sets}\nCommand\n  {shlex.join(command)}\n")
+    if dry.host.says:
+        emit("Host\n" + "".join(f"  {line}\n" for line in dry.host.says) + "\n")
+    sets = "".join(f"  {name}={shlex.quote(value)}\n" for name, value in dry.environment.items())
+    emit(f"Environment\n{sets}\nCommand\n  {shlex.join(dry.command)}\n")
+    return ExitCode.OK

@@ -1,6 +1,5 @@
 """`gputopo sweep`: a matrix of trainings, each cell in its own process and folder."""
 
-import contextlib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,26 +27,18 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     driver, or no cell could be run; 130, 143 ended by Ctrl-C, SIGTERM.
     """
     from gputopo.cli.run.showing import cell_display
-    from gputopo.launch import planned_machine
-    from gputopo.launch.jobs import sweep_course
+    from gputopo.launch import planned_machine, run_sweep
     from gputopo.report.runs.sweep import cell_line
 
     def on_cell(cell: "SweepCell", now: "Sweep") -> None:
         to_stderr(f"{cell_line(cell, now.cells, now.left_s)}\n")
 
-    with contextlib.ExitStack() as held:
-        blank, matrix, folder = sweep_course.open_sweep(options, held)
-        machine = planned_machine((), pairs=True)
-        claims = None if options.dry_run else held
-        result, planned = sweep_course.plan_sweep(blank, matrix, machine, folder, claims)
-        if options.dry_run:
-            _print(result, options.shape, dry=True)
-            return ExitCode.OK
-        to_stderr(f"Sweep folder: {folder}\n")
-        result, code = sweep_course.run_sweep(
-            result, matrix, planned, machine, folder, on_cell=on_cell, display=cell_display
-        )
-    _print(result, options.shape)
+    result, folder, code = run_sweep(
+        options, lambda: planned_machine(()), on_cell=on_cell, display=cell_display
+    )
+    _print(result, options.shape, dry=options.dry_run)
+    if options.dry_run:
+        return ExitCode.OK
     named = shlex.quote(str(folder))
     note(f"tables and observations: gputopo report {named}")
     if not result.complete:

@@ -1,32 +1,22 @@
 """Training from the command line: the output of a run or of repeats, and the exit code."""
 
-import signal
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputopo import launch
 from gputopo.cli.printing import show_report
 from gputopo.cli.run.showing import RunDisplay
-from gputopo.launch.checks import require_files_of, require_runnable
-from gputopo.launch.jobs import training as jobs
-from gputopo.launch.jobs.training import Ran
-from gputopo.launch.supervise import signals
 from gputopo.report.document import document_text
 from gputopo.report.plan import summary_lines
-from gputopo.report.stderr import note, show_error, to_stderr
-from gputopo.runs import combine_repeats
-from gputopo.values import schema
-from gputopo.values.errors import ExitCode, GputopoError, InputError
+from gputopo.report.stderr import to_stderr
+from gputopo.values.errors import ExitCode
 from gputopo.values.run.options import OutputOptions
 
 if TYPE_CHECKING:
-    from gputopo.launch import RendezvousServer
-    from gputopo.launch.target import Target
+    from gputopo.launch import RendezvousServer, Target
     from gputopo.values.run.result import Result
     from gputopo.values.run.several_runs import Repeats
     from gputopo.values.run.spec import RunSpec
-
-_Ending = GputopoError | KeyboardInterrupt | signals.EndedError
 
 
 def train(
@@ -40,91 +30,21 @@ def train(
 
     `rendezvous`: connects to the other hosts of the run and tells them its end.
     """
-    require_runnable(target, spec, options)
     predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
-    require_files_of(spec)
     display = RunDisplay(options, predicted)
     if options.repeats > 1:
-        return _train_repeatedly(target, spec, options, display)
-    ran: list[Ran] = []
-    folder = None if options.output is None else Path(options.output)
-    try:
-        jobs.train(target, spec, folder, options, display.one_run, ran, rendezvous=rendezvous)
-    except KeyboardInterrupt:
-        if not ran:
-            raise
-    try:
-        _print(ran[0].result, options)  # a Ctrl-C after the end of training changes nothing
-    finally:
-        to_stderr(f"Run folder: {ran[0].folder}\n")
+        results, code = launch.train_repeatedly(
+            target, spec, options, display.one_run, lambda repeats: _print_repeats(repeats, options.shape)
+        )
+    else:
+        ran = launch.train_once(target, spec, options, display.one_run, rendezvous=rendezvous)
+        results, code = [ran.result], ran.result.exit_code
+        try:
+            _print(ran.result, options)
+        finally:
+            to_stderr(f"Run folder: {ran.folder}\n")
     display.require_written()
-    return _exit_code(ran[0].result.exit_code, [ran[0].result], options)
-
-
-def _train_repeatedly(target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay) -> int:
-    """Run the repeats, each with its own worker and folder, and return the exit code.
-
-    The repeats end with a run that was stopped, with a signal between two runs, or if files cannot be
-    written. Complete runs are shown and saved in any case. A signal after the last run changes nothing.
-    """
-    ran: list[Ran] = []
-    error: _Ending | None = None
-    try:
-        _repeats(target, spec, options, display, ran)
-    except (GputopoError, KeyboardInterrupt, signals.EndedError) as stopped:
-        error = None if len(ran) == options.repeats else stopped
-    results = [run.result for run in ran]
-    if results:
-        ending = ("complete", 0) if error is None else _ending_of(error)
-        repeats = combine_repeats(results, options.repeats, ending)
-        with signals.deferred():
-            if options.output is not None and not _saved(repeats, Path(options.output)):
-                ending = ("failed", int(ExitCode.HARDWARE)) if error is None else ending
-                repeats = combine_repeats(results, options.repeats, ending)
-        _print_repeats(repeats, options.shape)
-    if isinstance(error, signals.EndedError):
-        note(f"stopped by {error}")
-        return _ending_of(error)[1]
-    if error is not None:
-        raise error
-    display.require_written()
-    return _exit_code(repeats.exit_code, results, options)
-
-
-def _ending_of(error: _Ending) -> tuple[str, int]:
-    """Return the status and the exit code of repeats that an error or a signal ended."""
-    if isinstance(error, GputopoError):
-        return "failed", error.exit_code
-    number = error.number if isinstance(error, signals.EndedError) else signal.SIGINT
-    return "interrupted", 128 + number
-
-
-def _repeats(
-    target: "Target", spec: "RunSpec", options: OutputOptions, display: RunDisplay, ran: list[Ran]
-) -> None:
-    """Run the repeats and append each to `ran`; stop after a run that was stopped.
-
-    Raises the errors of a run, and EndedError or KeyboardInterrupt for a signal between two runs.
-    """
-    with signals.raised():
-        for number in range(1, options.repeats + 1):
-            to_stderr(f"repeat {number} of {options.repeats}\n")
-            folder = None if options.output is None else Path(options.output) / str(number)
-            jobs.train(target, spec, folder, options, display.one_run, ran)
-            to_stderr(f"Run folder: {ran[-1].folder}\n")
-            if ran[-1].stopped:
-                break
-
-
-def _saved(repeats: "Repeats", output: Path) -> bool:
-    """Write repeats.json. If it cannot be written, print why and return False."""
-    try:
-        schema.write(output / "repeats.json", repeats)
-    except InputError as error:
-        hint = "free some space, or use another folder with --output; each repeat's folder has its own result"
-        show_error(error.what, hint)
-        return False
-    return True
+    return _exit_code(code, results, options)
 
 
 def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -> int:

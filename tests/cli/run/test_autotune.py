@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from gputopo.cli import run_command
+from gputopo.launch import Site, Target
 from gputopo.launch.jobs import autotune, trials
 from gputopo.launch.jobs.race import Race
 from gputopo.launch.locks import try_lock
-from gputopo.launch.target import Target
 from gputopo.values import schema
 from gputopo.values.run.plan import Autotune, Candidate, Plan, mode_of
 from gputopo.values.run.result import Result
@@ -135,14 +135,14 @@ def test_on_logical_cpu_devices_it_trains_with_the_fastest(tmp_path: Path) -> No
 def test_gpus_of_other_candidates_are_claimed_too_or_these_are_left_out(own_home: Path) -> None:
     nccl = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="nccl")
     served, copied = Candidate(gpus=(0, 2), ps_device="cpu"), msgspec.structs.replace(nccl, gpus=(2, 3))
-    target = Target("gpu", msgspec.structs.replace(plan_for((0, 1)), choice=nccl), machine(4))
+    target = Target("gpu", Site(machine()), msgspec.structs.replace(plan_for((0, 1)), choice=nccl))
     with contextlib.ExitStack() as claims:
-        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served, copied]
+        assert list(autotune.claimable([nccl, served, copied], target, claims)) == [nccl, served, copied]
         locked = [file.name for file in (own_home / "claims").iterdir() if is_locked(file)]
     assert sorted(locked) == ["GPU-22-aa.lock", "GPU-33-aa.lock"]
     assert not any(map(is_locked, (own_home / "claims").iterdir()))
     with contextlib.ExitStack() as claims, other(own_home / "claims", 3):
-        assert list(autotune._claimed([nccl, served, copied], target, claims)) == [nccl, served]
+        assert list(autotune.claimable([nccl, served, copied], target, claims)) == [nccl, served]
 
 
 def is_locked(file: Path) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gputopo.launch.jobs.claims import choose_and_claim
-from gputopo.launch.target import Target
 from gputopo.runs import BoxHistory
 from gputopo.values import schema
 from gputopo.values.run.events import Anomaly, RunStarted, Sample, read_events
@@ -19,7 +18,7 @@ from gputopo.values.run.result import Result
 from gputopo.values.run.spec import RunSpec
 from tests.cli.conftest import ByName, Call
 from tests.launch.claiming import other
-from tests.launch.specs import machine, plan_for
+from tests.launch.specs import machine
 
 
 def test_a_run_without_a_gpu_reports_it_first_and_keeps_its_result(
@@ -249,14 +248,12 @@ def test_where_another_process_claims_a_chosen_gpu_first_it_is_planned_again(own
     seen: list[dict[int, str]] = []
     with contextlib.ExitStack() as others, contextlib.ExitStack() as claims:
 
-        def choose(claimed: Mapping[int, str]) -> Target:
+        def choose(claimed: Mapping[int, str]) -> tuple[int, list[int]]:
             seen.append(dict(claimed))
             if len(seen) == 1:  # it claims between this plan and our claim
                 others.enter_context(other(own_home / "claims", 0))
             gpu = min({0, 1, 2, 3} - claimed.keys())
-            return Target("gpu", plan_for((gpu,)), machine())
+            return gpu, [gpu]
 
-        args = (os.environ, "gputopo run")
-        chosen = choose_and_claim(machine(), choose, claims, *args, on_problem=pytest.fail)
-        assert chosen.plan.choice.gpus == (1,)
+        assert choose_and_claim(machine(), choose, claims, "gputopo run") == 1
         assert [list(each) for each in seen] == [[], [0]]

@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from gputopo.launch.checks import runnable
+from gputopo.launch import Job, Site, Target, runnable
 from gputopo.launch.data import folder as data_folder
-from gputopo.launch.job import Job
-from gputopo.launch.site import Site
 from gputopo.launch.spec.rules import REFUSALS
-from gputopo.launch.target import Target
 from gputopo.values.errors import GputopoError
 from gputopo.values.machine import Machine
 from gputopo.values.option import given_of, options_of

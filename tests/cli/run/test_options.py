@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.job import Job
-from gputopo.launch.site import Site
+from gputopo.launch import Job, Site
 from gputopo.values.errors import GputopoError, InputError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.option import Text, given_of, options_of

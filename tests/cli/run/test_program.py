@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from gputopo.cli.run.showing import DryRun
+from gputopo.launch import DryRun
 from gputopo.values import schema
 from tests.cli.conftest import ByName, Call
 from tests.kit import commands

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputopo.cli.run.showing import DryRun
+from gputopo.launch import DryRun
 from gputopo.launch.supervise.metrics_file import EVERY_S, MetricsFile
 from gputopo.values import schema
 from gputopo.values.errors import GputopoError

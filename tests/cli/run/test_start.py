@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputopo.cli.run.showing import DryRun
-from gputopo.launch.spec.exports import ExportedRun, docker, renumbered
+from gputopo.launch import DryRun
+from gputopo.launch.spec.exports import ExportedRun
 from gputopo.launch.spec.host_place import HostPlace
 from gputopo.values import schema
 from gputopo.values.errors import UsageError
@@ -119,13 +119,12 @@ def start_of(**changes: object) -> ExportedRun:
         environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "3,1"},
         words=("--model", "vgg16"),
         folder="/a folder",
-        home="/home/a/gputopo",
     )
     return msgspec.structs.replace(start, **changes)
 
 
 def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
-    arguments, _ = started(docker(start_of()), "docker")
+    arguments, _ = started(start_of().script("docker"), "docker")
     assert arguments[arguments.index("--gpus") + 1] == '"device=3,1"'
     assert "CUDA_VISIBLE_DEVICES=1,0" in arguments
     assert arguments[arguments.index("--cpuset-cpus") + 1] == "0-3,8"
@@ -135,12 +134,13 @@ def test_in_a_container_the_gpus_are_numbered_anew(started: Started) -> None:
         *("--variable-update", "parameter_server", "--ps", "gpu:1"),
     ]
     spread = msgspec.structs.replace(start_of().choice, ps_device="gpu:spread")
-    assert renumbered(spread).ps_device == "gpu:spread"
+    arguments, _ = started(start_of(choice=spread).script("docker"), "docker")
+    assert arguments[-2:] == ["--ps", "gpu:spread"]
 
 
 def test_a_folder_with_a_colon_is_refused_for_docker() -> None:
     with pytest.raises(UsageError, match="has a colon"):
-        docker(start_of(folders=("/data:old",)))
+        start_of(folders=("/data:old",)).script("docker")
 
 
 def test_a_plan_prints_the_same_kind_of_script(call: Call, started: Started) -> None:

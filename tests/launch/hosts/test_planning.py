@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputopo.launch import Site, Target
 from gputopo.launch.hosts.messages import Joining, Resources
 from gputopo.launch.hosts.planning import (
     _requests,
@@ -18,7 +19,6 @@ from gputopo.launch.hosts.planning import (
 )
 from gputopo.launch.spec.prepare import SMALL_AT_ONCE, SMALL_BYTES, spec_of
 from gputopo.launch.spec.rules import check
-from gputopo.launch.target import Target
 from gputopo.planner import Request, SavedNetwork
 from gputopo.planner.network import NCCL_OF_CARDS
 from gputopo.values.bandwidth import Bandwidth, Sample
@@ -84,7 +84,7 @@ def test_cpus_share_equally_or_not_at_all() -> None:
 
 
 def target(gpus: tuple[int, ...], box: Machine) -> Target:
-    return Target("gpu", plan_for(gpus, None, variable_update="replicated"), box, box=box)
+    return Target("gpu", Site(box), plan_for(gpus, None, variable_update="replicated"))
 
 
 def servers(*names: str) -> list[Server]:
@@ -177,7 +177,7 @@ def test_a_host_that_does_not_train_cannot_hold_the_variables() -> None:
 
 
 def test_hosts_with_and_without_gpus_do_not_train_together() -> None:
-    without = Target("cpu", plan_for(()), None, why_cpu="No NVIDIA device")
+    without = Target("cpu", Site(machine()), plan_for(()), why_cpu="No NVIDIA device")
     with pytest.raises(UsageError, match="n2 has no GPUs"):
         joint([target((0,), machine()), without], servers("n1", "n2"), Request(num_gpus=2))
 

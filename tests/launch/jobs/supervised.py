@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
+from gputopo.launch.jobs import run
 from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.launch.supervise.worker_life import WorkerLimits
@@ -80,11 +82,12 @@ class Run:
             folder=self.folder,
             on_event=on_event,
             environment=parent,
-            command=command,
             limits=limits,
             **more,  # type: ignore[arg-type]
         )
-        outcome = supervise(job)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "worker_command", command)
+            outcome = supervise(job)
         assert self.children() == []
         return Ended(outcome.exit_code, tuple(events), outcome.result, outcome.stopped)
 

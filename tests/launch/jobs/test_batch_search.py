@@ -94,9 +94,7 @@ def test_the_search_begins_no_try_after_its_time_and_names_each_before_it(tmp_pa
     workers, record = FullWorkers(), Record(None, events.append)
     record.add(failure())
     folder = RunFolder(tmp_path)
-    run.find_batch(
-        cpu_spec(batch_size=512), folder, record, workers, lambda *_: (), clock=lambda: workers.now
-    )
+    run.find_batch(cpu_spec(batch_size=512), folder, record, workers, clock=lambda: workers.now)
     assert workers.tried == [256, 128]
     said = [event.says for event in events if isinstance(event, Noticed)]
     assert said == [
@@ -111,5 +109,5 @@ def test_no_search_begins_where_no_batch_is_smaller(tmp_path: Path) -> None:
     events: list[Event] = []
     record = Record(None, events.append)
     record.add(failure())
-    run.find_batch(cpu_spec(batch_size=1), RunFolder(tmp_path), record, FullWorkers(), lambda *_: ())
+    run.find_batch(cpu_spec(batch_size=1), RunFolder(tmp_path), record, FullWorkers())
     assert [type(event) for event in events] == [RankFailed]

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.launch.specs import machine
 
 
 def take(folder: Path, *gpus: int) -> contextlib.AbstractContextManager[None]:
-    return claimed([machine().gpus[index] for index in gpus], folder, "gputopo run", on_problem=pytest.fail)
+    return claimed([machine().gpus[index] for index in gpus], folder, "gputopo run")
 
 
 def test_a_claimed_gpu_is_shown_to_others_and_refused_until_its_process_ends(tmp_path: Path) -> None:
@@ -55,34 +56,35 @@ def test_what_this_process_or_one_that_started_it_has_claimed_is_for_it(tmp_path
             "from tests.launch.specs import machine\n"
             f"folder = Path({str(tmp_path)!r})\n"
             "assert claimed_by_others(machine(), folder) == {}\n"
-            "with claimed(machine().gpus[1:2], folder, 'gputopo run', on_problem=exit): pass\n"
+            "with claimed(machine().gpus[1:2], folder, 'gputopo run'): pass\n"
         )
         done = commands.run("-c", code)
         assert done.returncode == 0, done.stderr
 
 
-def test_a_link_in_the_place_of_a_claim_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_claim_is_not_followed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
     (tmp_path / "GPU-00-aa.lock").symlink_to(precious)
     os.link(precious, tmp_path / "GPU-11-aa.lock")
-    problems: list[str] = []
     for index in (0, 1):
-        with claimed([machine().gpus[index]], tmp_path, "gputopo run", on_problem=problems.append):
+        with take(tmp_path, index):
             pass
     assert precious.read_text() == "precious"
-    assert len(problems) == 2
+    assert capfd.readouterr().err.count("no GPU is claimed") == 2
     assert claimed_by_others(machine(), tmp_path) == {}
 
 
 def test_without_a_folder_that_can_be_written_there_are_no_claims_and_that_is_reported(
-    tmp_path: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    problems: list[str] = []
-    with claimed(machine().gpus, tmp_path / "file/claims", "gputopo run", on_problem=problems.append):
+    with take(tmp_path / "file/claims", 0):
         pass
-    assert problems == [f"no GPU is claimed: cannot write {tmp_path}/file/claims: File exists"]
+    said = f"gputopo: no GPU is claimed: cannot write {tmp_path}/file/claims: File exists\n"
+    assert capfd.readouterr().err == said
 
 
 def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
@@ -97,14 +99,14 @@ def test_all_users_share_the_folder_and_its_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "gputopo/GPU-00-aa.lock").stat().st_mode) == 0o666
 
 
-def test_a_measurement_takes_the_free_gpus_or_the_named_ones(tmp_path: Path) -> None:
-    environ = {"GPUTOPO_HOME": str(tmp_path)}
+def test_a_measurement_takes_the_free_gpus_or_the_named_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUTOPO_HOME", str(tmp_path))
 
-    def free(*named: int) -> dict[int, str]:
+    def free(*named: int) -> Mapping[int, str]:
         with contextlib.ExitStack() as held:
-            return claim_free(
-                machine(), named or None, environ, "gputopo bandwidth", held, on_problem=pytest.fail
-            )
+            return claim_free(machine(), named or None, held)
 
     with other(tmp_path / "claims", 1) as process:
         assert free() == {1: f"claimed by gputopo run (pid {process.pid})"}

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.launch.jobs.reduction_bench import measure, sample_of
+from gputopo.launch.jobs import reduction_bench
+from gputopo.launch.jobs.reduction_bench import METHODS, ReductionTimes, sample_of
 from gputopo.launch.jobs.reduction_worker import ReductionJob, require_memory
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.all_reduce import options_of, parse
@@ -77,41 +78,56 @@ class Worker:
         return (sys.executable, "-IS", "-c", script, msgspec.json.encode(job).decode(), str(events))
 
 
-def reasons(worker: Worker, methods: Sequence[str] = ("copy",), **options: Any) -> list[str]:
-    times = measure("alexnet", None, methods=methods, command=worker, **options)
+Measure = Callable[..., ReductionTimes]
+
+
+@pytest.fixture
+def measure(monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Measures with a worker in the place of TensorFlow, 3 calls of each method, or `repeats`."""
+
+    def measured(
+        worker: Worker,
+        methods: Sequence[str] = ("copy",),
+        gpus: Sequence[int] | None = None,
+        *,
+        repeats: int = 3,
+        **options: Any,
+    ) -> ReductionTimes:
+        monkeypatch.setattr(reduction_bench, "worker_command", worker)
+        monkeypatch.setattr(reduction_bench, "REPEATS", repeats)
+        return reduction_bench.measure("alexnet", gpus, methods=methods, **options)
+
+    return measured
+
+
+def reasons(times: ReductionTimes) -> list[str]:
     return [left_out.reason for left_out in times.not_measured]
 
 
-def test_every_method_gets_a_process_in_the_order_asked_for() -> None:
+def test_every_method_gets_a_process_in_the_given_order(
+    measure: Measure, capfd: pytest.CaptureFixture[str]
+) -> None:
     worker = Worker(SEND_TIMES)
-    shown: list[tuple[str, int, int]] = []
-    times = measure(
-        "alexnet",
-        None,
-        methods=["ring", "copy"],
-        command=worker,
-        repeats=7,
-        progress=lambda *step: shown.append(step),
-    )
+    times = measure(worker, ["ring", "copy"], repeats=7)
     assert [sample.algorithm for sample in times.samples] == ["ring", "copy"]
-    assert shown == [("ring", 0, 2), ("copy", 1, 2)]
+    assert capfd.readouterr().err.splitlines() == [
+        "gputopo: reduction 1 of 2: ring",
+        "gputopo: reduction 2 of 2: copy",
+    ]
     assert [job.repeats for job in worker.jobs] == [7, 7]
     assert times.complete
     assert times.fixed_cost_us == {"ring": 0.5, "copy": 0.5}
-    assert "without a copy" in times.notes[0]
 
 
-def test_groups_are_given_to_the_hierarchical_reduction_alone() -> None:
+def test_groups_are_given_to_the_hierarchical_reduction_alone(measure: Measure) -> None:
     worker = Worker(SEND_TIMES)
     groups = ((0, 2), (1,))
-    measure("alexnet", [4, 5, 6], methods=["hierarchical", "copy"], groups=groups, command=worker)
+    measure(worker, ["hierarchical", "copy"], [4, 5, 6], groups=groups)
     assert [options_of(parse(job.method), job.groups)[1] for job in worker.jobs] == [{"groups": groups}, {}]
 
 
-def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
-    (sample,) = measure(
-        "alexnet", [5, 2, 7, 0], methods=["copy"], repeats=3, command=Worker(SEND_TIMES)
-    ).samples
+def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth(measure: Measure) -> None:
+    (sample,) = measure(Worker(SEND_TIMES), gpus=[5, 2, 7, 0]).samples
     assert (sample.kind, sample.model, sample.bytes) == ("allreduce", "alexnet", 1000)
     assert sample.source == sample.destination == "gpu:5,2,7,0"
     assert sample.source.gpu is None, "the place is no single GPU"
@@ -123,10 +139,13 @@ def test_a_sample_has_time_algorithm_bandwidth_and_bus_bandwidth() -> None:
     assert sample.spread_percent == pytest.approx(50.0)
 
 
-def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None:
+def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reduction_bench, "SILENCE_LIMIT_S", 1.0)
     hang = "send('phase', phase=f'call {os.getpid()}'); print('waiting for device 1', flush=True); "
     worker = Worker(SEND_TIMES, ring=hang + "time.sleep(600)")
-    times = measure("alexnet", None, methods=["ring", "copy"], command=worker, silence_limit_s=1.0)
+    times = measure(worker, ["ring", "copy"])
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     (hung,) = times.not_measured
     assert "ring" in hung.what
@@ -137,50 +156,47 @@ def test_a_hung_process_is_killed_after_the_limit_and_the_rest_goes_on() -> None
         os.kill(pid, 0)
 
 
-def test_a_process_that_aborts_is_reported_with_its_last_line() -> None:
+def test_a_process_that_aborts_is_reported_with_its_last_line(measure: Measure) -> None:
     script = "send('phase', phase='the warm-up'); print('F0000 Check failed: peer', flush=True); os.abort()"
-    assert reasons(Worker(script)) == [
+    assert reasons(measure(Worker(script))) == [
         "the worker was ended by SIGABRT, in the warm-up: F0000 Check failed: peer"
     ]
 
 
-def test_wrong_sums_are_a_failure_and_no_sample() -> None:
+def test_wrong_sums_are_a_failure_and_no_sample(measure: Measure) -> None:
     wrong = "refuse('wrong sum', 'adds up to 11, not 111')"
-    times = measure("alexnet", [0, 1], methods=["ring", "copy"], command=Worker(SEND_TIMES, ring=wrong))
+    times = measure(Worker(SEND_TIMES, ring=wrong), ["ring", "copy"], [0, 1])
     (failed,) = times.failures
     assert (failed.kind, failed.reason, failed.source) == ("allreduce", "WRONG_DATA", "gpu:0,1")
     assert failed.says == "adds up to 11, not 111"
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert times.not_measured == ()
-    assert times.notes == (), "the note is about CPU devices"
 
 
-def test_what_holds_for_all_methods_is_found_out_once() -> None:
+def test_what_holds_for_all_methods_is_found_out_once(measure: Measure) -> None:
     worker = Worker("refuse('refused for all', 'no TensorFlow')")
-    assert reasons(worker, ["copy", "ring", "pscpu"]) == ["no TensorFlow"] * 3
+    assert reasons(measure(worker, ["copy", "ring", "pscpu"])) == ["no TensorFlow"] * 3
     assert len(worker.jobs) == 1
 
 
-def test_the_chosen_gpus_replace_the_visible_ones_in_pci_order() -> None:
+def test_the_chosen_gpus_replace_the_visible_ones(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "refuse('refused', json.dumps({k: v for k, v in os.environ.items() if k.startswith('CUDA')}))"
-    given_environment = {"CUDA_VISIBLE_DEVICES": "6,7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
-    times = measure("alexnet", [3, 1], 2, ["copy"], given_environment, command=Worker(script))
-    assert json.loads(times.not_measured[0].reason) == {
-        "CUDA_VISIBLE_DEVICES": "3,1",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_CACHE_MAXSIZE": "4294967296",
-    }
-    times = measure("alexnet", None, 2, ["copy"], {}, command=Worker(script))
-    assert json.loads(times.not_measured[0].reason) == {"CUDA_VISIBLE_DEVICES": "-1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    visible = {"CUDA_VISIBLE_DEVICES": "3,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    (reason,) = reasons(measure(Worker(script), gpus=[3, 1], visible=visible))
+    assert json.loads(reason) == {**visible, "CUDA_CACHE_MAXSIZE": "4294967296"}
+    (reason,) = reasons(measure(Worker(script)))
+    assert json.loads(reason)["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(measure: Measure, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     hang = (
         f"open({str(note)!r}, 'w').write(str(os.getpid())); "
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     )
-    times = measure("alexnet", None, methods=["copy", "ring"], command=Worker(SEND_TIMES, ring=hang))
+    times = measure(Worker(SEND_TIMES, ring=hang), ["copy", "ring"])
     assert [sample.algorithm for sample in times.samples] == ["copy"]
     assert [left_out.reason for left_out in times.not_measured] == ["interrupted"]
     assert not times.complete
@@ -188,19 +204,15 @@ def test_ctrl_c_while_a_process_hangs_ends_it_and_keeps_the_rest(tmp_path: Path)
         os.kill(int(note.read_text()), 0)
 
 
-def test_too_few_too_many_and_doubled_devices_are_refused_in_words() -> None:
-    cases: list[tuple[list[int] | None, int, str]] = [
-        (None, 1, "nothing is reduced"),
-        (None, 0, "nothing is reduced"),
-        (None, -3, "nothing is reduced"),
-        ([4], 2, "nothing is reduced"),
-        ([], 2, "nothing is reduced"),
-        ([1, 2, 1], 2, "lists a GPU twice"),
-        (None, 10_000, "too many"),
-    ]
-    for gpus, cpu_devices, says in cases:
-        with pytest.raises(UsageError, match=says):
-            measure("alexnet", gpus, cpu_devices, command=Worker(SEND_TIMES))
+@pytest.mark.parametrize(
+    ("gpus", "says"),
+    [([4], "nothing is reduced"), ([], "nothing is reduced"), ([1, 2, 1], "lists a GPU twice")],
+)
+def test_too_few_and_doubled_devices_are_refused_in_words(
+    measure: Measure, gpus: list[int], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        measure(Worker(SEND_TIMES), METHODS, gpus)
 
 
 @given(

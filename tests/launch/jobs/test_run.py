@@ -94,12 +94,13 @@ def test_a_worker_does_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> 
 import os, sys
 from pathlib import Path
 from gputopo.launch.supervise.run_folder import RunFolder
+from gputopo.launch.jobs import run
 from gputopo.launch.jobs.run import RunJob, supervise
 from tests.launch.specs import cpu_spec
+run.worker_command = lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
+    "reports_its_pid_to_a_fifo_and_hangs", str(spec), str(fd))
 supervise(RunJob(spec=cpu_spec(), folder=RunFolder(Path({str(tmp_path)!r})), on_event=print,
-    environment=dict(os.environ),
-    command=lambda spec, fd: (sys.executable, "-I", {misbehave.__file__!r},
-        "reports_its_pid_to_a_fifo_and_hangs", str(spec), str(fd))))
+    environment=dict(os.environ)))
 """
     with commands.started("-c", launcher, FIFO=str(fifo)) as (parent, _), fifo.open() as lines:
         worker = int(lines.readline())

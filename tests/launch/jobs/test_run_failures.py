@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.jobs import run as runs
+from gputopo.launch.supervise import cgroup
 from gputopo.launch.supervise.run_folder import EventLog
 from gputopo.launch.supervise.sampling import EventQueue
 from gputopo.launch.supervise.watchdog import HangLimits
@@ -40,8 +42,11 @@ def test_a_traceback_is_reported_by_its_last_line_with_exit_code_3(run: Run) -> 
     assert summarise(run.written()).steps == 1
 
 
-def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(run: Run) -> None:
-    outcome = run("killed", count_oom_kills=lambda: 5)
+def test_a_killed_worker_names_the_signal_and_keeps_what_was_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: 5)
+    outcome = run("killed")
     failed = failure(outcome)
     assert (failed.kind, failed.signal, outcome.exit_code) == ("killed", "SIGKILL", 137)
     assert "out of memory" not in failed.cause
@@ -55,9 +60,12 @@ def test_a_crash_while_collectives_between_hosts_are_tried_says_how_to_leave_the
     assert "--all-reduce" not in failure(run("crashes_after_the_exchange")).remedy
 
 
-def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(run: Run) -> None:
+def test_a_worker_that_the_kernel_killed_for_memory_is_reported_as_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = iter([5, 6, 6, 6])  # the trial with half the batch is killed as well, but not for memory
-    failed = failure(run("killed", count_oom_kills=lambda: next(counts)))
+    monkeypatch.setattr(cgroup, "oom_kills", lambda: next(counts))
+    failed = failure(run("killed"))
     assert (failed.kind, failed.signal, failed.exit_code) == ("out_of_memory", "SIGKILL", 3)
     assert "out of memory" in failed.cause
     assert "--batch-size" in failed.remedy
@@ -164,8 +172,11 @@ class FullDisk(EventLog):
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(run: Run, room: int) -> None:
-    outcome = run("hangs", open_log=lambda path: FullDisk(path, room))
+def test_a_full_disk_ends_the_run_and_keeps_in_memory_what_was_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    monkeypatch.setattr(runs, "EventLog", lambda path: FullDisk(path, room))
+    outcome = run("hangs")
     failed = failure(outcome)
     assert (failed.kind, outcome.exit_code) == ("disk_full", 3)
     assert "No space left on device" in failed.cause

@@ -3,10 +3,8 @@
 import os
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,10 +18,6 @@ CELLS = (
     ScreenCell("independent", (0, 1), PS),
     ScreenCell("together", (0, 1), PS),
 )
-
-
-def unsampled(_gpus: Sequence[int]) -> AbstractContextManager[Any]:
-    return nullcontext()
 
 
 def ticking(seconds: float) -> Callable[[], float]:
@@ -56,7 +50,6 @@ class Box:
         found, _, complete = measure(
             self.cells,
             folder,
-            open_sampler=unsampled,
             budget_s=QUICK_S,
             clock=self.clock,
         )
@@ -83,7 +76,7 @@ def test_a_signal_keeps_what_was_measured(
         return pretends(spec, events_fd)
 
     monkeypatch.setattr(run, "worker_command", ends_second)
-    found, code, complete = measure(CELLS, tmp_path, open_sampler=unsampled)
+    found, code, complete = measure(CELLS, tmp_path)
     assert ([one.folder for one in found], code, complete) == (["screen/alone-0-1"], 143, False)
 
 
@@ -105,9 +98,8 @@ def test_a_quick_screen_runs_all_at_once_again_without_a_device_that_failed(
         *(ScreenCell("alone", (number,), PS) for number in range(3)),
         ScreenCell("independent", (0, 1, 2), PS),
     ]
-    more: dict[str, Any] = {"open_sampler": unsampled, "without": without}
     monkeypatch.setattr(run, "worker_command", fails)
-    found, _, _ = measure(cells, tmp_path, budget_s=QUICK_S, **more)
+    found, _, _ = measure(cells, tmp_path, budget_s=QUICK_S, without=without)
     several = [one for one in found if one.kind == "independent" and not one.failure]
     assert [[device.number for device in one.devices] for one in several] == again
     assert sum(one.failure is not None for one in found) == len(failing) + 1

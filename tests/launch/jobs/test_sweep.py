@@ -12,13 +12,12 @@ import pytest
 from gputopo.launch.jobs import run as runs
 from gputopo.launch.jobs.sweep import Pause, run_cells
 from gputopo.launch.jobs.trials import run_trial
-from gputopo.launch.spec.prepare import Fallback
 from gputopo.report.runs.sweep import sweep_document
 from gputopo.values.run.result import Result
 from gputopo.values.run.several_runs import BY_TIME, Sweep, SweepCell
 from gputopo.values.run.verdict import HostSummary
 from tests.kit_workers import misbehave
-from tests.launch.jobs.test_screen import ticking, unsampled
+from tests.launch.jobs.test_screen import ticking
 from tests.launch.jobs.test_trials import COPIES, PS, pretends
 from tests.launch.specs import plan_for
 
@@ -35,7 +34,7 @@ def sweep_of(*states: str) -> Sweep:
 
 def run(sweep: Sweep, folder: Path, **more: Any) -> tuple[Sweep, int]:
     order = [cell.number for cell in sweep.cells]
-    return run_cells(sweep, order, TRIALS, folder, open_sampler=unsampled, **more)
+    return run_cells(sweep, order, TRIALS, folder, **more)
 
 
 def states(sweep: Sweep) -> list[str]:
@@ -103,11 +102,10 @@ def test_a_cell_whose_nccl_failed_names_what_ran(tmp_path: Path, monkeypatch: py
 
     planned = plan_for((), None, variable_update="replicated", all_reduce="nccl")
     nccl = msgspec.structs.replace(COPIES.spec, all_reduce="nccl")
-    fallback = Fallback(planned.choice, COPIES.candidate, COPIES.spec)
-    trial = replace(COPIES, plan=planned, spec=nccl, fallback=fallback)
+    trial = replace(COPIES, target=replace(COPIES.target, plan=planned), spec=nccl)
     sweep = sweep_of("pending")
     cells = (msgspec.structs.replace(sweep.cells[0], mode="replicated nccl"),)
     sweep = msgspec.structs.replace(sweep, cells=cells)
     monkeypatch.setattr(runs, "worker_command", fails)
-    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path, open_sampler=unsampled)
+    found, _ = run_cells(sweep, [1], {1: trial}, tmp_path)
     assert [(cell.state, cell.mode) for cell in found.cells] == [("done", "replicated copy (NCCL failed)")]

@@ -10,22 +10,27 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from gputopo.launch import Site, Target
 from gputopo.launch.jobs import run
 from gputopo.launch.jobs.trials import FILE, Trial, timed, trial_of, tune
 from gputopo.launch.supervise.run_folder import RunFolder
 from gputopo.values import schema
-from gputopo.values.run.plan import Autotune, TimedRun
+from gputopo.values.run.plan import Autotune, Plan, TimedRun
 from gputopo.values.run.result import Result
 from gputopo.values.run.spec import Lifecycle
 from tests import there
 from tests.kit_workers import misbehave
-from tests.launch.specs import cpu_spec, plan_for
+from tests.launch.specs import cpu_spec, machine, plan_for
 
-PS = Trial(plan_for((), "cpu"), trial_of(cpu_spec()), dict(os.environ))
+
+def on_cpus(plan: Plan) -> Target:
+    return Target("cpu", Site(machine(0)), plan)
+
+
+PS = Trial(on_cpus(plan_for((), "cpu")), trial_of(cpu_spec()))
 COPIES = Trial(
-    plan_for((), None, variable_update="replicated", all_reduce="copy"),
+    on_cpus(plan_for((), None, variable_update="replicated", all_reduce="copy")),
     trial_of(cpu_spec(variable_update="replicated", ps_device=None, all_reduce="copy")),
-    dict(os.environ),
 )
 # Steps of 0.2 s with variables on the CPU, of 0.1 s with copies.
 WORKER = """

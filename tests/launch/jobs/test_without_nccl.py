@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gputopo.launch.jobs import run as runs
 from gputopo.launch.jobs.run import RunJob, supervise
 from gputopo.launch.spec.prepare import Fallback
 from gputopo.launch.supervise.run_folder import RunFolder
@@ -102,7 +103,9 @@ def test_a_run_that_trains_without_nccl_goes_on_without_it_after_a_failure_by_ch
 
 @pytest.mark.tensorflow
 @pytest.mark.usefixtures("ends_in_time")
-def test_the_core_trains_to_the_end_where_tensorflow_has_no_kernel_of_nccl(tmp_path: Path) -> None:
+def test_the_core_trains_to_the_end_where_tensorflow_has_no_kernel_of_nccl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CPU devices have none: what a worker says of it there, the launcher takes for NCCL's failure."""
     copies = {"variable_update": "replicated", "ps_device": None}
     spec = trivial_spec(towers=2, all_reduce="nccl_op", **copies)
@@ -110,12 +113,12 @@ def test_the_core_trains_to_the_end_where_tensorflow_has_no_kernel_of_nccl(tmp_p
     folder = RunFolder(tmp_path)
     schema.write(folder.spec, spec)
     with forked_workers(tmp_path) as command:
+        monkeypatch.setattr(runs, "worker_command", command)
         job = RunJob(
             spec=spec,
             folder=folder,
             on_event=lambda event: None,
             environment=environment(),
-            command=command,
             fallback=Fallback(PLANNED, COPIES, instead),
         )
         outcome = supervise(job)

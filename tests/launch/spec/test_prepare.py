@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from gputopo.captures import read_bundled
+from gputopo.launch import Site, Target
 from gputopo.launch.spec.prepare import (
     CPU_BATCHES,
     CPU_MAX_ERROR,
@@ -15,7 +16,6 @@ from gputopo.launch.spec.prepare import (
     spec_of,
     without_nccl,
 )
-from gputopo.launch.target import Target
 from gputopo.planner import Request, cpu_plan
 from gputopo.planner import plan as make_plan
 from gputopo.values.errors import UsageError
@@ -31,14 +31,13 @@ from tests.launch.specs import machine, plan_for
 def spec(gpus: tuple[int, ...] = (), ps: str | None = "cpu", backend: str = "gpu", **options: Any) -> RunSpec:
     devices, rehearsal_of = options.pop("cpu_devices", 2), options.pop("rehearsal_of", None)
     plan = plan_for(gpus, ps) if gpus else cpu_plan(Request(model="alexnet", ps=ps or "auto"), devices)
-    machine_ = machine() if gpus else None
-    why = "No NVIDIA device"
-    target = Target(backend, plan, machine_, why, rehearsal_of, devices)  # type: ignore[arg-type]
+    site, why = Site(machine(), rehearsal_of=rehearsal_of), "No NVIDIA device"
+    target = Target(backend, site, plan, why, devices)  # type: ignore[arg-type]
     return spec_of(target, "alexnet", **options)
 
 
 def on_gpus(plan: Plan, model: str = "alexnet", of: Machine | None = None, **options: Any) -> RunSpec:
-    return spec_of(Target("gpu", plan, of or machine()), model, **options)
+    return spec_of(Target("gpu", Site(of or machine()), plan), model, **options)
 
 
 def hops(one: RunSpec) -> list[str | None]:
@@ -75,7 +74,7 @@ def test_a_strategy_with_copies_on_every_device_reduces_by_its_own_method(
     replicated = Request(model="alexnet", variable_update="replicated")
     plan = reduced_by_strategy(copies if gpus else cpu_plan(replicated))
     assert {one.all_reduce for one in (plan.choice, *plan.candidates)} == {None}
-    made = spec_of(Target(backend, plan, machine() if gpus else None), "alexnet", strategy="mirrored")
+    made = spec_of(Target(backend, Site(machine()), plan), "alexnet", strategy="mirrored")
     assert (made.variable_update, made.ps_device, made.all_reduce) == ("replicated", None, None)
     assert hops(made) == [None, None]
 
@@ -206,7 +205,7 @@ def test_the_clocks_that_the_chosen_gpus_can_reach_go_with_the_spec() -> None:
     expected = {"0": {"graphics": 1900, "memory": 4004}, "1": {"graphics": 1901}}
     plan = plan_for((0, 1), "cpu")
     assert on_gpus(plan, of=clocked).max_clocks_mhz == expected
-    rehearsed = Target("cpu", plan, clocked, rehearsal_of="7gforce")
+    rehearsed = Target("cpu", Site(clocked, rehearsal_of="7gforce"), plan)
     assert spec_of(rehearsed, "alexnet").max_clocks_mhz == {}
 
 
@@ -250,7 +249,7 @@ def test_auto_takes_the_proportions_of_the_plan_and_the_examples_of_equal_batche
     made = on_gpus(planned((100, 300)), **auto)
     assert made.batches == (default.gpu_batch // 2, default.gpu_batch * 3 // 2)
     assert "in proportion to the speed" in made.says[-1]
-    rehearsed = spec_of(Target("cpu", planned((100, 300)), machine()), "alexnet", **auto)
+    rehearsed = spec_of(Target("cpu", Site(machine()), planned((100, 300))), "alexnet", **auto)
     assert rehearsed.batches == (default.cpu_batch // 2, default.cpu_batch * 3 // 2)
     equal = on_gpus(planned(()), **auto)
     assert equal.batch_size == default.gpu_batch
@@ -269,7 +268,7 @@ DGX = read_bundled("dgx1-p100")
 
 def by_nccl(**asked: Any) -> tuple[Target, RunSpec]:
     """A run of alexnet on all eight GPUs of a DGX-1, whose plan chooses NCCL."""
-    target = Target("gpu", make_plan(DGX, Request(model="alexnet")), DGX)
+    target = Target("gpu", Site(DGX), make_plan(DGX, Request(model="alexnet")))
     made = spec_of(target, "alexnet", asked, batch_size=64)
     assert made.all_reduce == "nccl"
     return target, made
@@ -308,12 +307,13 @@ def test_a_plan_that_lists_no_other_reduction_of_its_gpus_falls_back_to_copies()
 def test_towers_keep_their_gpus_where_another_candidate_has_them_in_another_order() -> None:
     nccl = Candidate(gpus=(1, 0), variable_update="replicated", all_reduce="nccl", batch_sizes=(6, 2))
     turned = Candidate(gpus=(0, 1), variable_update="replicated", all_reduce="ring", batch_sizes=(2, 6))
-    target = Target("gpu", Plan(choice=nccl, candidates=(nccl, turned)), machine())
+    target = Target("gpu", Site(machine()), Plan(choice=nccl, candidates=(nccl, turned)))
     choice = there(without_nccl(target, spec_of(target, "alexnet"))).choice
     assert (choice.all_reduce, choice.gpus, choice.batch_sizes) == ("ring", (1, 0), (6, 2))
 
 
 def test_nccl_that_was_asked_for_and_other_reductions_have_no_fallback() -> None:
     assert without_nccl(*by_nccl(all_reduce="nccl")) is None
-    copied = Target("gpu", plan_for((0, 1), None, variable_update="replicated", all_reduce="copy"), machine())
+    plan = plan_for((0, 1), None, variable_update="replicated", all_reduce="copy")
+    copied = Target("gpu", Site(machine()), plan)
     assert without_nccl(copied, spec_of(copied, "alexnet")) is None

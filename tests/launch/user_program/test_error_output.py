@@ -12,8 +12,8 @@ from tests.kit import commands
 
 LAUNCHER = """
 import os, sys
-from gputopo.launch.user_program.program import run_program
-ending = run_program(sys.argv[2:], os.environ)
+from gputopo.launch.user_program.program import run_to_end
+ending = run_to_end(sys.argv[2:], os.environ)
 open(sys.argv[1], "w").write("\\n".join(ending.last_lines))
 sys.exit(ending.exit_code)
 """

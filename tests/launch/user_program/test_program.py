@@ -17,8 +17,8 @@ from gputopo.values.errors import UsageError
 from tests.kit import commands
 
 LAUNCHER = (
-    "import os, sys; from gputopo.launch.user_program.program import run_program; "
-    "sys.exit(run_program(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}).exit_code)"
+    "import os, sys; from gputopo.launch.user_program.program import run_to_end; "
+    "sys.exit(run_to_end(sys.argv[1:], {**os.environ, 'CUDA_VISIBLE_DEVICES': 'GPU-a'}).exit_code)"
 )
 SAFETY_S = 60  # of tests that hang; nothing waits for it
 
@@ -191,8 +191,8 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
     None
 ):
     impatient = LAUNCHER.replace(
-        "import run_program",
-        "import run_program, end_descendants; end_descendants.__kwdefaults__.update(term_s=0.2)",
+        "import run_to_end",
+        "import run_to_end, end_descendants; end_descendants.__kwdefaults__.update(term_s=0.2)",
     )
     done = commands.run("-c", impatient.replace("'GPU-a'}", "'GPU-a'}, report=print"),
                         sys.executable, "-c", LEAVES)  # fmt: skip
@@ -206,7 +206,7 @@ def test_children_in_other_sessions_their_children_and_those_that_ignore_sigterm
 
 STOPS = """
 import os, sys, threading
-from gputopo.launch.user_program.program import ProgramStop, end_descendants, run_program
+from gputopo.launch.user_program.program import ProgramStop, end_descendants, run_to_end
 end_descendants.__kwdefaults__.update(term_s=0.2)
 stop, ready = ProgramStop(), sys.argv[1]
 def ask():
@@ -214,7 +214,7 @@ def ask():
     assert stop.ask()
 threading.Thread(target=ask, daemon=True).start()
 program = ["sh", "-c", "trap '' TERM; sleep 600 >/dev/null 2>&1 & echo $!; : >$0; wait; wait", ready]
-ending = run_program(program, dict(os.environ), report=print, stop=stop)
+ending = run_to_end(program, dict(os.environ), report=print, stop=stop)
 print(ending.status, ending.exit_code, ending.stopped, stop.ask())
 """
 
@@ -258,7 +258,7 @@ def test_a_file_that_the_system_cannot_run_ends_with_126_and_one_line(tmp_path: 
 
 HOOKED = """
 import os, sys
-from gputopo.launch.user_program.program import run_program
+from gputopo.launch.user_program.program import run_to_end
 from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.worker_process import OwnChildren
 from tests.launch.supervise.test_alarm import OVER, SLOW
@@ -266,7 +266,7 @@ ours = OwnChildren()
 alarm = Alarm(sys.argv[1], print, ours)
 alarm.event(SLOW)
 alarm.event(OVER)
-ending = run_program(sys.argv[2:], dict(os.environ), report=print, ours=ours)
+ending = run_to_end(sys.argv[2:], dict(os.environ), report=print, ours=ours)
 alarm.close()
 print(ending)
 """
