@@ -36,7 +36,7 @@ from gputopo.planner import Request
 from gputopo.planner.available import visible_gpus
 from gputopo.planner.cpu_devices import counted_devices
 from gputopo.probes.tensorflow_install import load_cuda_libraries
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import GputopoError, HardwareError, UsageError
 from gputopo.values.machine import Machine
 from gputopo.values.run.all_reduce import parse

@@ -11,9 +11,11 @@ from gputopo.cli.printing import show_report
 from gputopo.cli.source import machine_from
 from gputopo.copies.network import ToolChoice
 from gputopo.launch.hosts.allocation import HostOptions
-from gputopo.report.stderr import note, to_stderr
-from gputopo.values.bandwidth import TCP, Level
+from gputopo.report import note, show_error, to_stderr
+from gputopo.values.bandwidth import TCP, Bandwidth, Level
 from gputopo.values.errors import ExitCode, InputError, UsageError
+from gputopo.values.finding import Finding
+from gputopo.values.machine import Machine
 from gputopo.values.option import Given, Option, OptionsOf, number_in, shown
 from gputopo.values.run.placement import GPUS, parse_gpu_list
 
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gputopo.runs.history import Saved
-    from gputopo.values.bandwidth import Bandwidth
-    from gputopo.values.finding import Finding
-    from gputopo.values.machine import Machine, Nic
+    from gputopo.values.machine import Nic
 
 Shape = Literal["table", "json", "markdown"]
 FailOn = Literal["warning", "error"]
@@ -191,7 +191,6 @@ def _network(options: BandwidthOptions, hosts: Given) -> int:
     from gputopo import findings
     from gputopo.cli.hosts.network import measure_network
     from gputopo.copies.collectives import with_bus_expectations
-    from gputopo.values.machine import Machine
 
     if options.loops is not None:
         raise UsageError(
@@ -315,6 +314,23 @@ def _reached_a_gpu(measured: "Bandwidth") -> bool:
     return samples or (measured.soak is not None and bool(measured.soak.intervals))
 
 
+class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
+    """A `gputopo.bandwidth/1` document with two more fields; it can be read as a bandwidth.
+
+    `machine` is stored without its bandwidth, which would only repeat this document.
+    """
+
+    machine: Machine | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
+    """Return the JSON document of a bandwidth, its machine and its findings."""
+    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
+    bare = msgspec.structs.replace(machine, bandwidth=None)
+    return BandwidthReport(**fields, machine=bare, findings=findings)
+
+
 def print_bandwidth(
     machine: "Machine",
     measured: "Bandwidth",
@@ -324,7 +340,7 @@ def print_bandwidth(
     whole: bool = False,
 ) -> None:
     """Print measured bandwidth with its findings."""
-    from gputopo.report.bandwidth.parts import bandwidth_document, report_of
+    from gputopo.report import bandwidth_document
     from gputopo.topology.identities import without_identities
 
     bare = without_identities(machine)
@@ -368,7 +384,6 @@ def measure_links(
     from gputopo.launch.jobs.claims import claim_free
     from gputopo.probes.session.measuring import NoGpuMeasuredError
     from gputopo.probes.session.watched import measure_watched
-    from gputopo.report.layout import plain
     from gputopo.values.bandwidth import NotMeasured
 
     with contextlib.ExitStack() as claims:
@@ -387,7 +402,7 @@ def measure_links(
             with ProgressLine() as line:
                 measured = measure_watched(machine, request, line.show, on_pause=on_pause)
         except NoGpuMeasuredError as error:
-            to_stderr(f"gputopo: {plain(error.what)}\n  {plain(error.hint)}\n")
+            show_error(error.what, error.hint)
             measured = error.bandwidth
     skipped = tuple(NotMeasured(what=f"gpu:{index}", reason=why) for index, why in sorted(others.items()))
     return msgspec.structs.replace(measured, not_measured=(*measured.not_measured, *skipped))
@@ -443,9 +458,9 @@ def _print_difference(
     found = bandwidth_difference(
         old.bandwidth, now.bandwidth or measured, old.machine, msgspec.structs.replace(now, bandwidth=None)
     )
-    from gputopo.report.bandwidth.change import change_document
+    from gputopo.report import bandwidth_change_document
 
-    show_report(found, lambda: change_document(found, old.date), shape)
+    show_report(found, lambda: bandwidth_change_document(found, old.date), shape)
     slower = any(not change.better for change in found.changes)
     broken = bool(found.failing or found.missing_gpus)
     return broken if fail_on == "error" else fail_on is not None and (slower or broken)

@@ -14,7 +14,7 @@ from gputopo.cli.bandwidth import (
     with_expected,
 )
 from gputopo.cli.source import machine_from
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values.errors import ExitCode
 from gputopo.values.option import Option
 from gputopo.values.run.placement import GPUS, parse_gpu_list

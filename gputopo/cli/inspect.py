@@ -15,8 +15,7 @@ from gputopo.values.index_ranges import index_ranges
 from gputopo.values.option import Given, Option, OptionsOf
 
 if TYPE_CHECKING:
-    from gputopo.report.document import Document
-    from gputopo.report.machine.inspection import Detail
+    from gputopo.report import Document
     from gputopo.values.finding import Inspection
     from gputopo.values.machine import Machine
 
@@ -185,7 +184,7 @@ def _inspect_fleet(output: InspectOptions, hosts: Given) -> int:
     from gputopo.cli.hosts.asking import hosts_to_ask
     from gputopo.cli.hosts.fleet import fleet_of_files, fleet_of_hosts, record, recorded
     from gputopo.findings.fleet import inspect_fleet
-    from gputopo.report.fleet import drain_commands, fleet_document
+    from gputopo.report import drain_commands, fleet_document
 
     options = HostOptions(**hosts.fields)
     asked = None if output.sources else hosts_to_ask(options)
@@ -242,27 +241,27 @@ def _inspect_once(options: InspectOptions) -> int:
 
 def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[int]) -> None:
     if options.shape == "prometheus":
-        from gputopo.report.prometheus import exposition
+        from gputopo.report import exposition
 
         emit(exposition(inspection))
         return
 
     def document() -> "Document":
         from gputopo.findings import checks_made
-        from gputopo.report.machine.inspection import inspection_document  # loads what JSON needs
+        from gputopo.report import inspection_document
 
-        detail: Detail | None = "all" if options.whole else "topology" if options.topology else None
         machine = inspection.machine
         gpus = tuple(gpu for gpu in machine.gpus if not chosen or gpu.index in chosen)
         checks = checks_made(msgspec.structs.replace(machine, gpus=gpus))
-        return inspection_document(inspection, chosen or detail, checks=checks)
+        detail = chosen or ("all" if options.whole else "topology" if options.topology else None)
+        return inspection_document(inspection, detail, checks=checks)
 
     show_report(inspection, document, options.shape)
 
 
 def _print_difference(old: "Machine", new: "Machine", shape: str) -> None:
     from gputopo.findings.difference import difference
-    from gputopo.report.fleet import difference_document
+    from gputopo.report import difference_document
 
     found = difference(old, new)
     show_report(found, lambda: difference_document(found), shape)

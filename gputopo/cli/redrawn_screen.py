@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gputopo.report.layout import Line
+    from gputopo.report import Line
 from gputopo.cli.printing import emit, for_this_stdout, is_terminal
 
 # ECMA-48, Select Graphic Rendition, for the styles that reports use.

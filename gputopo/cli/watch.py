@@ -8,7 +8,7 @@ import msgspec
 
 from gputopo import findings
 from gputopo.cli.printing import emit, show
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.finding import Finding, Severity
@@ -136,21 +136,16 @@ def _shower(
     if shape == "json":
         return lambda sample: emit(sample_line(sample))
     from gputopo.cli.redrawn_screen import RedrawnScreen, can_redraw
-    from gputopo.report.machine.watch import CSV_HEADER, Recent, csv_lines, plain_lines, watch_view
+    from gputopo.report import WatchDisplay
 
+    display = WatchDisplay(machine, every_s)
     if shape == "csv":
-        emit(CSV_HEADER)
-        return lambda sample: emit(csv_lines(sample))
-
+        emit(display.csv_header)
+        return lambda sample: emit(display.csv(sample))
     if not can_redraw():
-        return lambda sample: emit("".join(f"{line}\n" for line in plain_lines(sample)))
-    recent, screen = Recent(machine), RedrawnScreen()
-
-    def draw(sample: MachineSample) -> None:
-        recent.add(sample)
-        screen.draw(watch_view(recent, source.xid_reason, every_s, screen.width))
-
-    return draw
+        return lambda sample: emit(display.lines(sample))
+    screen = RedrawnScreen()
+    return lambda sample: screen.draw(display.screen(sample, source.xid_reason, screen.width))
 
 
 def _require_gpus(machine: "Machine") -> None:
@@ -168,11 +163,11 @@ def _print_findings(found: tuple[Finding, ...], shape: str, xid_reason: str | No
     if shape == "json":
         emit(schema.encode(Watched(findings=found, xid_reason=xid_reason)).decode() + "\n")
         return
-    from gputopo.report.document import document_lines, document_text
-    from gputopo.report.findings import watched_document
+    from gputopo.report import document_text, watched_document
 
+    document = watched_document(found, xid_reason)
     if shape == "csv":
-        to_stderr(document_text(watched_document(found, xid_reason)))
+        to_stderr(document_text(document, 80))
         return
     emit("\n")
-    show(lambda width: document_lines(watched_document(found, xid_reason), width))
+    show(document)

@@ -4,7 +4,7 @@
 contained: each output format escapes them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -186,9 +186,24 @@ class Document(NamedTuple):
     headline: str = ""  # the answer, before everything else
 
     @property
+    def blocks(self) -> Iterator[Block]:
+        """The content of all sections, in order."""
+        return chain.from_iterable(section.blocks for section in self.sections)
+
+    @property
+    def answer(self) -> str:
+        """The first paragraph of a document without a title."""
+        return next(block.text if isinstance(block, Styled) else str(block) for block in self.blocks)
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables, in order."""
+        return tuple(block for block in self.blocks if isinstance(block, Table))
+
+    @property
     def pictures(self) -> tuple[Picture, ...]:
         """All pictures, in order. Their names differ."""
-        return tuple(one for part in self.sections for one in part.blocks if isinstance(one, Picture))
+        return tuple(block for block in self.blocks if isinstance(block, Picture))
 
 
 def of_sections(parts: Iterable[tuple[str, Sequence[Block]]]) -> Document:
@@ -226,9 +241,9 @@ def document_lines(
     return printable(lines[:-1])
 
 
-def document_text(document: Document, width: int = 80) -> str:
-    """Return the document as plain text."""
-    return text_of(document_lines(document, width))
+def document_text(document: Document, width: int = FILE_WIDTH, *, whole: bool = True) -> str:
+    """Return the document as plain text, by default for a file. `whole`: as for `document_lines`."""
+    return text_of(document_lines(document, width, whole=whole))
 
 
 def _shortened(block: Block, width: int) -> Block:

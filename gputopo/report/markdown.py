@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from urllib.parse import quote
 
 from gputopo.report.document import (
@@ -24,6 +25,21 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _MENTION = re.compile(r"@(?=\w)")
 
 
+def markdown_files(document: Document, name: str) -> dict[str, str]:
+    """Return the texts of the files of a document by their paths. Pictures and pages have their own files.
+
+    `name`: the file name of the document, `report.md`, which comes last. The others are in folders next to
+    it.
+    """
+    stem = PurePath(name).stem
+    pictures, pages = f"{stem}-pictures", f"{stem}-models"
+    files = {_path(picture, pictures): picture.svg for picture in document.pictures}
+    for page in document.pages:
+        head = f"# {escaped(page.title)}\n\n{_link(document.title, f'../{name}')}"
+        files[f"{pages}/{page.name}.md"] = f"{head}\n\n{_body(page.blocks, None)}"
+    return {**files, name: document_markdown(document, pictures, pages=pages)}
+
+
 def document_markdown(document: Document, folder: str | None = None, *, pages: str | None = None) -> str:
     """Return the document as Markdown; without a title it can be pasted into a bug report.
 
@@ -44,19 +60,13 @@ def document_markdown(document: Document, folder: str | None = None, *, pages: s
     return "\n".join(parts)
 
 
-def page_markdown(page: Page, document: Document, index: str) -> str:
-    """Return a page for its own file. `index`: path from the page to the document."""
-    return f"# {escaped(page.title)}\n\n{_link(document.title, index)}\n\n{_body(page.blocks, None)}"
-
-
 def page_section(page: Page) -> Section:
     """Return a page as a section, for a format with only one file."""
     return Section(page.title, page.blocks, is_folded=True)
 
 
-def file_of(picture: Picture) -> str:
-    """Return the file name of a picture."""
-    return f"{picture.name}.svg"
+def _path(picture: Picture, folder: str) -> str:
+    return f"{folder}/{picture.name}.svg"
 
 
 def escaped(text: str) -> str:
@@ -92,7 +102,7 @@ def _block(block: Block, folder: str | None) -> str:
             words = escaped(block.alt)
             if folder is None:
                 return f"{escaped(block.title)}: {words}\n"
-            return f"!{_link(f'{block.title}. {block.alt}', f'{folder}/{file_of(block)}')}\n"
+            return f"!{_link(f'{block.title}. {block.alt}', _path(block, folder))}\n"
         case Table():
             sides = ["---:" if column.side == "right" else "---" for column in block.columns]
             notes = "".join(f"- {escaped(note)}\n" for note in block.notes)

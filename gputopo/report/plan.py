@@ -62,7 +62,7 @@ def plan_document(plan: Plan) -> Document:
     asked = [] if plan.what_if is None else [what_if_answer(plan.what_if, plan.model)]
     return of_sections(
         [
-            ("", [*asked, answer(plan), Rows(tuple(_choice(plan)))]),
+            ("", [*asked, _answer(plan), Rows(tuple(_choice(plan)))]),
             ("Number of GPUs", [] if plan.how_many is None else how_many_blocks(plan.how_many)),
             ("What if", [] if plan.what_if is None else what_if_blocks(plan.what_if)),
             ("Line of gradients", [] if plan.line is None else step_line_blocks(plan.line)),
@@ -75,7 +75,7 @@ def plan_document(plan: Plan) -> Document:
     )
 
 
-def answer(plan: Plan) -> str:
+def _answer(plan: Plan) -> str:
     """Return what to use and how fast it is. If fewer GPUs would be clearly faster, that comes first."""
     choice = plan.choice
     where = _all_gpus(choice) if choice.gpus or choice.hosts else "Logical CPU devices"
@@ -111,14 +111,7 @@ def _unlike(candidates: Sequence[Candidate]) -> list[tuple[Candidate, str]]:
     return [(some[0], " or ".join(dict.fromkeys(map(mode_words, some)))) for some in alike.values()]
 
 
-def environment_lines(plan: Plan) -> list[str]:
-    """Return `NAME=value` lines for `env $(...)`, a shell's `set -a` and docker's --env-file."""
-    import shlex
-
-    return [f"{name}={shlex.quote(value)}" for name, value in plan.environment.items()]
-
-
-def summary_lines(plan: Plan) -> tuple[str, ...]:
+def plan_summary(plan: Plan) -> tuple[str, ...]:
     """Return the number of GPUs with `--num-gpus auto`, and the prediction, if any, in two sentences."""
     choice, prediction = plan.choice, plan.prediction
     count = () if plan.how_many is None else (f"{how_many_words(plan.how_many)}.",)

@@ -3,7 +3,7 @@
 import re
 
 from gputopo.report import units
-from gputopo.report.document import Block, Rows, Table
+from gputopo.report.document import Block, Document, Rows, Table, of_sections
 from gputopo.report.layout import plain
 from gputopo.values.index_ranges import index_ranges
 from gputopo.values.run.batches import batch_words
@@ -14,6 +14,7 @@ from gputopo.values.run.plan import (
     GroupSpeed,
     HowMany,
     StepLine,
+    TimedRun,
     Unequal,
     WhatIf,
     mode_words,
@@ -202,6 +203,21 @@ def autotune_blocks(autotune: Autotune) -> list[Block]:
     heads = ("Placement", "predicted", "measured", "runs", "")
     title = f"Autotune of {autotune.model}, images/sec at batch {batch_words(autotune.batch_size)}"
     return [title, Table.of(heads, rows, ("left", "right", "right", "right", "left"))]
+
+
+def autotune_document(autotune: Autotune) -> Document:
+    """Return the table of the measured placements by itself."""
+    return of_sections([("", autotune_blocks(autotune))])
+
+
+def autotune_run_line(number: int, candidate: Candidate, result: TimedRun | str) -> str:
+    """Return `autotune round 1: replicated: 512 images/sec`. `result`: a string if the run failed: why."""
+    outcome = (
+        f"failed: {plain(result)}"
+        if isinstance(result, str)
+        else f"{units.images_per_sec(result.images_per_sec)} images/sec"
+    )
+    return f"autotune round {number}: {mode_words(candidate)}: {outcome}"
 
 
 def autotune_note(autotune: Autotune) -> str:

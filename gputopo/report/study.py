@@ -18,11 +18,9 @@ from gputopo.report.study_tables import (
 )
 from gputopo.report.units import counted, images_per_sec, percent
 from gputopo.values.run.measurement import CONDITIONS
-from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Scaling, Study, stated, varying
+from gputopo.values.run.over_time import OneRun
+from gputopo.values.study import DEVIATIONS, OBSERVATIONS, Cell, Study, stated, varying
 
-MAX_CURVES = 64  # in one picture; the table has all
-# Titles of the sections that also have a picture.
-SCALING, PAIRS, CLOCKS = "Scaling", "Pairs of GPUs", "Each GPU and its clock"
 _SHOWN = 2  # observations of one id in the short form
 _UNREAD = 20  # lines about unreadable files in the short form
 _FEW = 4  # rows in the short form of a table that observations summarize
@@ -30,16 +28,19 @@ _FEW = 4  # rows in the short form of a table that observations summarize
 _IN_RATIOS = frozenset(one for one in OBSERVATIONS if one.endswith(".ratio") or one.startswith("batch."))
 
 
-def study_document(study: Study) -> Document:
-    """Return the document of a study. Numbers are rounded here; the study has all digits."""
+def study_document(study: Study, runs: Sequence[OneRun] | None = None, *, of: int = 0) -> Document:
+    """Return the document of a study. Numbers are rounded here; the study has all digits.
+
+    `runs`: with pictures, and with these runs of `of` at the end; None: without pictures.
+    """
     cells = study.figures.cells
     parts: list[tuple[str, Sequence[Block]]] = [
         ("Observations", _observations(study)),
         ("Programs", _programs(study)),
-        (SCALING, _scaling(study)),
+        ("Scaling", _scaling(study)),
         ("Ratios", _ratios(study)),
-        (PAIRS, _pairs(study)),
-        (CLOCKS, _clocks(study)),
+        ("Pairs of GPUs", _pairs(study)),
+        ("Each GPU and its clock", _clocks(study)),
         ("By CPU", _cpus(study)),
         ("Predicted and measured", _predicted(study)),
         ("Against earlier runs", _against(study, "earlier")),
@@ -49,8 +50,12 @@ def study_document(study: Study) -> Document:
         ("Not read", bullets((one.why for one in study.unread), _UNREAD)),
         ("Sources", bullets((f"{name}: {text}" for name, text in study.sources.items()), _FEW)),
     ]
-    sections = tuple(Section(title, tuple(blocks)) for title, blocks in parts if blocks)
-    return Document(study.title, _counts(cells), sections, model_pages(study), study.headline)
+    sections = [Section(title, tuple(blocks)) for title, blocks in parts if blocks]
+    if runs is not None:
+        from gputopo.report.pictures.of_study import with_pictures
+
+        sections = with_pictures(sections, study, runs, of=of)
+    return Document(study.title, _counts(cells), tuple(sections), model_pages(study), study.headline)
 
 
 def _counts(cells: Sequence[Cell]) -> str:
@@ -137,13 +142,6 @@ def _programs(study: Study) -> list[Block]:
             heads = ["job", devices_word(cells), one.above, one.below, "ratio"]
             blocks.append(table(heads, rows, words=("job",), shown=_rows_of(cells)))
     return blocks
-
-
-def curves(study: Study) -> list[tuple[str, Scaling]]:
-    """Return the scalings with a curve, each with the conditions that distinguish it from the others."""
-    cells, shown = study.figures.cells, study.figures.scalings[:MAX_CURVES]
-    names = varying(cells[one.largest.cell] for one in shown)
-    return [(cells[one.largest.cell].of.job_words(names), one) for one in shown]
 
 
 def _ratios(study: Study) -> list[Block]:

@@ -10,7 +10,7 @@ import gputopo
 from gputopo.launch.hosts.allocation import Allocation, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.remote_agent import is_driven
-from gputopo.report.stderr import note, show_error
+from gputopo.report import note, show_error
 from gputopo.values.errors import GputopoError, HardwareError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gputopo.launch.hosts.messages import Joining
 from gputopo.planner import Request
 from gputopo.planner.network import SavedNetwork
-from gputopo.report.stderr import to_stderr
+from gputopo.report import to_stderr
 from gputopo.values.bandwidth import Bandwidth
 from gputopo.values.errors import GputopoError
 

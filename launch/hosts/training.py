@@ -26,7 +26,7 @@ from gputopo.launch.hosts.joining import (
 )
 from gputopo.launch.job import Job
 from gputopo.launch.site import Site
-from gputopo.report.stderr import note, show_error
+from gputopo.report import note, show_error
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
 from gputopo.values.run.events import Event, Noticed, RankFailed

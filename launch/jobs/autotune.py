@@ -23,14 +23,17 @@ from gputopo.planner.autotune import contenders
 from gputopo.planner.choose import plan_environment
 from gputopo.planner.explained import require_prediction
 from gputopo.planner.selection import LISTED
-from gputopo.report.document import document_text, of_sections
-from gputopo.report.layout import plain
-from gputopo.report.plan_parts import autotune_blocks, autotune_note
-from gputopo.report.stderr import note, to_stderr
-from gputopo.report.units import images_per_sec
+from gputopo.report import (
+    autotune_document,
+    autotune_note,
+    autotune_run_line,
+    document_text,
+    note,
+    to_stderr,
+)
 from gputopo.values.errors import HardwareError, UsageError
 from gputopo.values.run.options import OutputOptions
-from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun, mode_words
+from gputopo.values.run.plan import Autotune, Candidate, Plan, TimedRun
 from gputopo.values.run.spec import RunSpec
 
 Train = Callable[[Target, RunSpec, OutputOptions], int]
@@ -43,7 +46,7 @@ def train_fastest(job: Job, target: Target, options: OutputOptions, train: Train
     with contextlib.ExitStack() as claims:
         trials = _trials(job, target, spec, options, claims)
         found, code, folder = _measured(target, trials, options)
-        to_stderr(document_text(of_sections([("", autotune_blocks(found))])))
+        to_stderr(document_text(autotune_document(found), 80))
         to_stderr(f"{autotune_note(found)}\n")
         if code:
             return code
@@ -189,6 +192,4 @@ def _plan_with(winner: Trial, found: Autotune, before: Plan) -> Plan:
 
 def _show_run(number: int, trial: Trial, found: TimedRun | str) -> None:
 
-    speed = "" if isinstance(found, str) else f"{images_per_sec(found.images_per_sec)} images/sec"
-    outcome = speed or f"failed: {plain(str(found))}"
-    to_stderr(f"autotune round {number}: {mode_words(trial.candidate)}: {outcome}\n")
+    to_stderr(f"{autotune_run_line(number, trial.candidate, found)}\n")

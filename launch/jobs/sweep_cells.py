@@ -18,7 +18,7 @@ from gputopo.launch.jobs.trials import Trial, trial, trial_of
 from gputopo.launch.site import Site, why_cpu
 from gputopo.launch.target import Target
 from gputopo.planner import hidden_gpus
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.sweeps.course import predicted_s
 from gputopo.sweeps.expand import CellBox, differences, expand
 from gputopo.sweeps.matrix import IMAGENET, MADE, MAX_BYTES, PRESETS, Matrix, preset_text, read

@@ -36,7 +36,7 @@ from gputopo.launch.jobs.trials import Display
 from gputopo.launch.locks import locked_folder
 from gputopo.launch.supervise import run_folder as runs
 from gputopo.probes.host_load import HostReader
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.sweeps.expand import ordered
 from gputopo.sweeps.matrix import Matrix
 from gputopo.topology.same_machine import fingerprint

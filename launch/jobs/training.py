@@ -19,7 +19,7 @@ from gputopo.launch.supervise import signals
 from gputopo.launch.supervise.watchdog import of_seconds
 from gputopo.launch.supervise.worker_life import LIMITS, WorkerLimits
 from gputopo.launch.target import Target
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.runs.compared import with_prediction
 from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.history import add, history_file, past

@@ -3,17 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import (
-    Bullets,
-    Document,
-    Page,
-    Picture,
-    Section,
-    Table,
-    document_lines,
-)
+from gputopo.report import Document, document_lines, document_markdown, markdown_files
+from gputopo.report.document import Bullets, Page, Picture, Section, Table
 from gputopo.report.layout import text_of
-from gputopo.report.markdown import document_markdown, page_markdown
 
 PICTURE = Picture("speedup", "Speedup", "1.9 at 2 GPUs", "<svg/>")
 TABLE = Table.of(
@@ -41,7 +33,9 @@ def test_a_wide_table_is_cut_into_blocks_that_repeat_its_first_column() -> None:
 
 
 def test_markdown_refers_to_the_files_of_its_pictures_or_has_their_words() -> None:
-    assert "](pictures/speedup.svg)" in document_markdown(DOCUMENT, "pictures")
+    files = markdown_files(DOCUMENT, "runs.md")
+    assert "](runs-pictures/speedup.svg)" in files["runs.md"]
+    assert files["runs-pictures/speedup.svg"] == "<svg/>"
     assert "Speedup: 1.9 at 2 GPUs" in document_markdown(DOCUMENT)
     assert "| alexnet | 2,022 |" in document_markdown(DOCUMENT)
     assert "| --- | ---: |" in document_markdown(DOCUMENT)
@@ -70,10 +64,11 @@ def test_the_short_form_counts_the_rows_items_and_columns_that_it_leaves_out() -
 def test_pages_are_sections_of_one_file_or_files_that_are_linked_both_ways() -> None:
     document = DOCUMENT._replace(pages=(Page("vgg-16", "Model <vgg>", (TABLE,)),))
     assert "## Model \\<vgg\\>" in document_markdown(document)
-    linked = document_markdown(document, pages="my (new)-models")
+    files = markdown_files(document, "my (new).md")
+    linked = files["my (new).md"]
     assert "[Model \\<vgg\\>](my%20%28new%29-models/vgg-16.md)" in linked
     assert "## Model" not in linked
-    page = page_markdown(document.pages[0], document, "../my (new).md")
+    page = files["my (new)-models/vgg-16.md"]
     assert "[Runs](../my%20%28new%29.md)" in page
     assert "| alexnet | 2,022 |" in page
 

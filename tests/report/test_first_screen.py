@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from gputopo import findings
-from gputopo.report.document import Items, block_lines, document_lines, document_text, of_sections
+from gputopo.report import document_lines, document_markdown, document_text, inspection_document
+from gputopo.report.document import Items, block_lines, of_sections
 from gputopo.report.findings import TIMES, short_findings, verdict
 from gputopo.report.layout import SEVERITY_STYLES, text_of
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.report.machine.matrix import topology_in_words
-from gputopo.report.markdown import document_markdown
 from gputopo.values.finding import Finding, Inspection, Severity
 from gputopo.values.machine import Driver, Gpu, Hop, Link, Machine, Pcie
 from gputopo.values.subject import Subject

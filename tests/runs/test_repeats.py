@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_text
-from gputopo.report.runs.report import repeats_document
+from gputopo.report import document_text, repeats_document
 from gputopo.runs.repeats import combine, spread
 from gputopo.runs.summary import summarise
 from gputopo.values import schema

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputopo.report.document import document_lines
+from gputopo.report import document_lines, run_document
 from gputopo.report.runs.devices import device_table
-from gputopo.report.runs.report import run_document, title
+from gputopo.report.runs.report import title
 from gputopo.runs.summary import Summary, summarise
 from gputopo.values import schema
 from gputopo.values.run.drill import read_drills

@@ -15,7 +15,7 @@ from gputopo.launch.hosts.hostlists import HostAddress, address
 from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.remote_ask import ask_host, ask_step, at_once
 from gputopo.launch.remote_process import host_command, passed_on, step_command
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report import note, to_stderr
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import parameters_of, typed_words
 

@@ -11,7 +11,7 @@ from gputopo.cli.source import machine_from
 from gputopo.launch.hosts.allocation import PORT, HostOptions
 from gputopo.launch.hosts.hostlists import HostAddress
 from gputopo.launch.hosts.messages import Joining
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, InputError, UsageError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from gputopo.launch.hosts.messages import Joining
 from gputopo.launch.jobs.network import Ended, measure
 from gputopo.launch.remote_ask import at_once
 from gputopo.launch.remote_process import MAX_BYTES, HostProcess, host_command, passed_on
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.bandwidth import NotMeasured
 from gputopo.values.errors import ExitCode, GputopoError, HardwareError, UsageError
 

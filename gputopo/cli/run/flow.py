@@ -17,7 +17,7 @@ from gputopo.launch.hosts.allocation import Allocation, HostOptions, find
 from gputopo.launch.hosts.joining import excuse
 from gputopo.launch.site import warn
 from gputopo.launch.supervise import run_folder
-from gputopo.report.stderr import note
+from gputopo.report import note
 from gputopo.values.errors import GputopoError, UsageError
 from gputopo.values.option import Typed, options_of, parameters_of
 from gputopo.values.run.options import OutputOptions

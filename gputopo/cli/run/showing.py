@@ -20,7 +20,7 @@ from gputopo.launch.supervise.alarm import Alarm
 from gputopo.launch.supervise.metrics_file import MetricsFile
 from gputopo.launch.supervise.sample_scalars import SampleScalars
 from gputopo.launch.user_program.program import check_program
-from gputopo.report.stderr import is_lost_terminal, note, tolerating_stderr_errors
+from gputopo.report import drop_unwritten, note
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, HardwareError, InputError
 from gputopo.values.run.events import Event, RunStarted
@@ -59,10 +59,9 @@ class RunDisplay:
     @contextlib.contextmanager
     def one_run(self) -> "Iterator[Callable[[Event], None]]":
         """Return the function to call with each event of a run."""
-        from gputopo.report.runs.progress import Progress
-        from gputopo.report.runs.tf_cnn_log import DISPLAY_EVERY, TfCnnLog
+        from gputopo.report import Progress, TfCnnLog
 
-        log = TfCnnLog(self._every or DISPLAY_EVERY) if self._prints_log else None
+        log = TfCnnLog(self._every) if self._prints_log else None
         metrics = None if self._prometheus is None else MetricsFile(Path(self._prometheus), note)
         with contextlib.ExitStack() as stack:
             # It ends before the display, which shows its messages.
@@ -73,8 +72,7 @@ class RunDisplay:
             scalars = stack.enter_context(contextlib.closing(SampleScalars(note)))
 
             def on_event(event: "Event") -> None:
-                with tolerating_stderr_errors():
-                    progress.event(self._with_prediction(event))
+                progress.event(self._with_prediction(event))
                 if metrics is not None:
                     metrics.event(event)
                 if alarm is not None:
@@ -104,25 +102,20 @@ class RunDisplay:
         except BrokenPipeError:
             raise  # the reader has closed the pipe
         except OSError as error:
-            if not is_lost_terminal(error):
+            if drop_unwritten(sys.stdout, error):
                 self._unwritten = unwritten(error)
 
 
 @contextlib.contextmanager
 def cell_display() -> "Iterator[Callable[[Event], None]]":
     """Show the steps and the remaining time of one run of several on a terminal; elsewhere show nothing."""
-    from gputopo.report.runs.progress import Progress
+    from gputopo.report import Progress
 
     if not sys.stderr.isatty():
         yield lambda event: None
         return
     with Progress(messages=False) as progress:
-
-        def on_event(event: "Event") -> None:
-            with tolerating_stderr_errors():
-                progress.event(event)
-
-        yield on_event
+        yield progress.event
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.dryrun/1"):
@@ -178,7 +171,7 @@ def show_dry_run(
     says = [*(spec.says if spec is not None else ()), *(() if plan.choice.gpus else plan.choice.reasons)]
     emit("".join(f"{line}\n" for line in says) + "\n")
     if plan.choice.gpus:
-        from gputopo.report.plan import plan_document
+        from gputopo.report import plan_document
 
         show_report(plan, lambda: plan_document(plan), "table")
         emit("\n")

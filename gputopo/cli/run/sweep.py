@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gputopo.cli.printing import show_report
-from gputopo.report.stderr import note, to_stderr
+from gputopo.report import note, to_stderr
 from gputopo.values.errors import ExitCode, HardwareError
 from gputopo.values.option import OptionsOf
 from gputopo.values.run.options import SweepOptions
 
 if TYPE_CHECKING:
-    from gputopo.report.document import Document
     from gputopo.values.run.several_runs import Sweep, SweepCell
 
 
@@ -30,10 +29,10 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
     from gputopo.cli.run.showing import cell_display
     from gputopo.cli.source import planned_machine
     from gputopo.launch.jobs import sweep_course
-    from gputopo.report.runs.sweep import cell_line
+    from gputopo.report import sweep_cell_line
 
     def on_cell(cell: "SweepCell", now: "Sweep") -> None:
-        to_stderr(f"{cell_line(cell, now.cells, now.left_s)}\n")
+        to_stderr(f"{sweep_cell_line(cell, now.cells, now.left_s)}\n")
 
     with contextlib.ExitStack() as held:
         blank, matrix, folder = sweep_course.open_sweep(options, held)
@@ -56,18 +55,9 @@ def sweep(options: Annotated[SweepOptions, OptionsOf(SweepOptions)]) -> int:
 
 
 def _print(found: "Sweep", shape: str, *, dry: bool = False) -> None:
-    from gputopo.report.runs.sweep import sweep_document
+    from gputopo.report import sweep_document
 
-    def document() -> "Document":
-        shown = sweep_document(found, dry=dry)
-        return shown if dry or found.complete else shown._replace(headline=_interrupted(found))
-
-    show_report(found, document, shape)
-
-
-def _interrupted(found: "Sweep") -> str:
-    left = sum(cell.state in ("pending", "running") for cell in found.cells)
-    return f"Interrupted: {left} of {len(found.cells)} cells have not run."
+    show_report(found, lambda: sweep_document(found, dry=dry), shape)
 
 
 def _exit_code(found: "Sweep", folder: Path, fail_on: str | None) -> int:

@@ -11,9 +11,7 @@ from gputopo.launch.checks import require_files_of, require_runnable
 from gputopo.launch.jobs import training as jobs
 from gputopo.launch.jobs.training import Ran
 from gputopo.launch.supervise import signals
-from gputopo.report.document import document_text
-from gputopo.report.plan import summary_lines
-from gputopo.report.stderr import to_stderr
+from gputopo.report import document_text, plan_summary, to_stderr
 from gputopo.runs.repeats import combine, ended_by
 from gputopo.values import schema
 from gputopo.values.errors import ExitCode, GputopoError, InputError
@@ -41,7 +39,7 @@ def train(
     `rendezvous`: connects to the other hosts of the run and tells them its end.
     """
     require_runnable(target, spec, options)
-    predicted = summary_lines(target.plan) if target.rehearsal_of is None else ()
+    predicted = plan_summary(target.plan) if target.rehearsal_of is None else ()
     require_files_of(spec)
     display = RunDisplay(
         options.shape, options.display_every, predicted, options.prometheus, options.on_anomaly
@@ -139,7 +137,7 @@ def _exit_code(code: int, results: "Sequence[Result]", options: OutputOptions) -
 
 def _print(result: "Result", options: OutputOptions) -> None:
     """Print the result. Log lines were printed during the run; a failure is printed to stderr."""
-    from gputopo.report.runs.report import failure_lines, run_document
+    from gputopo.report import failure_lines, run_document
 
     if options.shape == "tf-cnn-log":
         to_stderr("".join(f"{line}\n" for line in failure_lines(result)))
@@ -149,9 +147,9 @@ def _print(result: "Result", options: OutputOptions) -> None:
 
 def _print_repeats(repeats: "Repeats", printed: str) -> None:
     """Print all repeats. Log lines were printed during the runs; the summary is printed to stderr."""
-    from gputopo.report.runs.report import repeats_document
+    from gputopo.report import repeats_document
 
     if printed == "tf-cnn-log":
-        to_stderr(document_text(repeats_document(repeats)))
+        to_stderr(document_text(repeats_document(repeats), 80))
         return
     show_report(repeats, lambda: repeats_document(repeats), printed)

@@ -11,7 +11,7 @@ from gputopo.values.difference import BandwidthDifference, Changed
 _NAMED = 5  # numbers that only one of the two has; the JSON has all
 
 
-def change_document(found: BandwidthDifference, date: str) -> Document:
+def bandwidth_change_document(found: BandwidthDifference, date: str) -> Document:
     """Return the changes; `date`: when the earlier one was measured."""
     parts: list[tuple[str, Sequence[Block]]] = [
         (title, [Bullets(tuple(texts))]) for title, texts in _sections(found, date)

@@ -4,8 +4,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-import msgspec
-
 from gputopo.report.bandwidth.between import (
     collective_parts,
     host_memory_part,
@@ -188,20 +186,3 @@ def _conditions(conditions: Sequence[Conditions]) -> Iterable[str]:
 
 
 _HARMLESS = ("gpu_idle", "idle", "none")  # copies leave the cores idle, so these are not a cause
-
-
-class BandwidthReport(Bandwidth, frozen=True, kw_only=True, tag_field="schema", tag="gputopo.bandwidth/1"):
-    """A `gputopo.bandwidth/1` document with two more fields; it can be read as a bandwidth.
-
-    `machine` is stored without its bandwidth, which would only repeat this document.
-    """
-
-    machine: Machine | None = None
-    findings: tuple[Finding, ...] = ()
-
-
-def report_of(machine: Machine, bandwidth: Bandwidth, findings: tuple[Finding, ...]) -> BandwidthReport:
-    """Return the JSON document of a bandwidth, its machine and its findings."""
-    fields = {name: getattr(bandwidth, name) for name in Bandwidth.__struct_fields__}
-    bare = msgspec.structs.replace(machine, bandwidth=None)
-    return BandwidthReport(**fields, machine=bare, findings=findings)

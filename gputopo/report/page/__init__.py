@@ -11,7 +11,7 @@ from gputopo.report.markdown import page_section
 _DRAWING_WIDTH = 100  # characters
 
 
-def page(document: values.Document, foot: str = "") -> str:
+def document_html(document: values.Document, foot: str = "") -> str:
     """Return the HTML. Every string of the document is escaped; pictures are inline SVG.
 
     `foot`: the last line: when, by what and from what the page was made.

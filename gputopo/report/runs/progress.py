@@ -17,6 +17,7 @@ from rich.text import Text
 from gputopo.report import units
 from gputopo.report.layout import ANOMALY_STYLE
 from gputopo.report.runs.state import NOT_RELIABLE, RunState, news
+from gputopo.report.stderr import drop_unwritten, redirect_to_null
 from gputopo.values.run.events import Event, RunStarted
 
 _GAP = "  "
@@ -145,9 +146,19 @@ class Progress:
                     live.refresh()
 
     def event(self, event: Event) -> None:
-        """Add an event of the run and show the change. Fast, because another thread draws."""
-        with self._lock:
-            self._add(event)
+        """Add an event of the run and show the change. Fast, because another thread draws.
+
+        If writing fails (a full disk, a lost terminal), progress goes to /dev/null from then on. Raises
+        BrokenPipeError if the reader has closed the pipe, which ends the command.
+        """
+        try:
+            with self._lock:
+                self._add(event)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            drop_unwritten(sys.stderr, error)
+            redirect_to_null(sys.stderr)
 
     def _add(self, event: Event) -> None:
         self._state.add(event)

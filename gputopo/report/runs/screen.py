@@ -79,7 +79,7 @@ def run_words(kind: str, numbers: Sequence[int], noun: str) -> str:
     return f"{listed} alone" if kind == "alone" else listed
 
 
-def run_line(run: ScreenRun, noun: str) -> str:
+def screen_run_line(run: ScreenRun, noun: str) -> str:
     """Return the line for a run that ended: `screen round 1: GPU 1 alone, ...: 512 images/sec`."""
     speed = f"{units.images_per_sec(run.images_per_sec or 0.0)} images/sec"
     outcome = speed if run.failure is None else f"failed: {plain(run.failure)}"

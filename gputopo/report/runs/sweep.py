@@ -20,7 +20,7 @@ _NOT_RUN = ("refused", "left_out")
 _WORDS = {"left_out": "skipped", "pending": "to run", "running": "to run"}
 
 
-def cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
+def sweep_cell_line(cell: SweepCell, cells: Sequence[SweepCell], left_s: float) -> str:
     """Return `cell 3 of 20: scaling, num_gpus 2: 512 images/sec; about 5 min left`."""
     wanted = [one for one in cells if one.state not in ("refused", "left_out")]
     ran = sum(one.ran for one in wanted)
@@ -61,10 +61,14 @@ def sweep_document(sweep: Sweep, *, dry: bool = False) -> Document:
     remarks = _remarks(sweep)
     if remarks:
         sections.append(Section("Remarks", (Bullets(remarks),)))
+    left = sum(cell.state in ("pending", "running") for cell in sweep.cells)
     return Document(
         f"{sweep.title} ({sweep.origin})",
         " ".join((*_fastest(sweep), _counts(sweep, dry=dry), *sweep.says)),
         tuple(one for one in sections if one.blocks),
+        headline=""
+        if dry or sweep.complete
+        else f"Interrupted: {left} of {len(sweep.cells)} cells have not run.",
     )
 
 

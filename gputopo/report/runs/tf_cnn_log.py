@@ -24,7 +24,7 @@ from gputopo.values.run.events import (
 from gputopo.values.run.speed import RunningThroughput
 from gputopo.workload import workloads as workload
 
-DISPLAY_EVERY = 10  # the default of its --display_every
+_DISPLAY_EVERY = 10  # the default of its --display_every
 RULE = "-" * 64
 # The epochs are those of ImageNet's training set (ILSVRC 2012); the synthetic data has its shape.
 IMAGES_PER_EPOCH = 1_281_167
@@ -35,12 +35,13 @@ _MODES = {"train": "training", "forward": "forward only", "eval": "evaluation", 
 class TfCnnLog:
     """Turns the events of one run into log lines, one event at a time.
 
-    The first counted step and every `display_every`-th step have a line. A run that did not complete has a
-    line with its status instead of `total images/sec:`, which a script would read as a result.
+    The first counted step and every `display_every`-th step (None: its default) have a line. A run that did
+    not complete has a line with its status instead of `total images/sec:`, which a script would read as a
+    result.
     """
 
-    def __init__(self, display_every: int = DISPLAY_EVERY) -> None:
-        self._display_every = display_every
+    def __init__(self, display_every: int | None = None) -> None:
+        self._display_every = display_every or _DISPLAY_EVERY
         self._running = RunningThroughput()
         self._started: RunStarted | None = None
         self._header_shown = False

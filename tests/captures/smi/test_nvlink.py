@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from gputopo.captures import reading
 from gputopo.captures.smi import nvlink
 from gputopo.findings import find
-from gputopo.report.document import document_text
+from gputopo.report import document_text, inspection_document
 from gputopo.report.findings import verdict
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.errors import InputError
 from gputopo.values.finding import Inspection
 from gputopo.values.machine import Machine

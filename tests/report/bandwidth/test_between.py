@@ -5,8 +5,9 @@ from random import Random
 
 from msgspec.structs import replace
 
+from gputopo.report import Document, document_text
 from gputopo.report.bandwidth.between import collective_parts, network_parts
-from gputopo.report.document import Document, Section, document_text
+from gputopo.report.document import Section
 from gputopo.values.bandwidth import Bandwidth, Sample
 from gputopo.values.ends import HOSTS, End
 from tests import there

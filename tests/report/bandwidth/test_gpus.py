@@ -4,11 +4,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gputopo.report import bandwidth_document, document_markdown, document_text
 from gputopo.report.bandwidth.gpus import gpu_part
 from gputopo.report.bandwidth.numbers import Numbers
-from gputopo.report.bandwidth.parts import bandwidth_document
-from gputopo.report.document import document_text
-from gputopo.report.markdown import document_markdown
 from gputopo.values.bandwidth import Bandwidth, Conditions, Kind, Method, Run, Sample
 from gputopo.values.ends import End
 from tests.invented_bandwidths import machine_with

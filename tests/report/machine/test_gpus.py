@@ -1,6 +1,6 @@
 import pytest
 
-from gputopo.report.document import document_text
+from gputopo.report import document_text, inspection_document
 from gputopo.report.layout import labelled, text_of
 from gputopo.report.machine.gpus import (
     health_rows,
@@ -8,7 +8,6 @@ from gputopo.report.machine.gpus import (
     link_is_slow_while_idle,
     short_process_name,
 )
-from gputopo.report.machine.inspection import inspection_document
 from gputopo.values.finding import Finding, Inspection
 from gputopo.values.machine import (
     Bar1Mib,

@@ -10,11 +10,8 @@ from gputopo import captures
 from gputopo.measurements.published import made
 from gputopo.measurements.run_folders import most_telling, one_run
 from gputopo.measurements.study import study_of
-from gputopo.report.document import Document, Picture, Section
-from gputopo.report.page import page
-from gputopo.report.pictures import of_study
-from gputopo.report.pictures.of_study import with_pictures
-from gputopo.report.study import study_document
+from gputopo.report import Document, document_html, study_document
+from gputopo.report.document import Picture
 from gputopo.runs.summary import summarise
 from gputopo.values import schema
 from gputopo.values.run.events import (
@@ -33,8 +30,6 @@ from gputopo.values.run.over_time import OneRun
 from gputopo.values.study import Study
 from tests import there
 from tests.invented_runs import InventedRun, gpu_devices, stream
-
-DOCUMENT = Document("Report", "", (Section("Scaling", ("A table.",)), Section("All runs", ("Rows.",))))
 
 
 def study() -> Study:
@@ -75,12 +70,13 @@ def run_folder(path: Path, *, slow: float = 1.0, finished: bool = True, steps: i
 def titles(document: Document) -> dict[str, list[str]]:
     """The names of the pictures of each section."""
     drawn = set(document.pictures)
-    return {part.title: [one.name for one in part.blocks if one in drawn] for part in document.sections}
+    names = {part.title: [one.name for one in part.blocks if one in drawn] for part in document.sections}
+    return {title: of_part for title, of_part in names.items() if of_part}
 
 
 def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
-    document = with_pictures(DOCUMENT, study(), [], of=0)
-    assert titles(document) == {"Scaling": ["speedup", "efficiency"], "All runs": []}
+    document = study_document(study(), [], of=0)
+    assert titles(document) == {"Scaling": ["speedup", "efficiency"]}
     assert "3.5 at 4" in document.pictures[0].alt
     assert "87.5 at 4" in document.pictures[1].alt
 
@@ -88,7 +84,7 @@ def test_speedup_and_efficiency_stand_in_the_section_of_their_table() -> None:
 @pytest.mark.parametrize("name", ["tensorpack", "lambda-cpu", "keras-multi-gpu"])
 def test_the_scaling_of_a_published_document_is_drawn_where_its_figures_have_one(name: str) -> None:
     found = made(name)
-    names = [one.name for one in with_pictures(study_document(found), found, [], of=0).pictures]
+    names = [one.name for one in study_document(found, [], of=0).pictures]
     scaling = [] if name == "lambda-cpu" else ["speedup", "efficiency"]  # four GPUs alone
     assert names == [*scaling, *(["pairs-1", "clocks-1"] if name == "keras-multi-gpu" else [])]
 
@@ -110,7 +106,7 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
         for count, speed in ((1, 100.0), (2 + 2 * (n % 2), 100.0 * (1.2 + n % 7 / 5)))
     ]
     found = study_of(jobs, title="t")
-    pictures = with_pictures(study_document(found), found, [], of=0).pictures
+    pictures = study_document(found, [], of=0).pictures
     first, second = (legend(one) for one in pictures)
     assert first == second
     assert len(set(first.values())) == 8
@@ -119,7 +115,7 @@ def test_a_job_has_the_same_colour_in_all_charts_of_a_page() -> None:
 
 def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
     found = made("keras-multi-gpu")
-    pictures = {one.name: one.alt for one in with_pictures(study_document(found), found, [], of=0).pictures}
+    pictures = {one.name: one.alt for one in study_document(found, [], of=0).pictures}
     assert "replicated nccl: PIX 0,1 1,429, PHB 0,5 1,176" in pictures["pairs-1"]
     assert "GPU 1: images/sec 84.6, core clock 95" in pictures["clocks-1"]
 
@@ -127,17 +123,14 @@ def test_pairs_and_clocks_are_drawn_with_their_figures() -> None:
 def test_a_run_has_time_and_step_and_the_machine_of_several_runs_is_drawn_once(tmp_path: Path) -> None:
     folders = [run_folder(tmp_path / name, slow=1.3, finished=name == "a", steps=30) for name in ("a", "b")]
     runs = [there(one_run(folder)) for folder in folders]
-    document = with_pictures(DOCUMENT, study_of([], title="t"), runs, of=4)
-    assert titles(document) == {
-        "Scaling": [], "Machine": ["topology-1"], "All runs": [],
-        "Run a": ["run-1"], "Run b": ["run-2"], "Other runs": [],
-    }  # fmt: skip
+    document = study_document(study_of([], title="t"), runs, of=4)
+    assert titles(document) == {"Machine": ["topology-1"], "Run a": ["run-1"], "Run b": ["run-2"]}
     assert document.sections[-1].blocks == ("2 runs have no pictures here.",)
 
 
 def test_a_run_of_one_device_says_nothing_of_peers() -> None:
     alone = OneRun(name="a", result=summarise(stream(gpu_devices(1), InventedRun(1).steps(20))))
-    html = page(with_pictures(DOCUMENT, study(), [alone], of=1))
+    html = document_html(study_document(study(), [alone], of=1))
     assert "GPU 0" in html
     assert not re.search("peer|cannot tell", html)
 
@@ -155,8 +148,8 @@ def test_runs_that_failed_or_were_slow_are_shown_before_the_latest() -> None:
 
 def test_a_page_of_many_runs_stays_small_and_no_id_is_there_twice(tmp_path: Path) -> None:
     long, short = (there(one_run(run_folder(tmp_path / f"{n}", slow=1.2, steps=n))) for n in (1000, 9))
-    html = page(with_pictures(DOCUMENT, study(), [long, short], of=2))
-    assert len(html) < 5_000_000 * 2 / of_study.MAX_RUNS
+    html = document_html(study_document(study(), [long, short], of=2))
+    assert len(html) < 5_000_000 * 2 / 12  # a page has at most 12 runs
     ids = re.findall(r'\bid="([^"]+)"', html)
     assert len(ids) == len(set(ids))
 

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from gputopo.report.runs.progress import Display, Progress
+from gputopo.report import Progress
+from gputopo.report.runs.progress import Display
 from gputopo.report.runs.state import RunState
 from gputopo.values.run.events import (
     CheckpointSaved,

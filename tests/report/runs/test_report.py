@@ -3,16 +3,9 @@ import re
 import msgspec
 import pytest
 
-from gputopo.report import units
-from gputopo.report.document import document_lines, document_text
+from gputopo.report import document_lines, document_text, failure_lines, repeats_document, run_document, units
 from gputopo.report.layout import text_of
-from gputopo.report.runs.report import (
-    failure_lines,
-    repeats_document,
-    run_document,
-    title,
-    verdict_lines,
-)
+from gputopo.report.runs.report import title, verdict_lines
 from gputopo.runs.devices import alone_of_screen, with_alone
 from gputopo.runs.repeats import combine
 from gputopo.runs.summary import summarise
