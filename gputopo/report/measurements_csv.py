@@ -25,8 +25,10 @@ def _csv(measurements: Sequence[Measurement], more: Mapping[str, Sequence[float 
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow((*COLUMNS, *more))
-    for number, one in enumerate(measurements):
-        cells = [getattr(one, name) for name in COLUMNS] + [values[number] for values in more.values()]
+    for number, measurement in enumerate(measurements):
+        cells = [getattr(measurement, name) for name in COLUMNS] + [
+            values[number] for values in more.values()
+        ]
         writer.writerow(map(_cell_text, cells))
     return out.getvalue()
 
@@ -46,11 +48,11 @@ def _cell_text(value: Any) -> str:
 
 def _study_csv(study: Study) -> str:
     rows = {row.cell: row for scaling in study.figures.scalings for row in scaling.rows}
-    runs = [(one, rows.get(cell.number), cell.noise) for cell in study.figures.cells for one in cell.runs]
+    runs = [(run, rows.get(cell.number), cell.noise) for cell in study.figures.cells for run in cell.runs]
     more: dict[str, list[float | None]] = {
         "speedup": [row.speedup if row else None for _, row, _ in runs],
         "efficiency_percent": [row.efficiency_percent if row else None for _, row, _ in runs],
         "noise_percent": [None if noise is None else 100 * noise for _, _, noise in runs],
     }
-    text = _csv([one for one, _, _ in runs], more)
-    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+    text = _csv([run for run, _, _ in runs], more)
+    return "".join(character if character.isprintable() or character == "\n" else "?" for character in text)

@@ -41,7 +41,11 @@ def with_pictures(
     for run in runs:
         if run.machine is not None and all(run.machine != machine for machine, _ in machines):
             machines.append((run.machine, run.findings))
-    drawn = [block for number, one in enumerate(machines, 1) for block in _machine(*one, number)]
+    drawn = [
+        block
+        for number, machine_and_findings in enumerate(machines, 1)
+        for block in _machine(*machine_and_findings, number)
+    ]
     if drawn:
         sections.insert(1, Section("Machine" if len(machines) == 1 else "Machines", tuple(drawn)))
     sections += [_run(run, number) for number, run in enumerate(runs, 1)]
@@ -68,11 +72,11 @@ def _scaling(study: Study) -> tuple[Picture, ...]:
     devices = devices_word(cells)
     title = f"Speedup over one {devices.removesuffix('s')}"
     speedups, efficiencies = series(lambda row: row.speedup), series(lambda row: row.efficiency_percent)
-    found = (
+    pictures = (
         scaling_picture("speedup", title, "speedup", speedups, devices=devices, ideal=True),
         scaling_picture("efficiency", "Efficiency", "efficiency, %", efficiencies, devices=devices),
     )
-    return tuple(picture for picture in found if picture is not None)
+    return tuple(picture for picture in pictures if picture is not None)
 
 
 def _point(row: ScalingRow, value: float) -> ChartPoint:

@@ -98,7 +98,7 @@ def _nodes(branch: Branch, level: int) -> list[_Node]:
     lines = [*_folded(plain(branch.name)), *(short(link, _LETTERS) for link in links[:1])]
     below = [_nodes(child, level + 1) for child in branch.children]
     is_limited = any(text.startswith("<-") for text in details)
-    node = _Node(lines, branch.gpu, level, is_limited, [own[0] for own in below])
+    node = _Node(lines, branch.gpu, level, is_limited, [nodes[0] for nodes in below])
     return [node, *chain.from_iterable(below)]
 
 
@@ -112,10 +112,13 @@ def _by_hops(machine: Machine) -> list[Branch]:
     nodes = {gpu.index: gpu.numa_node for gpu in machine.gpus}
     for farthest, name in _NEAR:
         within = {
-            members: [branch for own, branch in groups.items() if own <= members]
+            members: [branch for inner, branch in groups.items() if inner <= members]
             for members in joined_by_hops(nodes, links, farthest)
         }
-        groups = {one: own[0] if len(own) == 1 else Branch(name, [], own) for one, own in within.items()}
+        groups = {
+            gpus: branches[0] if len(branches) == 1 else Branch(name, [], branches)
+            for gpus, branches in within.items()
+        }
     if any(link.hop is None for link in links.values()):
         return [Branch("Host, PCIe unknown", [], [*groups.values()])]
     tops = []
@@ -147,20 +150,20 @@ def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, fl
 
 
 def _box(canvas: Canvas, node: _Node, marked: Mapping[int, Sequence[Finding]], machine: Machine) -> None:
-    found = marked.get(node.gpu, ()) if node.gpu is not None else ()
+    findings = marked.get(node.gpu, ()) if node.gpu is not None else ()
     lost = any(gpu.index == node.gpu and gpu.lost for gpu in machine.gpus)
-    severity = "error" if lost or any(one.severity == "error" for one in found) else "warning"
-    colour = _SEVERITY_COLOURS[severity] if found or lost else LINE
+    severity = "error" if lost or any(finding.severity == "error" for finding in findings) else "warning"
+    colour = _SEVERITY_COLOURS[severity] if findings or lost else LINE
     half, top = (_LEAF - 0.15) / 2, node.y - _BOX_HEIGHT / 2
-    edge_wide = 2.5 if found or lost else 1.0
+    edge_wide = 2.5 if findings or lost else 1.0
     canvas.box((node.x - half, top), 2 * half, _BOX_HEIGHT, BOX, edge=colour, edge_wide=edge_wide)
     lines = [*node.lines, *(["LOST"] if lost else [])][:3]
     for number, text in enumerate(lines):
         height = node.y + (number - (len(lines) - 1) / 2) * 0.145
         is_name = number == 0 and node.gpu is not None
         canvas.text((node.x, height), text, 8.5 if is_name else 7.5, anchor="middle", bold=is_name)
-    if found:
-        mark = "!" if len(found) == 1 else f"! {len(found)}"
+    if findings:
+        mark = "!" if len(findings) == 1 else f"! {len(findings)}"
         canvas.text((node.x + half - 0.05, top + 0.1), mark, 8, colour, anchor="end", bold=True)
 
 
@@ -176,7 +179,7 @@ def _nvlinks(
     if not shown:
         return
     speeds = pair_speeds(machine.bandwidth)
-    fastest = max((one.gb_per_s for pair, one in speeds.items() if pair in shown), default=0.0)
+    fastest = max((speed.gb_per_s for pair, speed in speeds.items() if pair in shown), default=0.0)
     pairs = len(places) * (len(places) - 1) // 2
     if len(shown) > _MAX_ARCS or (len(shown) == pairs > 3 and len(set(shown.values())) == 1):
         counts = index_ranges(sorted(set(shown.values())))
@@ -226,7 +229,8 @@ def _in_words(
     if nvlinks:
         words.append(f"NVLinks between {len(nvlinks)} pairs")
     words += [
-        f"GPU {gpu}: {', '.join(sorted({one.id for one in found}))}" for gpu, found in sorted(marked.items())
+        f"GPU {gpu}: {', '.join(sorted({finding.id for finding in findings}))}"
+        for gpu, findings in sorted(marked.items())
     ]
     return ". ".join(words) + "."
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gputopo.report import units
+from gputopo.report.units import counted
 from gputopo.values.run.batches import batch_words, plain, stored_batches
 from gputopo.values.run.events import (
     Evaluated,
@@ -96,13 +96,13 @@ class TfCnnLog:
         total = self._running.total
         if event.status == "complete" and total is not None:
             return [RULE, f"total images/sec: {total:.2f}", RULE]
-        return [RULE, f"{event.status} after {units.counted(self._running.steps, 'step')}", RULE]
+        return [RULE, f"{event.status} after {counted(self._running.steps, 'step')}", RULE]
 
 
 def _header(started: RunStarted | None, versions: dict[str, str]) -> list[str]:
     spec: dict[str, Any] = started.spec if started else {}
     several, made = started.devices if started else (), _part(spec, "data").get("folder") is None
-    devices = [one.device.lower() if one.host is None else one.label for one in several]
+    devices = [device.device.lower() if device.host is None else device.label for device in several]
     known = {**(started.versions if started else {}), **versions}
     fields = [
         ("TensorFlow:", ".".join(known.get("tensorflow", "unknown").split(".")[:2])),

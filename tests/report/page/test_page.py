@@ -26,7 +26,7 @@ HOSTILE = '<script>document.title="owned"</script>"\'&<img src=x onerror=alert(1
 
 def small(text: str) -> Document:
     """A document with one text at every place that a log can fill."""
-    table = Table.of((text, "b"), ((text, text),), (), (text,))
+    table = Table.of((text, "b"), ((text, text),), words=(text, "b"), notes=(text,))
     picture = Picture("p", text, text, "<svg></svg>")
     return Document(text, text, (Section(text, (text, Bullets((text,)), table, picture)),))
 
@@ -71,7 +71,7 @@ def test_nothing_is_loaded_from_elsewhere_and_the_only_script_is_the_one_that_is
 
 
 def test_numbers_in_a_column_are_padded_to_the_same_digits() -> None:
-    table = Table.of(("GPU", "x"), (("a", "1.5"), ("b", "12  "), ("c", "1.  ")), ("left", "right"))
+    table = Table.of(("GPU", "x"), (("a", "1.5"), ("b", "12  "), ("c", "1.  ")), words=("GPU",))
     html = document_html(Document("", "", (Section("S", (table,)),)))
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", html)
     space = "\N{FIGURE SPACE}"
@@ -95,7 +95,7 @@ def whole() -> Document:
         (f"model {number}", str(number * 7 % 20), "3.4", "a longer remark on this row")
         for number in range(20)
     )
-    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, ("left", "right", "right", "left"))
+    table = Table.of(("model", "images/sec", "speedup", "remark"), rows, words=("model", "remark"))
     return Document(
         "A report",
         HOSTILE,
