@@ -124,7 +124,7 @@ def _summary(operations: Sequence[CollectiveSeries]) -> Section | None:
         ("algorithm\nGB/s", [number(sample.median_gb_per_s) for sample in best]),
         ("bus\nGB/s", [number(sample.bus_gb_per_s) for sample in best]),
         ("expected\nbus", limits),
-        ("smallest\nus", [number(series.smallest and series.smallest.median_us) for series in operations]),
+        ("smallest\nus", [_us(series.smallest) for series in operations]),
     ]
     notes = ("Bus bandwidth is comparable with the rate of the links (nccl-tests).",)
     return grid("Collective operations", "Operation", list(map(_operation, firsts)), [columns], notes)
@@ -134,16 +134,23 @@ def _by_size(series: CollectiveSeries) -> Section | None:
     sizes = sorted(series.sizes, reverse=True)[:_MAX_SIZES]
     out = [series.at(bytes, in_place=False) for bytes in sizes]
     within = [series.at(bytes, in_place=True) for bytes in sizes]
-    either = [a or b for a, b in zip(out, within, strict=True)]
     columns = [
-        ("us", [number(sample and sample.median_us) for sample in either]),
-        ("bus\nGB/s", [number(sample and sample.bus_gb_per_s) for sample in out]),
-        ("in place\nbus GB/s", [number(sample and sample.bus_gb_per_s) for sample in within]),
+        ("us", [_us(a or b) for a, b in zip(out, within, strict=True)]),
+        ("bus\nGB/s", list(map(_bus, out))),
+        ("in place\nbus GB/s", list(map(_bus, within))),
     ]
     more = len(series.sizes) - len(sizes)
     notes = (f"{counted(more, 'smaller size')}: see --json.",) if more else ()
     title = f"{_operation(series.first)} of {_gpus(series.first)} by size"
     return grid(title, "Size", list(map(size, sizes)), [columns], notes)
+
+
+def _bus(sample: Sample | None) -> str:
+    return number(None if sample is None else sample.bus_gb_per_s)
+
+
+def _us(sample: Sample | None) -> str:
+    return number(None if sample is None else sample.median_us)
 
 
 def _operation(sample: Sample) -> str:

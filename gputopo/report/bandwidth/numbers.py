@@ -171,10 +171,9 @@ class Numbers:
     @cached_property
     def _members(self) -> dict[str | None, frozenset[int]]:
         """The GPUs of each group whose copies with the host were measured or tried."""
-        copied = (sample for sample in self.bandwidth.samples if sample.host_gpu is not None)
-        gpus = grouped(
-            (tried.group, gpu) for tried in (*copied, *self.bandwidth.failures) for gpu in tried.gpus
-        )
+        copied = [sample for sample in self.bandwidth.samples if sample.host_gpu is not None]
+        tried: list[Sample | Failure] = [*copied, *self.bandwidth.failures]
+        gpus = grouped((copy.group, gpu) for copy in tried for gpu in copy.gpus)
         return {group: frozenset(members) for group, members in gpus.items()}
 
     @cached_property

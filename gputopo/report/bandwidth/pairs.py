@@ -49,7 +49,7 @@ def map_part(numbers: Numbers, *, inside: bool = False) -> Section | None:
     if all(_HOST in pair for pair in speeds):
         return None
     fastest = max(speed for speed, _ in speeds.values())
-    ends = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
+    ends: list[int | str] = [*numbers.gpus, *([_HOST] if any(_HOST in pair for pair in speeds) else [])]
     shares = ", ".join(f"{shade} from {share:.0%}" for share, shade, _ in SHADES[:-1])
     notes = [f"Shading: share of the fastest link: {shares}, {SHADES[-1][1]} below."]
     if any(staged for _, staged in speeds.values()):
@@ -101,14 +101,14 @@ def _link_speeds(numbers: Numbers) -> tuple[dict[LinkEnds, tuple[float, bool]], 
         elif direct is not None:  # if they are equal within noise, the direct path is shown
             speeds[a, b] = (direct, False)
     if not speeds:
-        sums = {
+        sums: dict[LinkEnds, tuple[float, bool]] = {
             pair: (speed.both, speed.path == "staged")
             for (a, b), speed in pair_speeds(numbers.bandwidth).items()
             if speed.both is not None
             for pair in ((a, b), (b, a))
         }
         if sums:
-            return dict(sums), True
+            return sums, True
     for gpu in numbers.gpus:
         for ends, sample in (
             ((_HOST, gpu), numbers.with_host("h2d", gpu)),

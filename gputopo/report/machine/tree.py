@@ -102,7 +102,7 @@ class _Tree:
     def numa_node(self, address: str) -> int | None:
         """Return the NUMA node of a branch: its GPU's node, or the node of its first device that has one."""
         gpu = self.gpus.get(address)
-        for number in (self.nodes[address].numa_node, gpu and gpu.numa_node):
+        for number in (self.nodes[address].numa_node, None if gpu is None else gpu.numa_node):
             if number is not None and number >= 0:
                 return number
         below = map(self.numa_node, self.children.get(address, []))
