@@ -253,7 +253,9 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         machine = inspection.machine
         gpus = tuple(gpu for gpu in machine.gpus if not chosen or gpu.index in chosen)
         checks = checks_made(msgspec.structs.replace(machine, gpus=gpus))
-        detail = chosen or ("all" if options.whole else "topology" if options.topology else None)
+        if options.whole and not chosen:
+            return inspection_document(inspection, "all", checks=checks)
+        detail = chosen or ("topology" if options.topology else None)
         return inspection_document(inspection, detail, checks=checks)
 
     show_report(inspection, document, options.shape)

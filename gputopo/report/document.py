@@ -106,10 +106,9 @@ class Table(NamedTuple):
 
 
 class Bullets(NamedTuple):
-    """A list. `style`: the style of its items on a terminal."""
+    """A list."""
 
     items: tuple[str, ...]
-    style: str = ""
     shown: int | None = None  # number of items in the short form; None: all
 
 
@@ -139,10 +138,9 @@ class Items(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """Lines that depend on the width, such as a tree or bars. `title`: a line above it, if any."""
+    """Lines that depend on the width, such as a tree or bars."""
 
     lines: Callable[[int], Sequence[Line]]
-    title: str = ""
 
 
 class Picture(NamedTuple):
@@ -267,18 +265,17 @@ def block_lines(block: Block, width: int) -> Sequence[Line]:
             return [spans for part in text.split("\n") for spans in paragraph(plain(part), width, style)]
         case Rows(rows, styles):
             return labelled(((plain(label), plain(words)) for label, words in rows), width, styles)
-        case Bullets(items, style, _):
-            folded = (paragraph(plain(item), width - 2, style) for item in items)
-            return [
-                (("- " if number == 0 else "  ", QUIET), *spans)
-                for lines in folded
-                for number, spans in enumerate(lines)
-            ]
+        case Bullets(items):
+            bullets: list[Line] = []
+            for item in items:
+                first, *more = paragraph(plain(item), width - 2)
+                bullets += [(("- ", QUIET), *first), *((("  ", QUIET), *spans) for spans in more)]
+            return bullets
         case Items(items, nothing, note):
             shown = [spans for item in items for spans in _item(item, width)] or paragraph(nothing, width)
             return [*shown, *paragraph(note, width, QUIET)] if note else shown
-        case Drawing(lines, title):
-            return [*(paragraph(plain(f"{title}:"), width) if title else []), *lines(width)]
+        case Drawing(lines):
+            return lines(width)
         case Picture():
             return paragraph(plain(f"{block.title}: {block.alt}"), width)
         case Table():

@@ -76,8 +76,8 @@ def _block(block: Block, folder: str | None) -> str:
         case Items(items, nothing, note):
             text = "".join(_finding(*item) for item in items) or f"{nothing}\n"
             return f"{text}\n{escaped(note)}\n" if note else text
-        case Drawing(lines, title):
-            return (f"{escaped(title)}:\n\n" if title else "") + _code(lines(FILE_WIDTH))
+        case Drawing(lines):
+            return _code(lines(FILE_WIDTH))
         case Picture():
             if folder is None:
                 return f"{escaped(block.title)}: {escaped(block.alt)}\n"

@@ -86,7 +86,9 @@ class _Tree:
         # Domains with more than four digits come after the others.
         self.shown = sorted(paths, key=lambda address: (len(address), address))
         self.children = grouped(
-            (parent, address) for address in self.shown if (parent := self.nodes[address].parent) in paths
+            (parent, address)
+            for address in self.shown
+            if (parent := self.nodes[address].parent) in paths and parent != address
         )
         self.limits = grouped(
             (limit, gpu.index)

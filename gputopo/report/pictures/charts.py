@@ -77,7 +77,8 @@ class _Axes:
 
     def at(self, x: float, y: float) -> Place:
         """Return the place of a value."""
-        across, up = _share(x, self._x_ends), _share(y, self._y_ends)
+        (left, right), (low, high) = self._x_ends, self._y_ends
+        across, up = (x - left) / (right - left or 1.0), (y - low) / (high - low or 1.0)
         return self.left + across * self._size[0], self.bottom - up * self._size[1]
 
     def upright(self, x: float, look: Look, wide: float) -> float:
@@ -113,10 +114,6 @@ class _Axes:
                 ink = colour if happening.is_fault else INK
                 where = (place, self.top - 0.08)
                 self._canvas.text(where, happening.says, colour=ink, anchor=anchor, turned=turned)
-
-
-def _share(value: float, ends: Place) -> float:
-    return (value - ends[0]) / (ends[1] - ends[0] or 1.0)
 
 
 def _above(happenings: Iterable[Happening]) -> float:

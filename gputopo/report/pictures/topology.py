@@ -45,7 +45,9 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
     levels = max(node.level for node in nodes) + 1
     width = max(len(leaves), 3) * _LEAF + 2 * _MARGIN
     height = levels * _LEVEL + below + 2 * _MARGIN + 0.35
-    marked = _marked(findings)
+    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
+    # A finding about a pair is listed for both GPUs.
+    marked = grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
     host = host_link_rates(machine.bandwidth.samples, "h2d", machine) if machine.bandwidth else {}
     canvas = Canvas(width, height)
     for node in nodes:
@@ -57,7 +59,11 @@ def topology_picture(machine: Machine, findings: Iterable[Finding] = ()) -> Pict
         places = {node.gpu: node.x for node in nodes if node.gpu is not None}
         _nvlinks(canvas, places, nvlinks, machine, max(node.y for node in nodes) + _BOX_HEIGHT / 2)
     if host or pair_speeds(machine.bandwidth):
-        _legend(canvas)
+        canvas.text((_MARGIN, height - 0.15), "Rate, of the fastest of its kind:", 7.5)
+        for number, (share, colour) in enumerate(_RATE_COLOURS.items()):
+            x, y = _MARGIN + 2.1 + number * 0.85, height - 0.15
+            canvas.line([(x - 0.2, y), (x - 0.06, y)], (colour, None), 3)
+            canvas.text((x, y), f"from {share:.0%}" if share else "below", 7.5)
     return canvas.picture("topology", "Topology", _in_words(machine, marked, nvlinks))
 
 
@@ -130,12 +136,6 @@ def _by_hops(machine: Machine) -> list[Branch]:
     return tops
 
 
-def _marked(findings: Iterable[Finding]) -> dict[int, list[Finding]]:
-    """Return the warnings and errors by GPU; a finding about a pair is listed for both GPUs."""
-    serious = (finding for finding in findings if finding.severity in _SEVERITY_COLOURS)
-    return grouped((gpu, finding) for finding in serious for gpu in finding.subject.gpus)
-
-
 def _connection(canvas: Canvas, node: _Node, child: _Node, host: Mapping[int, float]) -> None:
     rate = None if child.gpu is None else host.get(child.gpu)
     colour, wide = (FAINT, 1.0) if rate is None else (_rate_colour(rate / max(host.values())), 2.5)
@@ -203,15 +203,6 @@ def _nvlinks(
         middle = (left + right) / 2
         canvas.box((middle - 0.08, bottom + depth - 0.08), 0.16, 0.16, BOX, edge=colour)
         canvas.text((middle, bottom + depth), f"{count}", 7.5, anchor="middle")
-
-
-def _legend(canvas: Canvas) -> None:
-    y = canvas.height - 0.15
-    canvas.text((_MARGIN, y), "Rate, of the fastest of its kind:", 7.5)
-    for number, (share, colour) in enumerate(_RATE_COLOURS.items()):
-        x = _MARGIN + 2.1 + number * 0.85
-        canvas.line([(x - 0.2, y), (x - 0.06, y)], (colour, None), 3)
-        canvas.text((x, y), f"from {share:.0%}" if share else "below", 7.5)
 
 
 def _rate_colour(share: float) -> str:
