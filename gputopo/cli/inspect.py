@@ -255,8 +255,9 @@ def _print(inspection: "Inspection", options: InspectOptions, chosen: Sequence[i
         checks = checks_made(msgspec.structs.replace(machine, gpus=gpus))
         if options.whole and not chosen:
             return inspection_document(inspection, "all", checks=checks)
-        detail = chosen or ("topology" if options.topology else None)
-        return inspection_document(inspection, detail, checks=checks)
+        return inspection_document(
+            inspection, chosen or ("topology" if options.topology else None), checks=checks
+        )
 
     show_report(inspection, document, options.shape)
 

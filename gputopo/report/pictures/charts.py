@@ -106,12 +106,11 @@ class _Axes:
     def happenings(self, happenings: Iterable[Happening], *, with_words: bool = True) -> None:
         """Draw a vertical line at each time, with its words above it."""
         for happening in happenings:
-            colour = BAD if happening.is_fault else FAINT
-            place = self.upright(happening.seconds, (colour, "2 3"), 1.5 if happening.is_fault else 0.8)
+            colour, ink, wide = (BAD, BAD, 1.5) if happening.is_fault else (FAINT, INK, 0.8)
+            place = self.upright(happening.seconds, (colour, "2 3"), wide)
             if with_words:
                 anchor: Anchor = "end" if place > self.left + self._size[0] / 2 else "start"
                 turned = 35 if anchor == "end" else -35
-                ink = colour if happening.is_fault else INK
                 where = (place, self.top - 0.08)
                 self._canvas.text(where, happening.says, colour=ink, anchor=anchor, turned=turned)
 

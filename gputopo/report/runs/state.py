@@ -72,7 +72,7 @@ class RunState:
         self._phase_began = clock()
         self._counting_began = 0.0
         self._last_step: int | None = None  # global step, if the run counts global steps
-        self._devices: tuple[Device, ...] = ()
+        self.devices: tuple[Device, ...] = ()
         self._spec: dict[str, Any] = {}
         self._line_s: float | None = None  # when the last line for a step was returned
         self._step: Step | None = None
@@ -87,7 +87,7 @@ class RunState:
         self.running.add(event)
         match event:
             case RunStarted():
-                self._devices, self._spec = event.devices, event.spec
+                self.devices, self._spec = event.devices, event.spec
                 self._hosts = HostLoads()
             case Restarted():
                 self._enter(STARTING)
@@ -121,19 +121,19 @@ class RunState:
         """Return each device's pace in the latest counted steps, as a fraction of the best one's."""
         busy_s = {tower: s for tower, times in self._busy_s.items() if (s := median(times)) > 0}
         best = min(busy_s.values(), default=0.0)
-        return [(device, best / busy_s[device.tower]) for device in self._devices if device.tower in busy_s]
+        return [(device, best / busy_s[device.tower]) for device in self.devices if device.tower in busy_s]
 
     def verdict_words(self) -> str:
         """Return the verdict so far, from the latest steps; empty before steps are counted."""
-        if self.phase != TRAINING or len(self._devices) < 2 or self._spec.get("task") == "input":
+        if self.phase != TRAINING or len(self.devices) < 2 or self._spec.get("task") == "input":
             return ""
         devices = () if self._judged is None else self._judged.devices
-        slow = list(_slow_words(self._devices, [device for device in devices if device.word == SLOW]))
+        slow = list(_slow_words(self.devices, [device for device in devices if device.word == SLOW]))
         if self._judged is not None and self._judged.run is not None:
             slow.append("all devices slower than before")
         if slow:
             return ", ".join(slow)
-        if share_cores(self._devices):
+        if share_cores(self.devices):
             return NOT_JUDGED
         if (looks := self._looks_slow()) is not None:
             return looks
@@ -147,7 +147,7 @@ class RunState:
     def _looks_slow(self) -> str | None:
         """Return by how much the slowest device seems to be too slow; None if it is not much."""
         paces = self.paces()
-        if not paces or len({device.gpu_name for device in self._devices}) > 1:
+        if not paces or len({device.gpu_name for device in self.devices}) > 1:
             return None
         if isinstance(self._spec.get("batch_size"), list):
             return None  # a device with a larger batch may take longer
@@ -160,13 +160,8 @@ class RunState:
     @property
     def busy(self) -> str | None:
         """Return what other programs do to the host that makes the speed unreliable; None if nothing."""
-        loads = self._hosts.summaries(self._devices).values()
+        loads = self._hosts.summaries(self.devices).values()
         return next((load.busy for load in loads if load.busy is not None), None)
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The devices of the run."""
-        return self._devices
 
     @property
     def is_slow(self) -> bool:
@@ -216,7 +211,7 @@ class RunState:
                 speed = f"{three_figures(self.running.mean)} images/sec"
                 doubt = "" if self.busy is None else f", {NOT_RELIABLE}: {self.busy}"
                 return [f"step {event.step}: {speed}{self._loss(event)}{self._left()}{doubt}"]
-        line = news(event, self._devices)
+        line = news(event, self.devices)
         return [] if line is None else [line]
 
     def _is_due(self, number: int, display_every: int | None) -> bool:
